@@ -1,0 +1,334 @@
+"""``AgentRun``: one durable execution of a plan.
+
+It validates nothing and touches nothing outside: it decides which port to call next, waits for
+humans without holding a process, and unwinds what it has done when it cannot finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from workflows import names, ports
+    from workflows.approvals import Gate
+    from workflows.book import Book, Question
+    from workflows.calls import call_port
+    from workflows.contracts import (
+        Acknowledged,
+        CancelMode,
+        CancelRun,
+        Checkpoint,
+        CloseRun,
+        Compensate,
+        CompensationOutcome,
+        DescribeTools,
+        OpenRun,
+        Resolution,
+        RunResult,
+        RunState,
+        RunView,
+        StartRun,
+        StepState,
+        ToolSpec,
+        Verdict,
+    )
+    from workflows.desk import Desk
+    from workflows.details import current_details
+    from workflows.errors import ErrorType
+    from workflows.options import compensation_call
+    from workflows.plan import Goto, Step
+    from workflows.saga import Saga
+    from workflows.stepper import StepFailed, Stepper
+
+#: Who cancels when Temporal's own cancellation arrives: it carries no actor.
+TEMPORAL: Final = "temporal"
+
+
+@workflow.defn(name=names.WORKFLOW)
+class AgentRun:
+    """One durable execution of a plan."""
+
+    @workflow.init
+    def __init__(self, request: StartRun) -> None:
+        gate = Gate(request.run_id)
+        self._book = Book(request, workflow.now(), gate, Saga())
+        self._desk = Desk(self._book, self._changed)
+        self._tools: dict[str, ToolSpec] = {}
+        self._cancel: CancelRun | None = None
+        self._ending = False
+        self._shown: tuple[str, int] | None = None
+        self._reasons: dict[str, str] = {}
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        """Run the plan.
+
+        Raises:
+            ApplicationError: ``PlanInvalid``, ``RunIdTaken``, or ``RunFailed`` with the result in
+                its details.
+        """
+        await self._open(request)
+        desk = asyncio.create_task(self._desk.work())
+        cancelled_by_temporal = False
+        try:
+            failure = await self._forward()
+        except asyncio.CancelledError:
+            cancelled_by_temporal = True
+            failure = None
+            self._cancel = self._cancel or CancelRun(actor=TEMPORAL)
+        self._ending = True
+        state = await self._end(failure)
+        result = await self._close(state, failure)
+        desk.cancel()
+        if cancelled_by_temporal:
+            raise asyncio.CancelledError
+        if state is RunState.FAILED:
+            raise ApplicationError(
+                failure or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
+            )
+        return result
+
+    async def _open(self, request: StartRun) -> None:
+        described = await call_port(
+            ports.DESCRIBE_TOOLS, DescribeTools(plan=request.plan), "describe the plan's tools"
+        )
+        if described.problems:
+            problems = [problem.model_dump() for problem in described.problems]
+            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)
+            self._book.ended, self._book.error = RunState.FAILED, text
+            self._changed()
+            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
+        self._tools = described.tools
+        try:
+            opened = await call_port(
+                ports.OPEN_RUN, OpenRun(request=request, tools=described.tools), "open the run"
+            )
+        except ActivityError as error:
+            if isinstance(error.cause, ApplicationError):
+                self._book.ended, self._book.error = RunState.FAILED, error.cause.message
+                self._changed()
+                raise error.cause from None
+            raise
+        self._book.saw(opened.head)
+        self._changed()
+
+    async def _forward(self) -> str | None:
+        """Run the plan's steps; returns why it cannot finish, or ``None``."""
+        book, plan = self._book, self._book.request.plan
+        stepper = Stepper(book, self._desk, self._tools, self._changed)
+        running: dict[str, asyncio.Task[Goto | None]] = {}
+        settled: set[str] = set()
+        failure: str | None = None
+        try:
+            while True:
+                if failure is None and self._cancel is None:
+                    for step in plan.ready(frozenset(settled), frozenset(running)):
+                        running[step.id] = asyncio.create_task(stepper.run(step))
+                if not running:
+                    return failure
+                await workflow.wait_condition(
+                    lambda: (
+                        any(task.done() for task in running.values()) or self._cancel is not None
+                    )
+                )
+                if self._cancel is not None:
+                    return None
+                for step_id in [s for s, task in running.items() if task.done()]:
+                    why = self._settle(plan.step(step_id), running.pop(step_id), settled)
+                    failure = failure or why
+        finally:
+            # A call under way ends and is recorded; a wait for a human ends at once.
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+    def _settle(self, step: Step, task: asyncio.Task[Goto | None], settled: set[str]) -> str | None:
+        """Take note of a finished step; returns why the run cannot go on, or ``None``."""
+        plan = self._book.request.plan
+        settled.add(step.id)
+        try:
+            follows = task.result()
+        except StepFailed as failed:
+            on_failure = plan.on_failure(step)
+            if failed.rejected or on_failure == "compensate":
+                return f"step {step.id}: {failed.reason}"
+            follows = on_failure if isinstance(on_failure, Goto) else None
+        if follows is not None:
+            for skipped in plan.skipped_by_goto(step.id, follows.goto) - settled:
+                if self._book.steps[skipped].state is StepState.PENDING:
+                    self._book.set_step(skipped, StepState.SKIPPED)
+                    settled.add(skipped)
+            self._book.say(workflow.now(), f"going on at {follows.goto}", step.id)
+        return None
+
+    async def _end(self, failure: str | None) -> RunState:
+        """Undo what has to be undone and return the state the run ends in."""
+        self._book.error = failure
+        if self._cancel is not None:
+            text = f"cancelled by {self._cancel.actor} ({self._cancel.mode})"
+            reason = f": {self._cancel.reason}" if self._cancel.reason else ""
+            self._book.error = text + reason
+        elif failure is None:
+            return RunState.COMPLETED
+        self._book.say(workflow.now(), self._book.error or "failed")
+        mode = self._cancel.mode if self._cancel else CancelMode.COMPENSATE
+        for approval_id in list(self._book.gate.pending):
+            await self._desk.close_approval(approval_id, expired=False)
+        self._book.questions.clear()
+        if mode is CancelMode.KEEP:
+            self._reasons = {step: "kept on cancel" for step in self._book.saga.order()}
+        else:
+            await self._unwind(cleanup=mode is CancelMode.CLEANUP)
+        return RunState.CANCELLED if self._cancel else RunState.FAILED
+
+    async def _unwind(self, *, cleanup: bool) -> None:
+        """Undo the run's writes, last first; what needs a human is asked while the rest goes on."""
+        self._book.compensating = True
+        self._changed()
+        waiting = []
+        for step_id in self._book.saga.order():
+            question = await self._undo(step_id, cleanup=cleanup)
+            if question is not None:
+                self._book.questions[question.intervention_id] = question
+                self._book.say(workflow.now(), question.text, step_id)
+                waiting.append(question)
+            self._changed()
+        for question in waiting:
+            asked: Question | None = question
+            while asked is not None:
+                await self._desk.ask_human(asked)
+                asked = await self._undo(asked.step_id, cleanup=cleanup)
+        self._book.compensating = False
+
+    async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
+        request = self._book.request
+        tool = request.plan.step(step_id).tool
+        report = await call_port(
+            ports.COMPENSATE,
+            Compensate(
+                tenant=request.tenant,
+                run_id=request.run_id,
+                step_id=step_id,
+                user=request.user,
+                cleanup=cleanup,
+            ),
+            step_id,
+            options=compensation_call(f"{step_id}: undo {tool}"),
+        )
+        self._book.saw(report.head)
+        match report.outcome:
+            case CompensationOutcome.HUMAN_NEEDED:
+                assert report.intervention_id is not None
+                return Question(report.intervention_id, step_id, report.reason)
+            case CompensationOutcome.UNCOMPENSATED:
+                self._reasons[step_id] = report.reason
+        self._book.say(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
+        return None
+
+    async def _close(self, state: RunState, failure: str | None) -> RunResult:
+        """Judge what is still in the inboxes, record the end, and return the result."""
+        book = self._book
+        for view in book.in_state(StepState.PENDING):
+            book.set_step(view.id, StepState.SKIPPED)
+        for view in book.in_state(
+            StepState.RUNNING, StepState.WAITING_APPROVAL, StepState.NEEDS_INTERVENTION
+        ):
+            book.set_step(view.id, StepState.FAILED, error=book.error)
+        book.gate.release_held()
+        await workflow.wait_condition(lambda: self._desk.idle)
+        closed = await call_port(
+            ports.CLOSE_RUN,
+            CloseRun(
+                tenant=book.request.tenant,
+                run_id=book.request.run_id,
+                state=state,
+                error=book.error,
+                skipped={v.id: v.tool for v in book.in_state(StepState.SKIPPED)},
+                reasons=self._reasons,
+            ),
+            "close the run",
+        )
+        book.saw(closed.head)
+        book.final_effects, book.uncompensated = closed.effects, closed.uncompensated
+        book.ended = state
+        book.say(workflow.now(), state.value)
+        self._changed()
+        await workflow.wait_condition(lambda: self._desk.idle and workflow.all_handlers_finished())
+        return book.result()
+
+    def _changed(self) -> None:
+        """Show where the run stands: search attributes and the Web UI's current details."""
+        state, pending = self._book.state.value, len(self._book.gate.pending)
+        if self._shown != (state, pending):
+            self._shown = (state, pending)
+            workflow.upsert_search_attributes(
+                [
+                    names.RUN_STATE.value_set(state),
+                    names.PENDING_APPROVALS.value_set(pending),
+                ]
+            )
+        workflow.set_current_details(current_details(self._book))
+
+    @workflow.signal(name=names.DECIDE)
+    def decide_signal(self, decision: Any) -> None:
+        """Take a decision; its verdict shows in the view and in the events."""
+        self._book.gate.receive(decision)
+
+    @workflow.update(name=names.DECIDE)
+    async def decide(self, decision: Any) -> Verdict:
+        """Take a decision and return its verdict; an early one is held and says so at once."""
+        decision_id = self._book.gate.receive(decision)
+        verdicts = self._book.gate.verdicts
+        await workflow.wait_condition(lambda: decision_id in verdicts)
+        return verdicts[decision_id]
+
+    @workflow.signal(name=names.CANCEL)
+    def cancel_signal(self, cancel: CancelRun) -> None:
+        """Cancel the run."""
+        self._take_cancel(cancel)
+
+    @workflow.update(name=names.CANCEL)
+    def cancel(self, cancel: CancelRun) -> Acknowledged:
+        """Cancel the run and say what it will do."""
+        return self._take_cancel(cancel)
+
+    def _take_cancel(self, cancel: CancelRun) -> Acknowledged:
+        if self._ending:
+            return Acknowledged(message="the run is ending already; nothing changed")
+        if self._cancel is not None:
+            return Acknowledged(message=f"{self._cancel.actor} has cancelled the run already")
+        self._cancel = cancel
+        return Acknowledged(message=f"the run is being cancelled ({cancel.mode})")
+
+    @workflow.signal(name=names.RESOLVE)
+    def resolve_signal(self, resolution: Resolution) -> None:
+        """Settle an intervention."""
+        self._desk.resolve(resolution)
+
+    @workflow.update(name=names.RESOLVE)
+    async def resolve(self, resolution: Resolution) -> Acknowledged:
+        """Settle an intervention and say whether that counted.
+
+        Raises:
+            ApplicationError: It did not count, and why.
+        """
+        resolution_id = self._desk.resolve(resolution)
+        await workflow.wait_condition(lambda: self._desk.answer(resolution_id) is not None)
+        accepted, message = self._desk.answer(resolution_id) or (False, "")
+        if not accepted:
+            raise ApplicationError(message, type="ResolutionRefused", non_retryable=True)
+        return Acknowledged(message=message)
+
+    @workflow.query(name=names.VIEW)
+    def view(self) -> RunView:
+        """Return where the run stands."""
+        return self._book.view()
+
+    @workflow.query(name=names.CHECKPOINT)
+    def checkpoint(self) -> Checkpoint:
+        """Return the run's state as one document."""
+        return self._book.checkpoint(workflow.now())

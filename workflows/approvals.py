@@ -1,0 +1,130 @@
+"""The gate as a pure state machine: deliveries in, verdicts out.
+
+The approval's row in the ledger decides; this keeps what the run knows of it, holds decisions that
+arrive before their request, and remembers every verdict for those who sent the decisions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from workflows.contracts import (
+    ApprovalRequest,
+    ApprovalState,
+    Decision,
+    Verdict,
+    VerdictCode,
+)
+from workflows.identity import run_of_approval
+
+#: Early decisions that a run holds; more are refused as unknown.
+MOST_HELD: Final = 100
+#: Verdicts that a run remembers for its view; the ledger keeps all.
+MOST_VERDICTS: Final = 200
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A decision as it arrived."""
+
+    decision_id: str
+    decision: Decision | None
+    refused: str | None = None
+
+
+@dataclass
+class Gate:
+    """What one run knows of its approvals."""
+
+    run_id: str
+    inbox: deque[Delivery] = field(default_factory=deque)
+    held: list[Delivery] = field(default_factory=list)
+    pending: dict[str, ApprovalRequest] = field(default_factory=dict)
+    states: dict[str, ApprovalState] = field(default_factory=dict)
+    """Every request ever made by this run, by approval id."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    accepted: dict[str, Decision] = field(default_factory=dict)
+    _deliveries: int = 0
+
+    def receive(self, payload: Any) -> str:
+        """Put a decision, whatever its form, into the inbox and return its id; never raises."""
+        self._deliveries += 1
+        decision_id = f"{self.run_id}#{self._deliveries}"
+        try:
+            delivery = Delivery(decision_id, Decision.model_validate(payload))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "decision"
+            delivery = Delivery(decision_id, None, f"{where}: {first['msg']}")
+        self.inbox.append(delivery)
+        return decision_id
+
+    def is_early(self, delivery: Delivery, unfinished: Set[str]) -> bool:
+        """Return whether a decision's request may still come.
+
+        Args:
+            delivery: What arrived.
+            unfinished: The steps of the current plan that have not finished.
+        """
+        if delivery.decision is None or delivery.decision.approval_id in self.states:
+            return False
+        named = run_of_approval(delivery.decision.approval_id)
+        if named is None or named[0] != self.run_id or named[1] not in unfinished:
+            return False
+        return len(self.held) < MOST_HELD
+
+    def hold(self, delivery: Delivery) -> None:
+        """Keep an early decision until its request exists."""
+        assert delivery.decision is not None
+        self.held.append(delivery)
+        self._remember(
+            Verdict(
+                decision_id=delivery.decision_id,
+                approval_id=delivery.decision.approval_id,
+                code=VerdictCode.HELD,
+                message="arrived before its request; it is verified when the request exists",
+            )
+        )
+
+    def ask(self, request: ApprovalRequest, state: ApprovalState) -> None:
+        """Note that a request exists; decisions held for it go back to the inbox."""
+        self.states[request.approval_id] = state
+        if state is ApprovalState.PENDING:
+            self.pending[request.approval_id] = request
+        due = [d for d in self.held if d.decision and d.decision.approval_id == request.approval_id]
+        self.held = [delivery for delivery in self.held if delivery not in due]
+        self.inbox.extend(due)
+
+    def release_held(self) -> None:
+        """Send what is still held to be verified: its request will not come."""
+        self.inbox.extend(self.held)
+        self.held = []
+
+    def settle(self, delivery: Delivery, verdict: Verdict) -> None:
+        """Follow the row after a verdict."""
+        self._remember(verdict)
+        if verdict.code is VerdictCode.ACCEPTED and delivery.decision is not None:
+            self.accepted[verdict.approval_id] = delivery.decision
+        if verdict.state is not None:
+            self.close(verdict.approval_id, verdict.state)
+
+    def close(self, approval_id: str, state: ApprovalState) -> None:
+        """Follow the row's state."""
+        self.states[approval_id] = state
+        if state is not ApprovalState.PENDING:
+            self.pending.pop(approval_id, None)
+
+    def next_number(self, step_id: str) -> int:
+        """Return the number of a step's next approval request."""
+        prefix = f"{self.run_id}/{step_id}/"
+        return 1 + sum(1 for approval_id in self.states if approval_id.startswith(prefix))
+
+    def _remember(self, verdict: Verdict) -> None:
+        self.verdicts[verdict.decision_id] = verdict
+        while len(self.verdicts) > MOST_VERDICTS:
+            del self.verdicts[next(iter(self.verdicts))]

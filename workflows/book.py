@@ -1,0 +1,207 @@
+"""What a run knows of itself: its steps, effects, questions and story; rendered for people.
+
+Pure state without decisions: ``AgentRun`` writes it, the queries and the Web UI show it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from workflows.approvals import Gate
+from workflows.contracts import (
+    ENDED,
+    ChainHead,
+    Checkpoint,
+    CurrentStep,
+    EffectView,
+    PendingCall,
+    ResumePolicy,
+    RunResult,
+    RunState,
+    RunView,
+    SideEffect,
+    StartRun,
+    StepState,
+    StepView,
+    TimelineLine,
+    Waiting,
+)
+from workflows.saga import Saga
+
+#: Lines of a run's story that its view shows; the ledger's events are complete.
+LONGEST_TIMELINE: Final = 300
+
+#: Steps in these states are under way.
+_OPEN: Final = frozenset(
+    {StepState.RUNNING, StepState.WAITING_APPROVAL, StepState.NEEDS_INTERVENTION}
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """An open intervention of the run."""
+
+    intervention_id: str
+    step_id: str
+    text: str
+
+
+@dataclass
+class Book:
+    """The state of one run, as far as people see it."""
+
+    request: StartRun
+    started_at: datetime
+    gate: Gate
+    saga: Saga
+    steps: dict[str, StepView] = field(default_factory=dict)
+    begun: dict[str, datetime] = field(default_factory=dict)
+    effects: dict[str, EffectView] = field(default_factory=dict)
+    """Effects by step id while the run lasts; at its end the ledger's own list replaces them."""
+    final_effects: list[EffectView] | None = None
+    uncompensated: list[EffectView] = field(default_factory=list)
+    questions: dict[str, Question] = field(default_factory=dict)
+    timeline: deque[TimelineLine] = field(default_factory=lambda: deque(maxlen=LONGEST_TIMELINE))
+    head: ChainHead | None = None
+    plan_version: int = 1
+    ended: RunState | None = None
+    compensating: bool = False
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        """List the plan's steps as pending."""
+        for step in self.request.plan.steps:
+            self.steps[step.id] = StepView(id=step.id, tool=step.tool, state=StepState.PENDING)
+
+    def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
+        """Change what is known of a step."""
+        view = self.steps[step_id]
+        self.steps[step_id] = view.model_copy(update={"state": state, **changes})
+
+    def say(self, at: datetime, text: str, step_id: str | None = None) -> None:
+        """Add a line to the run's story."""
+        self.timeline.append(TimelineLine(at=at, step_id=step_id, text=text))
+
+    def saw(self, head: ChainHead | None) -> None:
+        """Keep the newest head of the event chain that an activity has reported."""
+        if head is not None and (self.head is None or head.seq > self.head.seq):
+            self.head = head
+
+    def in_state(self, *states: StepState) -> list[StepView]:
+        """Return the steps in one of these states."""
+        return [view for view in self.steps.values() if view.state in states]
+
+    @property
+    def state(self) -> RunState:
+        """Where the run stands."""
+        if self.ended is not None:
+            return self.ended
+        if self.questions and not self.in_state(StepState.RUNNING):
+            return RunState.NEEDS_INTERVENTION
+        if self.compensating:
+            return RunState.COMPENSATING
+        if self.gate.pending and not self.in_state(StepState.RUNNING):
+            return RunState.WAITING_APPROVAL
+        return RunState.RUNNING
+
+    def waiting(self) -> list[Waiting]:
+        """Return what the run waits for a human for."""
+        approvals = [
+            Waiting(
+                kind="approval",
+                id=request.approval_id,
+                step_id=request.step_id,
+                params_hash=request.params_hash,
+                question=request.description,
+            )
+            for request in self.gate.pending.values()
+        ]
+        questions = [
+            Waiting(kind="intervention", id=q.intervention_id, step_id=q.step_id, question=q.text)
+            for q in self.questions.values()
+        ]
+        return approvals + questions
+
+    def result(self) -> RunResult:
+        """Return how the run ended, or stands."""
+        live = list(self.effects.values())
+        return RunResult(
+            run_id=self.request.run_id,
+            state=self.state,
+            steps=list(self.steps.values()),
+            effects=live if self.final_effects is None else self.final_effects,
+            uncompensated=self.uncompensated,
+            waiting_for=[] if self.ended else self.waiting(),
+            error=self.error,
+        )
+
+    def view(self) -> RunView:
+        """Return the answer of the query ``view``."""
+        return RunView(
+            result=self.result(),
+            tenant=self.request.tenant,
+            user=self.request.user,
+            plan=self.request.plan,
+            plan_version=self.plan_version,
+            started_at=self.started_at,
+            pending=list(self.gate.pending.values()),
+            verdicts=list(self.gate.verdicts.values()),
+            timeline=list(self.timeline),
+        )
+
+    def checkpoint(self, now: datetime) -> Checkpoint:
+        """Return the answer of the query ``checkpoint``."""
+        done = [view.id for view in self.in_state(StepState.SUCCEEDED)]
+        effects = self.effects.values() if self.final_effects is None else self.final_effects
+        first = next(iter(self.gate.pending.values()), None)
+        return Checkpoint(
+            checkpoint_id=f"{self.request.run_id}@{self.head.seq if self.head else 0}",
+            run_id=self.request.run_id,
+            created_at=now,
+            created_by=self.request.user,
+            ttl=None,
+            plan_version=self.plan_version,
+            current_steps=[
+                CurrentStep(
+                    step_id=view.id,
+                    tool=view.tool,
+                    state=view.state,
+                    attempt=view.attempts + 1,
+                    started_at=self.begun.get(view.id),
+                    progress=view.state.value,
+                )
+                for view in self.in_state(*_OPEN)
+            ],
+            completed_steps=done,
+            recovery_point=done[-1] if done else "start",
+            pending_call=PendingCall(
+                tool=first.tool, params_hash=first.params_hash, approval_id=first.approval_id
+            )
+            if first
+            else None,
+            pending_side_effects=[] if self.ended else self.saga.unsettled(),
+            side_effects=[
+                SideEffect(tool=view.tool, idempotency_key=view.key, state=view.state)
+                for view in effects
+            ],
+            pending_interrupts=[waiting.id for waiting in self.result().waiting_for],
+            artifact_refs=[],
+            permissions_snapshot={"user": self.request.user, "tenant": self.request.tenant},
+            budget={},
+            last_error=self.error,
+            resume_policy=self._resume_policy(),
+        )
+
+    def _resume_policy(self) -> ResumePolicy:
+        if self.state in ENDED:
+            return ResumePolicy.MANUAL
+        if self.state is RunState.NEEDS_INTERVENTION:
+            return ResumePolicy.MANUAL
+        if self.state is RunState.WAITING_APPROVAL:
+            return ResumePolicy.AFTER_HUMAN_APPROVAL
+        if self.saga.unsettled():
+            return ResumePolicy.RECONCILE_FIRST
+        return ResumePolicy.RETRY_CURRENT_STEP

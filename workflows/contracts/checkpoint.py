@@ -1,0 +1,75 @@
+"""The run's state as one document: references only, no secrets (DESIGN section 9)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from workflows.contracts.base import Message
+from workflows.contracts.runs import StepState
+
+
+class ResumePolicy(StrEnum):
+    """What has to happen before a run goes on from its checkpoint."""
+
+    RETRY_CURRENT_STEP = "retry_current_step"
+    AFTER_HUMAN_APPROVAL = "after_human_approval"
+    AFTER_EVENT = "after_event"
+    RECHECK_PERMISSIONS_THEN_CONTINUE = "recheck_permissions_then_continue"
+    RECONCILE_FIRST = "reconcile_first"
+    MANUAL = "manual"
+
+
+class CurrentStep(Message):
+    """A step that is under way."""
+
+    step_id: str
+    tool: str
+    state: StepState
+    attempt: int
+    started_at: datetime | None
+    progress: str
+
+
+class PendingCall(Message):
+    """A call that waits for its approval."""
+
+    tool: str
+    params_hash: str
+    approval_id: str
+
+
+class SideEffect(Message):
+    """An effect of the run."""
+
+    tool: str
+    idempotency_key: str
+    state: str
+
+
+class Checkpoint(Message):
+    """Answer of the query ``checkpoint``."""
+
+    checkpoint_id: str
+    run_id: str
+    created_at: datetime
+    created_by: str
+    ttl: timedelta | None
+    """``None``: it lives as long as the run's history."""
+    plan_version: int
+    current_steps: list[CurrentStep]
+    completed_steps: list[str]
+    recovery_point: str
+    """The step after which nothing has to be repeated."""
+    pending_call: PendingCall | None
+    pending_side_effects: list[str]
+    """Writes that have started and have no recorded outcome yet, by step id."""
+    side_effects: list[SideEffect]
+    pending_interrupts: list[str]
+    artifact_refs: list[str]
+    permissions_snapshot: dict[str, JsonValue]
+    budget: dict[str, JsonValue]
+    last_error: str | None
+    resume_policy: ResumePolicy

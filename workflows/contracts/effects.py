@@ -1,0 +1,93 @@
+"""Interventions, compensations and ledger entries as people see them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from workflows.contracts.base import ChainHead, Message
+
+
+class ResolutionOutcome(StrEnum):
+    """What a human says happened."""
+
+    HAPPENED = "happened"
+    NOT_HAPPENED = "not_happened"
+    COMPENSATED = "compensated"
+    GIVE_UP = "give_up"
+
+
+class Resolution(Message):
+    """Settles an intervention."""
+
+    intervention_id: str
+    outcome: ResolutionOutcome
+    actor: str = Field(min_length=1)
+    evidence: str = ""
+
+
+class SettleIntervention(Message):
+    """Asks the ledger to apply a resolution; idempotent by ``resolution_id``."""
+
+    tenant: str
+    run_id: str
+    resolution_id: str
+    resolution: Resolution
+
+
+class InterventionSettled(Message):
+    """Whether the resolution counted, and why not."""
+
+    accepted: bool
+    message: str
+    head: ChainHead
+
+
+class Compensate(Message):
+    """Undoes what a step of this run has committed, if anything."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    user: str
+    cleanup: bool = False
+    """Run the tool's ``cleanup`` instead of its ``compensate``."""
+    attempts_before: int = 0
+
+
+class CompensationOutcome(StrEnum):
+    """How undoing one step ended."""
+
+    COMPENSATED = "compensated"
+    NOTHING_TO_UNDO = "nothing_to_undo"
+    """No effect of this step is recorded; a late attempt is barred."""
+    NOT_OWNED = "not_owned"
+    """The effect was made by another run, and only its saga may undo it."""
+    UNCOMPENSATED = "uncompensated"
+    """Committed and stays: the tool has no way back."""
+    HUMAN_NEEDED = "human_needed"
+
+
+class CompensationReport(Message):
+    """How undoing one step ended."""
+
+    outcome: CompensationOutcome
+    reason: str = ""
+    intervention_id: str | None = None
+    head: ChainHead | None = None
+
+
+class EffectView(Message):
+    """A ledger entry as people see it."""
+
+    entry_id: str
+    tool: str
+    key: str
+    generation: int
+    state: str
+    step_id: str
+    undoes: str | None = None
+    """The entry this one compensates."""
+    reason: str | None = None
+    """Why it is not compensated, where it is not."""

@@ -1,0 +1,154 @@
+"""Runs: starting, ending, and looking at them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from workflows.contracts.approvals import ApprovalRequest, Verdict
+from workflows.contracts.base import ChainHead, Message
+from workflows.contracts.effects import EffectView
+from workflows.contracts.tools import ToolSpec
+from workflows.plan import Plan
+
+
+class RunState(StrEnum):
+    """Where a run stands; also the search attribute ``RunState``."""
+
+    RUNNING = "running"
+    WAITING_APPROVAL = "waiting_approval"
+    NEEDS_INTERVENTION = "needs_intervention"
+    COMPENSATING = "compensating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+#: The states in which a run has ended.
+ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+
+
+class StepState(StrEnum):
+    """Where a step stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING_APPROVAL = "waiting_approval"
+    NEEDS_INTERVENTION = "needs_intervention"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class CancelMode(StrEnum):
+    """What a cancelled run does with the effects it has committed."""
+
+    COMPENSATE = "compensate"
+    KEEP = "keep"
+    CLEANUP = "cleanup"
+    """Only undo what tools declare as temporary (drafts, holds); keep the rest."""
+
+
+class StartRun(Message):
+    """Starts ``AgentRun``."""
+
+    run_id: str
+    tenant: str
+    user: str
+    plan: Plan
+
+
+class OpenRun(Message):
+    """Records a run and its plan before step one."""
+
+    request: StartRun
+    tools: dict[str, ToolSpec]
+
+
+class CloseRun(Message):
+    """Records the end of a run."""
+
+    tenant: str
+    run_id: str
+    state: RunState
+    error: str | None = None
+    skipped: dict[str, str] = {}
+    """Steps that never started, with their tools."""
+    reasons: dict[str, str] = {}
+    """Why a step's effect was not compensated, by step id."""
+
+
+class RunClosed(Message):
+    """The run's effects as the ledger has them."""
+
+    effects: list[EffectView]
+    uncompensated: list[EffectView]
+    head: ChainHead
+
+
+class CancelRun(Message):
+    """Ends a run before its plan does."""
+
+    mode: CancelMode = CancelMode.COMPENSATE
+    actor: str = Field(min_length=1)
+    reason: str = ""
+
+
+class StepView(Message):
+    """A step as people see it."""
+
+    id: str
+    tool: str
+    state: StepState
+    output: JsonValue = None
+    attempts: int = 0
+    replayed: bool = False
+    made_by: str | None = None
+    error: str | None = None
+
+
+class Waiting(Message):
+    """What a run waits for a human for."""
+
+    kind: Literal["approval", "intervention"]
+    id: str
+    step_id: str
+    params_hash: str | None = None
+    question: str
+
+
+class RunResult(Message):
+    """How a run ended, or stands."""
+
+    run_id: str
+    state: RunState
+    steps: list[StepView]
+    effects: list[EffectView] = []
+    uncompensated: list[EffectView] = []
+    waiting_for: list[Waiting] = []
+    error: str | None = None
+
+
+class TimelineLine(Message):
+    """One line of a run's own story; the ledger's events are the proof."""
+
+    at: datetime
+    step_id: str | None = None
+    text: str
+
+
+class RunView(Message):
+    """Answer of the query ``view``."""
+
+    result: RunResult
+    tenant: str
+    user: str
+    plan: Plan
+    plan_version: int
+    started_at: datetime
+    pending: list[ApprovalRequest] = []
+    verdicts: list[Verdict] = []
+    timeline: list[TimelineLine] = []

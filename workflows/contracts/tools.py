@@ -1,0 +1,153 @@
+"""Tools and their calls."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from workflows.contracts.base import ChainHead, Message
+from workflows.plan import ApprovalPolicy, Plan
+
+
+class Effect(StrEnum):
+    """What a tool does to the world outside."""
+
+    READ = "READ"
+    WRITE = "WRITE"
+
+
+class Recovery(StrEnum):
+    """How an outcome that a crash left unknown is settled."""
+
+    READ = "read"
+    """Nothing to settle: ask again."""
+    DEDUPES = "dedupes"
+    LOOKUP = "lookup"
+    HUMAN = "human"
+
+
+class ToolSpec(Message):
+    """A tool as recorded in history: its shape cannot shift under a running run."""
+
+    name: str
+    version: str
+    schema_hash: str
+    effect: Effect
+    recovery: Recovery
+    timeout: timedelta
+    """Deadline of one call."""
+    description: str = ""
+    settle: timedelta | None = None
+    """How long after a call's deadline a late effect may still appear."""
+    compensation: str | None = None
+    """The tool that undoes this one."""
+    cleanup: str | None = None
+    irreversible: bool = False
+    approval: ApprovalPolicy | None = None
+
+
+class DescribeTools(Message):
+    """Asks for the specs of a plan's tools and for what is wrong with the plan."""
+
+    plan: Plan
+
+
+class PlanError(Message):
+    """One thing wrong with a plan: where, and why."""
+
+    where: str
+    reason: str
+
+
+class ToolsDescribed(Message):
+    """The specs of the tools a plan names (and their compensations), by name."""
+
+    tools: dict[str, ToolSpec]
+    problems: list[PlanError] = []
+
+
+class ToolCall(Message):
+    """One use of a tool by a step."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    plan_version: int
+    user: str
+    tool: ToolSpec
+    params: dict[str, JsonValue]
+    """The params as the plan gives them; the activity validates them."""
+    gated: bool = False
+    """The plan asks for an approval, whatever the tool's own policy says."""
+    approval_id: str | None = None
+    params_hash: str | None = None
+    """The approved hash; must equal the hash of the validated params."""
+    attempts_before: int = 0
+    """Attempts of this step that earlier activities have used up."""
+
+
+class Succeeded(Message):
+    """The tool did it, now or in an earlier attempt."""
+
+    kind: Literal["succeeded"] = "succeeded"
+    output: JsonValue = None
+    attempts: int
+    replayed: bool = False
+    """The effect had been recorded before: the tool was not called by this attempt."""
+    made_by: str | None = None
+    """The run that made the effect, where it was another one."""
+    owned: bool = False
+    """This very step owns the effect; only its owner's saga undoes it."""
+    entry_id: str | None = None
+    key: str | None = None
+    generation: int = 1
+    commit_seq: int | None = None
+    """Position of the commit in this run's events; orders the saga."""
+
+
+class AnsweredNo(Message):
+    """The tool answered no: a value, never retried, not an error."""
+
+    kind: Literal["no"] = "no"
+    reason: str
+    code: str = "no"
+    attempts: int
+    replayed: bool = False
+
+
+class ApprovalNeeded(Message):
+    """The call has no usable approval; nothing was called."""
+
+    kind: Literal["approval_needed"] = "approval_needed"
+    reason: str
+    attempts: int
+
+
+class HumanNeeded(Message):
+    """Only a human can settle what happened; the intervention is open."""
+
+    kind: Literal["human_needed"] = "human_needed"
+    intervention_id: str
+    question: str
+    attempts: int
+
+
+ToolOutcome = Annotated[
+    Succeeded | AnsweredNo | ApprovalNeeded | HumanNeeded, Field(discriminator="kind")
+]
+
+
+class AttemptsUsed(Message):
+    """Details of the failure that ends a step."""
+
+    attempts: int
+
+
+class ToolReport(Message):
+    """How a tool call ended."""
+
+    outcome: ToolOutcome
+    head: ChainHead | None = None

@@ -1,0 +1,145 @@
+"""The run's desk: what arrives from outside (decisions, resolutions) is put here and worked off.
+
+Handlers only leave things in the inboxes; the desk's loop asks the ledger for the verdicts, one at
+a time, and the run follows the rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from temporalio import workflow
+
+from workflows import ports
+from workflows.approvals import Delivery
+from workflows.book import Book, Question
+from workflows.calls import call_port
+from workflows.contracts import (
+    ApprovalState,
+    CloseApproval,
+    Resolution,
+    SettleIntervention,
+    StepState,
+    VerdictCode,
+    VerifyDecision,
+)
+
+#: Steps in these states need no approval any more.
+_FINISHED = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
+
+
+@dataclass(frozen=True)
+class ResolutionDelivery:
+    """A resolution as it arrived."""
+
+    resolution_id: str
+    resolution: Resolution
+
+
+class Desk:
+    """Works off one run's inboxes."""
+
+    def __init__(self, book: Book, changed: Callable[[], None]) -> None:
+        self._book = book
+        self._gate = book.gate
+        self._changed = changed
+        self._resolutions: deque[ResolutionDelivery] = deque()
+        self._answers: dict[str, tuple[bool, str]] = {}
+        self._received = 0
+        self._busy = False
+
+    def resolve(self, resolution: Resolution) -> str:
+        """Put a resolution into the inbox and return its id."""
+        self._received += 1
+        resolution_id = f"{self._book.request.run_id}#r{self._received}"
+        self._resolutions.append(ResolutionDelivery(resolution_id, resolution))
+        return resolution_id
+
+    def answer(self, resolution_id: str) -> tuple[bool, str] | None:
+        """Return whether a resolution counted, and why; ``None`` while it is not judged."""
+        return self._answers.get(resolution_id)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that arrived has been worked off."""
+        return not self._gate.inbox and not self._resolutions and not self._busy
+
+    async def work(self) -> None:
+        """Work off what arrives, for as long as the run lasts."""
+        while True:
+            await workflow.wait_condition(lambda: bool(self._gate.inbox) or bool(self._resolutions))
+            self._busy = True
+            try:
+                if self._gate.inbox:
+                    await self._decide(self._gate.inbox.popleft())
+                else:
+                    await self._settle(self._resolutions.popleft())
+            finally:
+                self._busy = False
+            self._changed()
+
+    async def _decide(self, delivery: Delivery) -> None:
+        unfinished = {view.id for view in self._book.steps.values() if view.state not in _FINISHED}
+        may_come = self._book.ended is None and not self._book.compensating
+        if may_come and self._gate.is_early(delivery, unfinished):
+            self._gate.hold(delivery)
+            return
+        request = self._book.request
+        asked = VerifyDecision(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            decision_id=delivery.decision_id,
+            decision=delivery.decision,
+            refused=delivery.refused,
+        )
+        reached = await call_port(ports.VERIFY_DECISION, asked, "verify a decision")
+        self._book.saw(reached.head)
+        self._gate.settle(delivery, reached.verdict)
+        verdict = reached.verdict
+        counted = verdict.code is VerdictCode.ACCEPTED
+        mark = "" if verdict.verified else " (unverified)"
+        self._book.say(
+            workflow.now(),
+            f"{verdict.approval_id}: {verdict.message}{mark}"
+            if counted
+            else f"decision refused ({verdict.code}): {verdict.message}",
+        )
+
+    async def _settle(self, delivery: ResolutionDelivery) -> None:
+        request = self._book.request
+        asked = SettleIntervention(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            resolution_id=delivery.resolution_id,
+            resolution=delivery.resolution,
+        )
+        settled = await call_port(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
+        self._book.saw(settled.head)
+        self._answers[delivery.resolution_id] = (settled.accepted, settled.message)
+        if settled.accepted:
+            self._book.questions.pop(delivery.resolution.intervention_id, None)
+            text = f"{delivery.resolution.actor} settled {delivery.resolution.intervention_id}"
+            self._book.say(workflow.now(), f"{text}: {delivery.resolution.outcome}")
+
+    async def ask_human(self, question: Question) -> None:
+        """Wait until a human has settled an intervention, holding no process."""
+        self._book.questions[question.intervention_id] = question
+        self._book.say(workflow.now(), question.text, question.step_id)
+        self._changed()
+        await workflow.wait_condition(lambda: question.intervention_id not in self._book.questions)
+
+    async def close_approval(self, approval_id: str, *, expired: bool) -> ApprovalState:
+        """Expire or void a request and return its state now: a decision may have been quicker."""
+        request = self._book.request
+        asked = CloseApproval(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            approval_id=approval_id,
+            to="expired" if expired else "void",
+        )
+        closed = await call_port(ports.CLOSE_APPROVAL, asked, f"close {approval_id}")
+        self._book.saw(closed.head)
+        self._gate.close(approval_id, closed.state)
+        return closed.state

@@ -1,0 +1,63 @@
+"""What the Web UI shows as a run's current details (Markdown)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from workflows.book import Book
+from workflows.contracts import ApprovalRequest, StepState
+
+#: Params longer than this are cut in the details; the view has them whole.
+_LONGEST_PARAMS = 2000
+
+
+def current_details(book: Book) -> str:
+    """Return where the run stands, what it waits for, and how to answer."""
+    lines = [f"**{book.state}** · {book.request.plan.name} · for {book.request.user}"]
+    if book.error:
+        lines.append(f"> {book.error}")
+    for view in book.in_state(StepState.RUNNING):
+        lines.append(f"- running `{view.id}`: {view.tool}")
+    for request in book.gate.pending.values():
+        lines += _approval(book.request.run_id, request)
+    for question in book.questions.values():
+        lines += ["", f"### Needs a human: `{question.intervention_id}`", question.text]
+    return "\n".join(lines)
+
+
+def signal_command(run_id: str, request: ApprovalRequest) -> str:
+    """Return the plain Temporal CLI line that approves a request."""
+    decision = {
+        "approval_id": request.approval_id,
+        "params_hash": request.params_hash,
+        "outcome": "approve",
+        "approver": "YOUR-NAME",
+    }
+    return (
+        f"temporal workflow signal --workflow-id {shlex.quote(run_id)} --name decide"
+        f" --input {shlex.quote(json.dumps(decision))}"
+    )
+
+
+def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
+    params = json.dumps(request.params, indent=2, ensure_ascii=False)[:_LONGEST_PARAMS]
+    return [
+        "",
+        f"### Waiting for approval: `{request.approval_id}`",
+        request.description,
+        "",
+        f"- tool: `{request.tool}` version {request.version}; {request.undo}",
+        f"- params hash: `{request.params_hash}`",
+        f"- asked by {request.requested_by}, until {request.expires_at.isoformat()}",
+        "",
+        "```json",
+        params,
+        "```",
+        "",
+        "Approve with:",
+        "",
+        "```",
+        signal_command(run_id, request),
+        "```",
+    ]

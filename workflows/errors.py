@@ -1,0 +1,74 @@
+"""Wire error types: the names under which failures cross from activities to workflows.
+
+A name listed here is an API: recorded histories contain it. ``NON_RETRYABLE`` says which of them
+Temporal must not retry by itself; the others carry their own next retry delay.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class ErrorType(StrEnum):
+    """``type`` of the ``ApplicationError`` that an activity raises."""
+
+    PARAMS_MISMATCH = "ParamsMismatch"
+    """The key is taken by a call with other params, or the params are not the approved ones."""
+
+    INVALID_PARAMS = "InvalidParams"
+    """The tool's own model refuses the params."""
+
+    TOOL_NOT_FOUND = "ToolNotFound"
+    """No tool of that name is loaded in this worker."""
+
+    TOOL_CHANGED = "ToolChanged"
+    """The tool's version or schema is not the one recorded when the run started."""
+
+    TOOL_FAILED = "ToolFailed"
+    """The tool failed for good and its effect is proven not applied (or it is a read)."""
+
+    STEP_BARRED = "StepBarred"
+    """The step was undone already; a late attempt must not apply it."""
+
+    PLAN_INVALID = "PlanInvalid"
+    """The plan does not fit the tools that are loaded."""
+
+    RUN_ID_TAKEN = "RunIdTaken"
+    """A run of this id was recorded before; ids are never reused."""
+
+    RUN_FAILED = "RunFailed"
+    """The run ended in state ``failed``; details carry its ``RunResult``."""
+
+    TRANSIENT = "Transient"
+    DEPENDENCY_DOWN = "DependencyDown"
+    RATE_LIMITED = "RateLimited"
+    IN_DOUBT = "InDoubt"
+    """The call ended without saying whether it happened: reconciled by the next attempt."""
+
+    LEASE_HELD = "LeaseHeld"
+    """Another attempt holds the entry's lease: wait for it."""
+
+    SETTLING = "Settling"
+    """A lookup found nothing, but the first call may still arrive: wait and look again."""
+
+    @classmethod
+    def for_failure(cls, failure_class: str) -> ErrorType:
+        """Return the type of a retryable failure class: ``rate_limited`` -> ``RateLimited``."""
+        return cls("".join(word.capitalize() for word in failure_class.split("_")))
+
+
+#: Failures that repeating the same activity cannot heal.
+NON_RETRYABLE: Final = frozenset(
+    {
+        ErrorType.PARAMS_MISMATCH,
+        ErrorType.INVALID_PARAMS,
+        ErrorType.TOOL_NOT_FOUND,
+        ErrorType.TOOL_CHANGED,
+        ErrorType.TOOL_FAILED,
+        ErrorType.STEP_BARRED,
+        ErrorType.PLAN_INVALID,
+        ErrorType.RUN_ID_TAKEN,
+        ErrorType.RUN_FAILED,
+    }
+)

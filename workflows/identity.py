@@ -1,0 +1,108 @@
+"""Canonical JSON, hashes and keys: what makes two tool calls the same call.
+
+Canonical JSON is RFC 8785 (JSON Canonicalization Scheme) as implemented by the ``rfc8785``
+library. Every digest here is golden-tested: changing one of them would make recorded approvals
+and ledger entries unrecognisable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import rfc8785
+
+#: First integer that RFC 8785 cannot carry exactly (2^53): an IEEE 754 double rounds from here.
+UNSAFE_INTEGER: Final = 2**53
+
+#: Workflow Ids are limited to 255 characters by Temporal's SQL stores; this leaves room for the
+#: step id and number that an approval id adds.
+MAX_RUN_ID_LENGTH: Final = 160
+
+DEFAULT_TENANT: Final = "default"
+
+
+class NotCanonical(ValueError):
+    """A value has no exact RFC 8785 form.
+
+    Integers of 2^53 and beyond, NaN, infinity, lone surrogates. Send such an amount as a string.
+    """
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the RFC 8785 form of a JSON value.
+
+    Args:
+        value: Dictionaries with string keys, lists, strings, numbers, booleans and ``None``.
+
+    Raises:
+        NotCanonical: If the value cannot be represented exactly.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, RecursionError) as error:
+        raise NotCanonical(f"value has no canonical JSON form: {error}") from error
+
+
+def digest(value: Any) -> str:
+    """Return ``sha256:<hex>`` over the canonical JSON of ``value``."""
+    return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def params_hash(tool: str, version: str, params: Mapping[str, Any]) -> str:
+    """Return the hash that an approval is bound to.
+
+    Args:
+        tool: The tool's name.
+        version: The tool's version; an approval for one version is none for another.
+        params: The *validated* params in JSON form, never raw text.
+    """
+    return digest({"tool": tool, "version": version, "params": dict(params)})
+
+
+def identity_hash(tool: str, params: Mapping[str, Any]) -> str:
+    """Return the hash that a ledger entry is compared by.
+
+    The version is left out, so that a deploy never turns a committed effect into a mismatch.
+    """
+    return digest({"tool": tool, "params": dict(params)})
+
+
+def provider_key(tenant: str, tool: str, key: str, generation: int) -> str:
+    """Return the opaque key that the outside system gets to deduplicate on (71 characters)."""
+    material = {"tenant": tenant, "tool": tool, "key": key, "generation": generation}
+    return "sh-" + hashlib.sha256(b"surehand/1\n" + canonical_json(material)).hexdigest()
+
+
+def step_key(run_id: str, step_id: str) -> str:
+    """Return the default idempotency key of a write whose tool names no business key."""
+    return f"{run_id}:{step_id}"
+
+
+def approval_id(run_id: str, step_id: str, number: int) -> str:
+    """Return the deterministic id of the ``number``-th approval request of a step."""
+    return f"{run_id}/{step_id}/{number}"
+
+
+def run_of_approval(approval: str) -> tuple[str, str] | None:
+    """Split an approval id into ``(run_id, step_id)``; ``None`` when it has not that form."""
+    parts = approval.rsplit("/", 2)
+    if len(parts) != 3 or not all(parts) or not parts[2].isdigit():
+        return None
+    return parts[0], parts[1]
+
+
+def run_id_for(tenant: str, name: str) -> str:
+    """Return the run id (the Temporal Workflow Id) of a run called ``name`` in a tenant.
+
+    The id carries the tenant: ``acme/refund-1``. Names of the default tenant stand alone, and no
+    name may contain a slash, so two tenants can never share an id.
+    """
+    return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
+
+
+def tenant_of_run(run_id: str) -> str:
+    """Return the tenant that a run id belongs to."""
+    tenant, slash, _ = run_id.partition("/")
+    return tenant if slash else DEFAULT_TENANT

@@ -1,0 +1,23 @@
+"""Names that are an API: the workflow type, its handlers, and the search attributes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from temporalio.common import SearchAttributeKey
+
+WORKFLOW: Final = "AgentRun"
+
+#: Signal and update of the same name take the same payload.
+DECIDE: Final = "decide"
+CANCEL: Final = "cancel"
+RESOLVE: Final = "resolve"
+
+#: Queries.
+VIEW: Final = "view"
+CHECKPOINT: Final = "checkpoint"
+
+#: Search attributes are never encrypted by a codec: no params, no names of people.
+RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
+TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
+PENDING_APPROVALS: Final = SearchAttributeKey.for_int("PendingApprovals")

@@ -1,0 +1,73 @@
+"""Timeouts and retries for each port.
+
+Temporal's ``maximum_attempts`` is unlimited everywhere: how often a *failure* is retried is counted
+by class in the ledger, so that crashes and waits are never held against a healthy run.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType, ActivityConfig
+
+from workflows.errors import NON_RETRYABLE
+
+#: A dead worker is noticed when it has not spoken for this long. Three seconds is the lease of an
+#: effect, too: noticing it sooner would only mean waiting for the lease.
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=3)
+
+#: What an attempt needs beside the call itself: its claim, a lookup, its outcome, and a database
+#: that comes back from a restart.
+CALL_MARGIN: Final = timedelta(seconds=60)
+
+#: Deadline of what undoes a step; the undoing tool's own deadline is usually far below.
+LONGEST_COMPENSATION: Final = timedelta(minutes=10)
+
+#: One short transaction; longer means that the database hangs and another attempt shall try.
+LEDGER_TIMEOUT: Final = timedelta(seconds=20)
+
+_RETRY: Final = RetryPolicy(
+    # Short: it follows a crash, or a database that is restarting. Failures of tools carry a delay
+    # of their own.
+    initial_interval=timedelta(milliseconds=200),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=5),
+    non_retryable_error_types=sorted(NON_RETRYABLE),
+)
+
+
+def ledger_call(summary: str) -> ActivityConfig:
+    """Return the options of an activity that is one ledger transaction."""
+    return ActivityConfig(
+        start_to_close_timeout=LEDGER_TIMEOUT,
+        retry_policy=_RETRY,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=summary,
+    )
+
+
+def tool_call(timeout: timedelta, summary: str) -> ActivityConfig:
+    """Return the options of an activity that calls a tool.
+
+    Args:
+        timeout: The tool's own deadline for one call.
+        summary: What the Web UI shows beside the activity.
+    """
+    return ActivityConfig(
+        start_to_close_timeout=timeout + CALL_MARGIN,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=_RETRY,
+        # Compensation never runs beside a live attempt.
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=summary,
+    )
+
+
+def compensation_call(summary: str) -> ActivityConfig:
+    """Return the options of an activity that undoes one step.
+
+    The tools' own deadlines are kept inside: which tool it will be is only known there.
+    """
+    return tool_call(LONGEST_COMPENSATION, summary)

@@ -1,0 +1,66 @@
+"""The activities a run needs: names and types, no bodies.
+
+The workflow knows nothing else of the other room; a test compares these with the implementations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from workflows.contracts import (
+    ApprovalAsked,
+    ApprovalClosed,
+    CloseApproval,
+    CloseRun,
+    Compensate,
+    CompensationReport,
+    DescribeTools,
+    InterventionSettled,
+    Message,
+    OpenRun,
+    Recorded,
+    RequestApproval,
+    RunClosed,
+    SettleIntervention,
+    ToolCall,
+    ToolReport,
+    ToolsDescribed,
+    VerdictReached,
+    VerifyDecision,
+)
+
+In = TypeVar("In", bound=Message)
+Out = TypeVar("Out", bound=Message)
+
+
+@dataclass(frozen=True)
+class Port(Generic[In, Out]):
+    """One activity: what goes in and what comes out."""
+
+    name: str
+    takes: type[In]
+    returns: type[Out]
+
+
+DESCRIBE_TOOLS: Final = Port("describe_tools", DescribeTools, ToolsDescribed)
+OPEN_RUN: Final = Port("open_run", OpenRun, Recorded)
+EXECUTE_TOOL: Final = Port("execute_tool", ToolCall, ToolReport)
+COMPENSATE: Final = Port("compensate", Compensate, CompensationReport)
+REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked)
+VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
+CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
+SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
+CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
+
+ALL: Final = (
+    DESCRIBE_TOOLS,
+    OPEN_RUN,
+    EXECUTE_TOOL,
+    COMPENSATE,
+    REQUEST_APPROVAL,
+    VERIFY_DECISION,
+    CLOSE_APPROVAL,
+    SETTLE_INTERVENTION,
+    CLOSE_RUN,
+)

@@ -1,0 +1,41 @@
+"""Compensations as data: what a run has to undo, and in which order (guarantee G4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Saga:
+    """The writes that a run has started, in the order of their starts."""
+
+    _started: list[str] = field(default_factory=list)
+    _commit_seq: dict[str, int] = field(default_factory=dict)
+
+    def register(self, step_id: str) -> None:
+        """Note a write *before* it starts, so that no end of it can be overlooked."""
+        if step_id not in self._started:
+            self._started.append(step_id)
+
+    def committed(self, step_id: str, commit_seq: int) -> None:
+        """Note the place of a write's commit in the run's chain."""
+        self._commit_seq[step_id] = commit_seq
+
+    def drop(self, step_id: str) -> None:
+        """Forget a write that is not ours to undo: answered no, or made by another run."""
+        if step_id in self._started:
+            self._started.remove(step_id)
+
+    def order(self) -> list[str]:
+        """Return the steps to undo, last first.
+
+        Writes without a recorded commit come first: if one of them happened, it happened last. The
+        ledger knows what each of them did.
+        """
+        unknown = [step for step in reversed(self._started) if step not in self._commit_seq]
+        known = [step for step in self._started if step in self._commit_seq]
+        return unknown + sorted(known, key=lambda step: self._commit_seq[step], reverse=True)
+
+    def unsettled(self) -> list[str]:
+        """Return the writes that have started and have no recorded commit."""
+        return [step for step in self._started if step not in self._commit_seq]

@@ -1,0 +1,250 @@
+"""Running one step: its params, its approval, its tool call, and what follows from the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_never
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from workflows import ports
+from workflows.book import Book, Question
+from workflows.calls import call_port
+from workflows.contracts import (
+    AnsweredNo,
+    ApprovalNeeded,
+    ApprovalState,
+    Effect,
+    EffectView,
+    HumanNeeded,
+    RequestApproval,
+    StepState,
+    Succeeded,
+    ToolCall,
+    ToolSpec,
+)
+from workflows.desk import Desk
+from workflows.options import tool_call
+from workflows.plan import INPUT, ApprovalPolicy, Goto, ReferenceUnresolved, Step, resolve
+
+
+@dataclass(frozen=True)
+class StepFailed(Exception):
+    """The step failed for good."""
+
+    reason: str
+    rejected: bool = False
+    """A human said no, or nobody answered in time: the run ends, whatever ``on_failure`` says."""
+
+
+class Stepper:
+    """Runs the steps of one run; several may be under way at once."""
+
+    def __init__(
+        self,
+        book: Book,
+        desk: Desk,
+        tools: dict[str, ToolSpec],
+        changed: Callable[[], None],
+    ) -> None:
+        self._book = book
+        self._desk = desk
+        self._tools = tools
+        self._changed = changed
+        self._facts: dict[str, Any] = {INPUT: book.request.plan.input}
+
+    async def run(self, step: Step) -> Goto | None:
+        """Run a step to its end.
+
+        Returns:
+            Where to go on, if the step's answer says so.
+
+        Raises:
+            StepFailed: It failed for good.
+        """
+        book = self._book
+        book.begun[step.id] = workflow.now()
+        self._set(step, StepState.RUNNING)
+        try:
+            follows = await self._run(step)
+        except StepFailed as failed:
+            self._set(step, StepState.FAILED, error=failed.reason)
+            book.say(workflow.now(), f"failed: {failed.reason}", step.id)
+            raise
+        except ActivityError as error:
+            reason = reason_of(error)
+            self._set(step, StepState.FAILED, error=reason, attempts=attempts_of(error))
+            book.say(workflow.now(), f"failed: {reason}", step.id)
+            raise StepFailed(reason) from error
+        return follows
+
+    async def _run(self, step: Step) -> Goto | None:
+        spec = self._tools[step.tool]
+        try:
+            params = resolve(step.params, self._facts)
+        except ReferenceUnresolved as error:
+            raise StepFailed(str(error)) from error
+        request = self._book.request
+        wanted = self._book.request.plan.approval(step)
+        call = ToolCall(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            step_id=step.id,
+            plan_version=self._book.plan_version,
+            user=request.user,
+            tool=spec,
+            params=params,
+            gated=wanted is not None,
+        )
+        policy = wanted.stricter(spec.approval) if wanted else spec.approval
+        while True:
+            if policy is not None and call.approval_id is None:
+                call = await self._approved(step, call, policy)
+            self._set(step, StepState.RUNNING)
+            outcome = await self._execute(step, call)
+            attempts = outcome.attempts
+            match outcome:
+                case Succeeded():
+                    self._succeeded(step, outcome)
+                    return None
+                case AnsweredNo():
+                    return self._answered_no(step, outcome)
+                case ApprovalNeeded(reason=reason):
+                    # Refused right before the call (expired, used up): back to asking.
+                    self._book.say(workflow.now(), f"asking again: {reason}", step.id)
+                    policy = policy or ApprovalPolicy()
+                    again = {"approval_id": None, "params_hash": None, "gated": True}
+                    call = call.model_copy(update={**again, "attempts_before": attempts})
+                case HumanNeeded(intervention_id=id_, question=text):
+                    self._effect(step, call, "in_doubt", id_)
+                    self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
+                    await self._desk.ask_human(Question(id_, step.id, text))
+                    call = call.model_copy(update={"attempts_before": attempts})
+                case _:
+                    assert_never(outcome)
+
+    async def _execute(
+        self, step: Step, call: ToolCall
+    ) -> Succeeded | AnsweredNo | ApprovalNeeded | HumanNeeded:
+        if call.tool.effect is Effect.WRITE:
+            self._book.saga.register(step.id)
+        options = tool_call(call.tool.timeout, f"{step.id}: {call.tool.name}")
+        report = await call_port(ports.EXECUTE_TOOL, call, step.id, options=options)
+        self._book.saw(report.head)
+        return report.outcome
+
+    async def _approved(self, step: Step, call: ToolCall, policy: ApprovalPolicy) -> ToolCall:
+        """Return the call with its approval, once a human has said yes."""
+        gate = self._book.gate
+        number = gate.next_number(step.id)
+        asked = await call_port(
+            ports.REQUEST_APPROVAL,
+            RequestApproval(call=call, number=number, policy=policy),
+            f"{step.id}: ask for approval of {call.tool.name}",
+        )
+        self._book.saw(asked.head)
+        request = asked.request
+        if request is None:
+            return call
+        gate.ask(request, asked.state or ApprovalState.PENDING)
+        self._book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
+        self._set(step, StepState.WAITING_APPROVAL)
+        approval_id = request.approval_id
+        state = await self._decided(approval_id, request.expires_at - workflow.now())
+        if state is ApprovalState.APPROVED:
+            return call.model_copy(
+                update={"approval_id": approval_id, "params_hash": request.params_hash}
+            )
+        decision = gate.accepted.get(approval_id)
+        if decision is None:
+            raise StepFailed(f"approval {approval_id} is {state}", rejected=True)
+        reason = f": {decision.reason}" if decision.reason else ""
+        raise StepFailed(f"rejected by {decision.approver}{reason}", rejected=True)
+
+    async def _decided(self, approval_id: str, left: timedelta) -> ApprovalState:
+        """Wait for a decision or the end of the request; the row says which came first."""
+        states = self._book.gate.states
+        while states[approval_id] is ApprovalState.PENDING:
+            try:
+                await workflow.wait_condition(
+                    lambda: states[approval_id] is not ApprovalState.PENDING,
+                    timeout=max(left, timedelta(milliseconds=1)),
+                )
+            except TimeoutError:
+                # The database's clock may be a little behind: then the row is still pending.
+                await self._desk.close_approval(approval_id, expired=True)
+                left = timedelta(seconds=1)
+        return states[approval_id]
+
+    def _succeeded(self, step: Step, outcome: Succeeded) -> None:
+        self._facts[step.id] = outcome.output
+        if outcome.entry_id and outcome.key and outcome.commit_seq is not None:
+            if outcome.owned:
+                self._book.saga.committed(step.id, outcome.commit_seq)
+                self._book.effects[step.id] = EffectView(
+                    entry_id=outcome.entry_id,
+                    tool=step.tool,
+                    key=outcome.key,
+                    generation=outcome.generation,
+                    state="committed",
+                    step_id=step.id,
+                )
+            else:
+                self._book.saga.drop(step.id)
+        text = "done"
+        if outcome.made_by:
+            text = f"made by run {outcome.made_by}: not repeated, its receipt is used"
+        elif outcome.replayed:
+            text = "done before a crash: not repeated, the recorded receipt is used"
+        self._book.say(workflow.now(), text, step.id)
+        self._set(
+            step,
+            StepState.SUCCEEDED,
+            output=outcome.output,
+            attempts=outcome.attempts,
+            replayed=outcome.replayed,
+            made_by=outcome.made_by,
+        )
+
+    def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:
+        self._book.saga.drop(step.id)
+        self._book.effects.pop(step.id, None)
+        said = {"no": {"reason": outcome.reason, "code": outcome.code}}
+        self._set(step, StepState.RUNNING, output=said, attempts=outcome.attempts)
+        follows = self._book.request.plan.on_no(step)
+        if follows == "fail":
+            raise StepFailed(f"{step.tool} answered no: {outcome.reason}")
+        self._facts[step.id] = said
+        self._set(step, StepState.SUCCEEDED)
+        self._book.say(workflow.now(), f"answered no: {outcome.reason}", step.id)
+        return follows if isinstance(follows, Goto) else None
+
+    def _effect(self, step: Step, call: ToolCall, state: str, about: str) -> None:
+        self._book.effects[step.id] = EffectView(
+            entry_id=about, tool=call.tool.name, key="", generation=0, state=state, step_id=step.id
+        )
+
+    def _set(self, step: Step, state: StepState, **changes: Any) -> None:
+        self._book.set_step(step.id, state, **changes)
+        self._changed()
+
+
+def reason_of(error: ActivityError) -> str:
+    """Return why an activity ended, as one line."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return f"{cause.message} ({cause.type})"
+    return str(cause or error)
+
+
+def attempts_of(error: ActivityError) -> int:
+    """Return how many attempts a failed activity has used up; 0 where it could not say."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.details:
+        details = cause.details[0]
+        if isinstance(details, dict) and isinstance(details.get("attempts"), int):
+            return int(details["attempts"])
+    return 0
