@@ -1,0 +1,1 @@
+"""Effects room: tools, the ledger and everything that touches the world outside."""

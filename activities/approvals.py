@@ -1,0 +1,99 @@
+"""The activities of the gate: asking, verifying decisions, closing requests (DESIGN section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from temporalio import activity
+
+from activities.attempt import Attempt, Resources
+from activities.ledger import approvals as approval_rows
+from activities.ledger import decisions as decision_rows
+from activities.requests import claim_request, prepare
+from workflows.contracts import (
+    ApprovalAsked,
+    ApprovalClosed,
+    ApprovalRequest,
+    ApprovalState,
+    CloseApproval,
+    RequestApproval,
+    VerdictReached,
+    VerifyDecision,
+)
+from workflows.identity import approval_id
+
+log = structlog.get_logger()
+
+
+class ApprovalActivities:
+    """``request_approval``, ``verify_decision`` and ``close_approval``."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    @activity.defn(name="request_approval")
+    async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
+        """Write the request for one call and tell whoever listens; idempotent by approval id."""
+        call = asked.call
+        prepared = prepare(self._resources.toolbox, call)
+        request = claim_request(call, prepared, Attempt.current(), self._resources.lease)
+        policy = asked.policy.stricter(prepared.tool.approval)
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            tx.watch(call.run_id)
+            row = None
+            if not await approval_rows.is_settled(tx, request):
+                row = await approval_rows.request(
+                    tx,
+                    request,
+                    approval_id=approval_id(call.run_id, call.step_id, asked.number),
+                    description=prepared.tool.describe_call(prepared.params),
+                    undo=prepared.tool.undo_text(),
+                    expires_in=policy.expires_in,
+                )
+        head = tx.heads[call.run_id]
+        if row is None:
+            return ApprovalAsked(request=None, head=head)
+        view = request_view(row)
+        log.info(
+            "approval.waiting",
+            approval_id=view.approval_id,
+            tool=view.tool,
+            params_hash=view.params_hash,
+            expires_at=view.expires_at.isoformat(),
+        )
+        return ApprovalAsked(request=view, state=ApprovalState(row["state"]), head=head)
+
+    @activity.defn(name="verify_decision")
+    async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
+        """Return the verdict on a decision; verifying the same delivery twice changes nothing."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.watch(asked.run_id)
+            verdict = await decision_rows.verify(tx, asked)
+        return VerdictReached(verdict=verdict, head=tx.heads[asked.run_id])
+
+    @activity.defn(name="close_approval")
+    async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
+        """Expire or void a request; the row decides, a decision may have been quicker."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.watch(asked.run_id)
+            state = await approval_rows.close(tx, asked.run_id, asked.approval_id, asked.to)
+        return ApprovalClosed(state=state, head=tx.heads[asked.run_id])
+
+
+def request_view(row: Mapping[str, Any]) -> ApprovalRequest:
+    """Return an approval row as people see it."""
+    return ApprovalRequest(
+        approval_id=row["approval_id"],
+        step_id=row["step_id"],
+        tool=row["tool"],
+        version=row["tool_version"],
+        params=row["params"],
+        params_hash=row["params_hash"],
+        description=row["description"],
+        requested_by=row["user_id"],
+        expires_at=datetime.fromtimestamp(row["expires_ms"] / 1000, UTC),
+        undo=row["undo"],
+    )

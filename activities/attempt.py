@@ -1,0 +1,62 @@
+"""What the activities share: who this attempt is, and running it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import activity
+
+from activities.crashpoints import Crash
+from activities.lease import heartbeats
+from activities.ledger.store import Ledger
+from activities.toolbox import Toolbox
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the activities of one worker work with; made once, in ``worker.py``."""
+
+    ledger: Ledger
+    toolbox: Toolbox
+    crash: Crash
+    lease: timedelta
+    renew_every: timedelta
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """This attempt of the current activity."""
+
+    number: int
+    """Counts from 1."""
+    activity_key: str
+    holder: str
+
+    @classmethod
+    def current(cls) -> Attempt:
+        """Return the attempt that this code runs in."""
+        info = activity.info()
+        activity_key = f"{info.workflow_run_id}:{info.activity_id}"
+        holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"
+        return cls(info.attempt, activity_key, holder)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run an attempt to its end, heartbeating, even when it is cancelled meanwhile.
+
+    A call under way is finished and recorded: stopping it would only make its outcome unknown. It
+    ends within the tool's deadline.
+    """
+    async with heartbeats():
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            return await task

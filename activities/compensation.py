@@ -1,0 +1,208 @@
+"""The activity ``compensate``: undoing what one step has committed, if anything (guarantee G4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import assert_never
+
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Attempt, Resources, to_the_end
+from activities.effects import Done, EffectCall, SaidNo, again
+from activities.ledger import compensations
+from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
+from activities.ledger.entries import (
+    ApprovalRefused,
+    Asked,
+    Barred,
+    ClaimRequest,
+    Doubtful,
+    Entry,
+    Held,
+)
+from activities.toolbox import Tool
+from workflows.contracts import ChainHead, Compensate, CompensationOutcome, CompensationReport
+from workflows.errors import ErrorType
+from workflows.identity import identity_hash, params_hash
+
+#: Failures after which a compensation is a human's business; any other end is tried again.
+_FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
+
+
+class CompensationActivities:
+    """``compensate``."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    @activity.defn(name="compensate")
+    async def compensate(self, asked: Compensate) -> CompensationReport:
+        """Bar the step, settle what is in doubt, and undo what stands."""
+        return await to_the_end(self._compensate(asked, Attempt.current()))
+
+    async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            found = await compensations.begin(tx, asked.run_id, asked.step_id)
+        head = tx.heads.get(asked.run_id)
+        match found:
+            case NothingToUndo(reason):
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
+            case GivenUp(reason):
+                return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
+            case Asked(intervention_id, question):
+                return _asked(intervention_id, question, head)
+            case Held(wait):
+                message = f"step {asked.step_id}: an attempt is still under way"
+                raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
+            case Doubtful(entry):
+                return await self._settle(asked, attempt, entry)
+            case ToUndo(entry):
+                return await self._undo(asked, attempt, entry)
+            case _:
+                assert_never(found)
+
+    async def _settle(
+        self, asked: Compensate, attempt: Attempt, entry: Entry
+    ) -> CompensationReport:
+        """Find out whether an effect in doubt happened, without ever calling it forward."""
+        tool = self._resources.toolbox.get(entry.tool)
+        if tool is None:
+            return await self._ask(asked, entry, f"tool {entry.tool!r} is not loaded any more")
+        try:
+            params = tool.validate(entry.params)
+        except ValueError as error:
+            return await self._ask(asked, entry, f"its params do not fit the tool now: {error}")
+        request = self._request(asked, attempt, tool, entry.params, key=entry.key)
+        effect = EffectCall(self._resources, tool, params, request)
+        result = await effect.reconcile(entry, forward=False)
+        match result:
+            case Done(settled, receipt, _, _):
+                standing = replace(settled, state="committed", receipt=receipt)
+                return await self._undo(asked, attempt, standing)
+            case Asked(intervention_id, question):
+                return _asked(intervention_id, question, effect.head)
+            case Barred(reason):
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
+            case SaidNo() | ApprovalRefused():
+                raise AssertionError("a reconciliation that may not call forward")
+            case _:
+                assert_never(result)
+
+    async def _undo(self, asked: Compensate, attempt: Attempt, entry: Entry) -> CompensationReport:
+        tool = self._resources.toolbox.get(entry.tool)
+        if tool is None:
+            return await self._ask(asked, entry, f"tool {entry.tool!r} is not loaded any more")
+        undo = tool.cleanup if asked.cleanup else tool.compensate
+        if undo is None:
+            return await self._leave(asked, entry, _why_not(tool, cleanup=asked.cleanup))
+        undoing = self._resources.toolbox.get(undo.tool)
+        assert undoing is not None, "load_toolbox has checked it"
+        try:
+            params = undoing.validate(undo.params(entry.params, entry.receipt))
+            plain = params.model_dump(mode="json")
+            request = self._request(
+                asked, attempt, undoing, plain, key=f"undo:{entry.entry_id}", undoes=entry.entry_id
+            )
+        except Exception as error:
+            return await self._ask(asked, entry, f"params of {undo.tool} cannot be made: {error!r}")
+        return await self._call(asked, entry, undoing, params, request)
+
+    async def _call(
+        self,
+        asked: Compensate,
+        entry: Entry,
+        undoing: Tool,
+        params: BaseModel,
+        request: ClaimRequest,
+    ) -> CompensationReport:
+        effect = EffectCall(self._resources, undoing, params, request)
+        try:
+            result = await effect.run()
+        except ApplicationError as error:
+            if error.type not in _FAILED_FOR_GOOD:
+                raise
+            return await self._ask(asked, entry, error.message)
+        match result:
+            case Done():
+                effect.before_report()
+                return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
+            case Asked(intervention_id, question):
+                return _asked(intervention_id, question, effect.head)
+            case SaidNo(reason, _, _) | Barred(reason) | ApprovalRefused(reason):
+                return await self._ask(asked, entry, f"{undoing.name} says no: {reason}")
+            case _:
+                assert_never(result)
+
+    def _request(
+        self,
+        asked: Compensate,
+        attempt: Attempt,
+        tool: Tool,
+        params: dict[str, object],
+        *,
+        key: str,
+        undoes: str | None = None,
+    ) -> ClaimRequest:
+        # No approval and no permission: the undo was shown and approved with its step.
+        return ClaimRequest(
+            tenant=asked.tenant,
+            run_id=asked.run_id,
+            step_id=asked.step_id,
+            user=asked.user,
+            tool=tool.name,
+            tool_version=tool.version,
+            key=key,
+            params=params,
+            identity_hash=identity_hash(tool.name, params),
+            params_hash=params_hash(tool.name, tool.version, params),
+            holder=attempt.holder,
+            activity_key=attempt.activity_key,
+            attempt=attempt.number,
+            timeout=tool.timeout,
+            lease=self._resources.lease,
+            recovery=tool.recovery,
+            window=tool.dedupes.window if tool.dedupes else None,
+            undoes=undoes,
+        )
+
+    async def _ask(self, asked: Compensate, entry: Entry, why: str) -> CompensationReport:
+        question = f"undoing {entry.tool} ({entry.entry_id}) failed: {why}"
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            intervention_id = await compensations.failed(tx, entry, question)
+        return _asked(intervention_id, question, tx.heads.get(asked.run_id))
+
+    async def _leave(self, asked: Compensate, entry: Entry, reason: str) -> CompensationReport:
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.event(
+                asked.run_id,
+                "effect.uncompensated",
+                step_id=asked.step_id,
+                entry_id=entry.entry_id,
+                rule=reason,
+                action="list",
+            )
+        return _report(CompensationOutcome.UNCOMPENSATED, reason, tx.heads.get(asked.run_id))
+
+
+def _why_not(tool: Tool, *, cleanup: bool) -> str:
+    if cleanup:
+        return "kept: the tool has no cleanup"
+    return "irreversible" if tool.irreversible else "the tool has no compensation"
+
+
+def _asked(intervention_id: str, question: str, head: ChainHead | None) -> CompensationReport:
+    return CompensationReport(
+        outcome=CompensationOutcome.HUMAN_NEEDED,
+        reason=question,
+        intervention_id=intervention_id,
+        head=head,
+    )
+
+
+def _report(
+    outcome: CompensationOutcome, reason: str, head: ChainHead | None
+) -> CompensationReport:
+    return CompensationReport(outcome=outcome, reason=reason, head=head)

@@ -1,0 +1,293 @@
+"""One write, from claim to outcome: intent, effect, outcome (guarantees G1, G2, G3).
+
+``EffectCall`` is what ``execute_tool`` and ``compensate`` share. Its life: claim in one
+transaction; call the tool with no transaction open, the lease renewed beside it; record the
+outcome in another transaction, guarded by the fencing token. What it finds in doubt is reconciled:
+the outside system is asked, or a human.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, NoReturn, TypeVar, assert_never
+
+import structlog
+from pydantic import BaseModel
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Resources
+from activities.crashpoints import CrashPoint
+from activities.failures import DELAYS, Failure, FailureClass, classify, retry_delay
+from activities.lease import hold
+from activities.ledger import claims, outcomes
+from activities.ledger.entries import (
+    Answered,
+    ApprovalRefused,
+    Asked,
+    Barred,
+    Claimed,
+    ClaimRequest,
+    ClaimResult,
+    Committed,
+    Doubtful,
+    Drifted,
+    Entry,
+    Held,
+    Mismatch,
+)
+from activities.ledger.store import LedgerUnavailable, Transaction
+from activities.outputs import to_json
+from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
+from workflows.contracts import ChainHead, Recovery
+from workflows.errors import ErrorType
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: Pause between tries to write something that must not be lost.
+_DATABASE_PAUSE: Final = 0.25  # seconds
+#: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
+_CLAIM_TRIES: Final = 3
+#: Pauses after a call, or a lookup, that left the outcome open; then a human is asked.
+_DOUBT_DELAYS: Final = DELAYS[FailureClass.TRANSIENT]
+
+
+@dataclass(frozen=True)
+class Done:
+    """The effect is recorded as committed."""
+
+    entry: Entry
+    receipt: Any
+    replayed: bool
+    commit_seq: int
+
+
+@dataclass(frozen=True)
+class SaidNo:
+    """The tool answered no."""
+
+    reason: str
+    code: str
+    replayed: bool
+
+
+CallResult = Done | SaidNo | ApprovalRefused | Asked | Barred
+
+
+def stop(type_: ErrorType, message: str) -> ApplicationError:
+    """Return a failure that no repetition heals."""
+    return ApplicationError(message, type=type_.value, non_retryable=True)
+
+
+def again(type_: ErrorType, message: str, delay: timedelta) -> ApplicationError:
+    """Return a failure after which Temporal tries the activity again."""
+    return ApplicationError(message, type=type_.value, next_retry_delay=delay)
+
+
+@dataclass
+class EffectCall:
+    """One attempt at one write."""
+
+    resources: Resources
+    tool: Tool
+    params: BaseModel
+    request: ClaimRequest
+    head: ChainHead | None = None
+    """The run's chain after the newest of this attempt's transactions."""
+
+    def before_report(self) -> None:
+        """Pass the last crash point: recorded, and Temporal has not heard of it."""
+        self._crash(CrashPoint.BEFORE_REPORT)
+
+    def _crash(self, point: CrashPoint) -> None:
+        self.resources.crash.at(self.tool.name, point)
+
+    async def run(self) -> CallResult:
+        """Claim, call and record; or say what stands there already.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
+        """
+        self._crash(CrashPoint.BEFORE_CLAIM)
+        return await self._go_on(await self._claim())
+
+    async def _claim(self) -> ClaimResult:
+        tries = 1
+        while True:
+            try:
+                return await self._in_ledger(lambda tx: claims.claim(tx, self.request))
+            except LedgerUnavailable:
+                if tries == _CLAIM_TRIES:
+                    raise
+                tries += 1
+                await asyncio.sleep(_DATABASE_PAUSE)
+
+    async def _go_on(self, result: ClaimResult) -> CallResult:
+        match result:
+            case Claimed(entry):
+                self._crash(CrashPoint.AFTER_CLAIM)
+                return await self._call(entry)
+            case Committed(entry):
+                assert entry.commit_seq is not None
+                return Done(entry, entry.receipt, True, entry.commit_seq)
+            case Answered(entry):
+                return SaidNo(entry.answer["reason"], entry.answer["code"], True)
+            case Doubtful(entry):
+                return await self.reconcile(entry)
+            case Held(wait):
+                message = f"{self.tool.name}: another attempt holds this effect"
+                raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
+            case Mismatch(reason):
+                raise stop(ErrorType.PARAMS_MISMATCH, f"{self.tool.name}: {reason}")
+            case Drifted(reason):
+                raise stop(ErrorType.TOOL_CHANGED, reason)
+            case ApprovalRefused() | Asked() | Barred():
+                return result
+            case _:
+                assert_never(result)
+
+    async def _call(self, entry: Entry) -> CallResult:
+        self.resources.crash.during(self.tool.name)
+        try:
+            answer = await hold(
+                self.tool.fn(self.params, self._context(entry)),
+                lambda: self._in_ledger(lambda tx: outcomes.renew(tx, entry, self.request.lease)),
+                lease=self.request.lease,
+                every=self.resources.renew_every,
+                timeout=self.request.timeout,
+            )
+        except Exception as error:
+            return await self._failed(entry, classify(error))
+        self._crash(CrashPoint.AFTER_CALL)
+        if isinstance(answer, No):
+            recorded = await self._write(
+                lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
+            )
+            if not recorded:
+                self._fenced()
+            self._crash(CrashPoint.AFTER_OUTCOME)
+            return SaidNo(answer.reason, answer.code, False)
+        return await self._record(entry, to_json(answer))
+
+    async def _record(
+        self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None
+    ) -> Done:
+        commit = await self._write(
+            lambda tx: outcomes.commit(tx, self.request, entry, receipt, evidence=evidence)
+        )
+        if commit is None:
+            await self._write(lambda tx: outcomes.note_late_receipt(tx, entry, receipt))
+            self._fenced()
+        self._crash(CrashPoint.AFTER_OUTCOME)
+        return Done(entry, receipt, False, commit)
+
+    async def _failed(self, entry: Entry, failure: Failure) -> CallResult:
+        message = f"{self.tool.name}: {failure.message}"
+        if failure.failure_class is FailureClass.IN_DOUBT:
+            return await self._unsettled(entry, failure.message)
+        earlier = await self._write(
+            lambda tx: outcomes.fail(
+                tx, self.request, entry, failure.failure_class.value, failure.message
+            )
+        )
+        if earlier is None:
+            self._fenced()
+        delay = retry_delay(failure, earlier)
+        if delay is None:
+            raise stop(ErrorType.TOOL_FAILED, message)
+        raise again(ErrorType.for_failure(failure.failure_class), message, delay)
+
+    async def _unsettled(self, entry: Entry, message: str) -> Asked:
+        """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
+        earlier = await self._write(
+            lambda tx: outcomes.leave_in_doubt(tx, self.request, entry, message)
+        )
+        if earlier is None:
+            self._fenced()
+        if self.tool.recovery is Recovery.HUMAN or earlier >= len(_DOUBT_DELAYS):
+            return await self._ask(replace(entry, state="in_doubt"), message)
+        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", _DOUBT_DELAYS[earlier])
+
+    async def reconcile(self, entry: Entry, *, forward: bool = True) -> CallResult:
+        """Settle an entry that is in doubt under our fencing token.
+
+        Args:
+            entry: The entry in doubt.
+            forward: Whether the tool may be called when the effect is proven not to have happened.
+                A run that is being undone only records that.
+        """
+        if self.tool.lookup is None:
+            return await self._ask(entry, "a crash left its outcome unknown")
+        try:
+            async with asyncio.timeout(self.request.timeout.total_seconds()):
+                answer = await self.tool.lookup(self.params, self._context(entry))
+        except Exception as error:
+            return await self._unsettled(entry, f"lookup failed: {classify(error).message}")
+        log.info("effect.looked_up", entry_id=entry.entry_id, answer=type(answer).__name__)
+        match answer:
+            case Found(receipt):
+                evidence = {"rule": "lookup", "answer": "found"}
+                return await self._record(entry, to_json(receipt), evidence)
+            case NotFound():
+                return await self._not_found(entry, forward=forward)
+            case Partial(details):
+                return await self._ask(entry, f"it happened in part: {details}", partial=True)
+            case Unknown(reason):
+                return await self._ask(entry, f"the lookup cannot tell: {reason}")
+            case _:
+                assert_never(answer)
+
+    async def _not_found(self, entry: Entry, *, forward: bool) -> CallResult:
+        settle = self.tool.settle
+        if settle is None:
+            return await self._ask(
+                entry, "the lookup found nothing, and the tool declares no settle time"
+            )
+        result = await self._in_ledger(
+            lambda tx: claims.after_not_found(tx, self.request, entry, settle, forward=forward)
+        )
+        if isinstance(result, Held):
+            message = f"{self.tool.name}: not found, but the first call may still arrive"
+            raise again(ErrorType.SETTLING, message, result.wait)
+        return await self._go_on(result)
+
+    async def _ask(self, entry: Entry, why: str, *, partial: bool = False) -> Asked:
+        question = f"{self.tool.name} ({entry.entry_id}): {why}. Did it happen?"
+        intervention_id = await self._write(
+            lambda tx: outcomes.ask_human(tx, entry, question, partial=partial)
+        )
+        if intervention_id is None:
+            self._fenced()
+        return Asked(intervention_id, question)
+
+    def _fenced(self) -> NoReturn:
+        message = f"{self.tool.name}: another attempt has taken this effect over"
+        raise again(ErrorType.LEASE_HELD, message, timedelta(seconds=1))
+
+    def _context(self, entry: Entry) -> ToolContext:
+        return ToolContext(
+            tenant=self.request.tenant,
+            run_id=self.request.run_id,
+            step_id=self.request.step_id,
+            user=self.request.user,
+            attempt=self.request.attempt,
+            idempotency_key=entry.provider_key,
+        )
+
+    async def _in_ledger(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        async with self.resources.ledger.transaction(self.request.tenant) as tx:
+            result = await work(tx)
+        self.head = tx.heads.get(self.request.run_id, self.head)
+        return result
+
+    async def _write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Write what is in hand, however long the database is away: it must not be lost."""
+        while True:
+            try:
+                return await self._in_ledger(work)
+            except LedgerUnavailable as error:
+                log.warning("ledger.unavailable", error=str(error), holding="an outcome")
+                await asyncio.sleep(_DATABASE_PAUSE)

@@ -1,0 +1,160 @@
+"""Failure classes: what kind of failure it is decides what happens, not its type name.
+
+A tool raises one of the ``ToolFault`` classes, or lets an ``httpx`` error pass: those are
+classified here. For a write the second question counts more than the first: is it *proven* that
+the effect was not applied? Only then may the call be repeated or given up as failed; otherwise its
+outcome is in doubt and gets reconciled.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+import httpx
+
+from activities.outputs import clean_text
+
+
+class FailureClass(StrEnum):
+    """Why a call failed."""
+
+    TRANSIENT = "transient"
+    DEPENDENCY_DOWN = "dependency_down"
+    RATE_LIMITED = "rate_limited"
+    PERMANENT = "permanent"
+    IN_DOUBT = "in_doubt"
+
+
+class ToolFault(Exception):
+    """Base of the errors a tool raises on purpose; the effect is proven not applied."""
+
+    failure_class = FailureClass.PERMANENT
+
+
+class Permanent(ToolFault):
+    """It will never work with these params; the effect was not applied."""
+
+
+class Transient(ToolFault):
+    """It may work in a moment; the effect was not applied."""
+
+    failure_class = FailureClass.TRANSIENT
+
+
+class DependencyDown(ToolFault):
+    """The outside system cannot be reached; the effect was not applied."""
+
+    failure_class = FailureClass.DEPENDENCY_DOWN
+
+
+class RateLimited(ToolFault):
+    """Too many calls; the effect was not applied."""
+
+    failure_class = FailureClass.RATE_LIMITED
+
+    def __init__(self, message: str, retry_after: timedelta) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class OutcomeUnknown(ToolFault):
+    """The request may have been applied: never repeated blindly, reconciled."""
+
+    failure_class = FailureClass.IN_DOUBT
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A classified failure."""
+
+    failure_class: FailureClass
+    message: str
+    retry_after: timedelta | None = None
+
+
+#: Characters of an error that are kept.
+LONGEST_MESSAGE: Final = 2000
+#: Retries after the first attempt, and the delay before each. DESIGN: three for what is transient,
+#: two longer ones for a dependency that has to come back first.
+DELAYS: Final[dict[FailureClass, tuple[timedelta, ...]]] = {
+    FailureClass.TRANSIENT: tuple(timedelta(seconds=s) for s in (1, 2, 4)),
+    FailureClass.DEPENDENCY_DOWN: tuple(timedelta(seconds=s) for s in (5, 10)),
+}
+#: A provider that names a longer pause than this is waited for in slices of it.
+RETRY_AFTER_CAP: Final = timedelta(minutes=5)
+#: Rate limits heal by waiting; after this many the failure is permanent.
+RATE_LIMIT_RETRIES: Final = 10
+#: Retries of many runs that failed together are spread by this share of the delay.
+JITTER: Final = 0.2
+
+
+def classify(error: BaseException) -> Failure:
+    """Return the class of what a call raised. What is not recognised is in doubt."""
+    message = clean_text(f"{type(error).__name__}: {error}".rstrip(": "))[:LONGEST_MESSAGE]
+    if isinstance(error, RateLimited):
+        return Failure(FailureClass.RATE_LIMITED, message, error.retry_after)
+    if isinstance(error, ToolFault):
+        return Failure(error.failure_class, message)
+    if isinstance(error, httpx.HTTPStatusError):
+        return _classify_status(error.response)
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        # The request was never sent.
+        return Failure(FailureClass.DEPENDENCY_DOWN, message)
+    if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
+        return Failure(FailureClass.PERMANENT, message)
+    return Failure(FailureClass.IN_DOUBT, message)
+
+
+def _classify_status(response: httpx.Response) -> Failure:
+    status = response.status_code
+    message = f"HTTP {status} from {response.request.method} {response.request.url.path}"
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        pause = retry_after(response.headers.get("Retry-After"), datetime.now(UTC))
+        return Failure(FailureClass.RATE_LIMITED, message, pause)
+    if status in (httpx.codes.REQUEST_TIMEOUT, httpx.codes.CONFLICT, httpx.codes.LOCKED):
+        # 409 and 423 commonly mean "your first request is still being worked on".
+        return Failure(FailureClass.IN_DOUBT, message)
+    if 400 <= status < 500:
+        return Failure(FailureClass.PERMANENT, message)
+    return Failure(FailureClass.IN_DOUBT, message)
+
+
+def retry_after(value: str | None, now: datetime) -> timedelta:
+    """Return the pause of a ``Retry-After`` header (RFC 9110, 10.2.3): seconds or an HTTP date."""
+    if not value:
+        return timedelta(seconds=1)
+    if value.strip().isdigit():
+        return timedelta(seconds=int(value))
+    try:
+        until = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return timedelta(seconds=1)
+    return max(until.astimezone(UTC) - now, timedelta(0))
+
+
+def retry_delay(
+    failure: Failure, earlier: int, uniform: Callable[[float, float], float] = random.uniform
+) -> timedelta | None:
+    """Return how long to wait before the next attempt; ``None`` when the class is used up.
+
+    Args:
+        failure: What the attempt ended with.
+        earlier: Failures of the same class that this call has already had.
+        uniform: Source of jitter, injected in tests.
+    """
+    if failure.failure_class is FailureClass.RATE_LIMITED:
+        if earlier >= RATE_LIMIT_RETRIES:
+            return None
+        pause = min(failure.retry_after or timedelta(seconds=1), RETRY_AFTER_CAP)
+        # Never before the time that the provider named.
+        return pause * (1 + uniform(0, JITTER))
+    delays = DELAYS.get(failure.failure_class, ())
+    if earlier >= len(delays):
+        return None
+    return delays[earlier] * (1 + uniform(-JITTER, JITTER))

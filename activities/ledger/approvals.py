@@ -1,0 +1,176 @@
+"""Approval rows: requested once, decided once, consumed once (guarantee G3).
+
+The row decides and the run follows it: every change is a guarded update under the row's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from activities.ledger.entries import ApprovalRefused, ClaimRequest, ClaimResult, Mismatch
+from activities.ledger.store import Transaction
+from activities.ledger.tables import approvals, effects
+from workflows.contracts import ApprovalState
+
+
+async def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
+    """Return an approval's row under its lock."""
+    return await tx.one(
+        select(approvals)
+        .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == approval_id)
+        .with_for_update()
+    )
+
+
+async def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
+    """Return whether the effect of ``call`` is recorded, so that nobody has to be asked."""
+    row = await tx.one(
+        select(effects.c.entry_id).where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.tool == call.tool,
+            effects.c.key == call.key,
+            effects.c.identity_hash == call.identity_hash,
+            effects.c.state == "committed",
+        )
+    )
+    return row is not None
+
+
+async def request(
+    tx: Transaction,
+    call: ClaimRequest,
+    *,
+    approval_id: str,
+    description: str,
+    undo: str,
+    expires_in: timedelta,
+) -> Mapping[str, Any]:
+    """Write an approval request, or return the one of that id."""
+    already = await locked(tx, approval_id)
+    if already is not None:
+        return already
+    row = await tx.one(
+        insert(approvals)
+        .values(
+            tenant_id=tx.tenant,
+            approval_id=approval_id,
+            run_id=call.run_id,
+            step_id=call.step_id,
+            tool=call.tool,
+            tool_version=call.tool_version,
+            key=call.key,
+            params_hash=call.params_hash,
+            params=call.params,
+            description=description,
+            undo=undo,
+            user_id=call.user,
+            state="pending",
+            requested_ms=tx.now_ms,
+            expires_ms=tx.now_ms + int(expires_in.total_seconds() * 1000),
+        )
+        .returning(approvals)
+    )
+    assert row is not None
+    tx.event(
+        call.run_id,
+        "approval.requested",
+        step_id=call.step_id,
+        approval_id=approval_id,
+        tool=call.tool,
+        version=call.tool_version,
+        params_hash=call.params_hash,
+        expires_ms=row["expires_ms"],
+    )
+    return row
+
+
+async def consume(
+    tx: Transaction, call: ClaimRequest, entry_id: str, generation: int
+) -> ClaimResult | None:
+    """Use an approval for one entry and generation; ``None`` once that is done.
+
+    The retries of that entry find it consumed by themselves; no other entry may use it. Expiry is
+    checked at each forward call, by the database's clock.
+    """
+    if call.approval_id is None:
+        return ApprovalRefused("this call needs an approval")
+    row = await locked(tx, call.approval_id)
+    if row is None:
+        return ApprovalRefused(f"there is no approval {call.approval_id!r}")
+    if row["params_hash"] != call.params_hash:
+        return Mismatch(
+            f"approval {call.approval_id} is for params {row['params_hash']},"
+            f" this call has {call.params_hash}"
+        )
+    bound = {
+        "run_id": call.run_id,
+        "step_id": call.step_id,
+        "tool": call.tool,
+        "tool_version": call.tool_version,
+        "key": call.key,
+        "user_id": call.user,
+    }
+    differs = [name for name, value in bound.items() if row[name] != value]
+    if differs:
+        return Mismatch(f"approval {call.approval_id} is for another {', '.join(differs)}")
+    if row["state"] != ApprovalState.APPROVED:
+        return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
+    if row["expires_ms"] <= tx.now_ms:
+        return ApprovalRefused(f"approval {call.approval_id} has expired")
+    consumer = (row["consumed_entry"], row["consumed_generation"])
+    if consumer == (entry_id, generation):
+        return None
+    if consumer != (None, None):
+        return ApprovalRefused(f"approval {call.approval_id} was used by {consumer[0]}")
+    await tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == call.approval_id,
+            approvals.c.consumed_entry.is_(None),
+        )
+        .values(consumed_entry=entry_id, consumed_generation=generation)
+    )
+    tx.event(
+        call.run_id,
+        "approval.consumed",
+        step_id=call.step_id,
+        approval_id=call.approval_id,
+        entry_id=entry_id,
+        generation=generation,
+        params_hash=call.params_hash,
+    )
+    return None
+
+
+async def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalState:
+    """Expire or void a pending approval; returns its state now, a decision may have been quicker.
+
+    An approved one that nothing has consumed is voided too when its run stops asking.
+    """
+    row = await locked(tx, approval_id)
+    if row is None or row["run_id"] != run_id:
+        return ApprovalState.VOID
+    may_close = row["state"] == "pending" or (
+        row["state"] == "approved" and row["consumed_entry"] is None
+    )
+    if to == "expired" and row["expires_ms"] > tx.now_ms:
+        may_close = False
+    if not may_close:
+        return ApprovalState(row["state"])
+    await tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == approval_id,
+            approvals.c.state == row["state"],
+            approvals.c.consumed_entry.is_(None),
+        )
+        .values(state=to, decided_by=None, verified=None)
+    )
+    tx.event(run_id, f"approval.{to}", step_id=row["step_id"], approval_id=approval_id)
+    return ApprovalState(to)

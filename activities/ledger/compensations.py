@@ -1,0 +1,123 @@
+"""The saga's side of the ledger: what a step has to undo, and the bar on late attempts (G4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from activities.ledger.claims import doubt
+from activities.ledger.entries import Asked, Doubtful, Entry, Held
+from activities.ledger.interventions import open_intervention
+from activities.ledger.store import Transaction
+from activities.ledger.tables import bars, effects, interventions
+
+
+@dataclass(frozen=True)
+class NothingToUndo:
+    """The step has no effect that stands."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ToUndo:
+    """A committed effect, or one whose compensation is under way."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """A human has decided to leave the effect as it is."""
+
+    reason: str
+
+
+BeginResult = NothingToUndo | ToUndo | Held | Doubtful | Asked | GivenUp
+
+
+async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
+    """Bar the step and return what it has to undo.
+
+    The bar and the claim hold the same lock, so a late attempt is either seen here or refused
+    there.
+    """
+    await tx.lock_step(run_id, step_id)
+    await _bar(tx, run_id, step_id)
+    row = await tx.one(
+        select(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.run_id == run_id,
+            effects.c.step_id == step_id,
+            effects.c.undoes.is_(None),
+            effects.c.state != "failed",
+        )
+        .order_by(effects.c.claimed_ms.desc())
+        .limit(1)
+        .with_for_update()
+    )
+    if row is None:
+        return NothingToUndo("no effect of this step is recorded")
+    entry = Entry.from_row(row)
+    if entry.state == "compensated":
+        return NothingToUndo("already undone")
+    asked = await _question(tx, entry)
+    if asked is not None:
+        return asked
+    if entry.state == "claimed":
+        left = (entry.lease_until_ms or 0) - tx.now_ms
+        if left > 0:
+            return Held(timedelta(milliseconds=left))
+        return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))
+    if entry.state in ("in_doubt", "partial"):
+        return Doubtful(await doubt(tx, entry, None))
+    return ToUndo(entry)
+
+
+async def _bar(tx: Transaction, run_id: str, step_id: str) -> None:
+    dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
+    inserted = await tx.execute(
+        dialect.insert(bars)
+        .values(tenant_id=tx.tenant, run_id=run_id, step_id=step_id, barred_ms=tx.now_ms)
+        .on_conflict_do_nothing()
+    )
+    if inserted == 1:
+        tx.event(run_id, "step.barred", step_id=step_id, action="refuse_late_attempts")
+
+
+async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
+    row = await tx.one(
+        select(interventions)
+        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id)
+        .order_by(interventions.c.opened_ms.desc())
+        .limit(1)
+    )
+    if row is None:
+        return None
+    if row["state"] == "open":
+        return Asked(row["intervention_id"], row["question"])
+    if row["outcome"] == "give_up":
+        return GivenUp(f"{row['actor']} left it as it is: {row['evidence'] or 'no reason given'}")
+    return None
+
+
+async def failed(tx: Transaction, original: Entry, question: str) -> str:
+    """Put a failed compensation in front of a human and return the intervention's id.
+
+    The original is left as being compensated: until the human has answered, nobody else may use
+    its key.
+    """
+    await tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == original.entry_id,
+            effects.c.state == "committed",
+        )
+        .values(state="compensating")
+    )
+    return await open_intervention(tx, original, question, rule="compensation_failed")

@@ -1,0 +1,107 @@
+"""Engines for the two databases: how each is opened, its clock, its locks and its tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import Any, Final
+
+from sqlalchemy import event, exc
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+#: How long a SQLite writer waits for another process's transaction before it gives up.
+SQLITE_BUSY_MS: Final = 10_000
+#: Connections a worker keeps to PostgreSQL; each activity holds one for a few milliseconds only.
+POOL_SIZE: Final = 10
+
+_SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_POSTGRES_BEGIN: Final = (
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
+    " set_config('surehand.tenant', $1, true)"
+)
+_POSTGRES_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+
+
+class LedgerUnavailable(Exception):
+    """The database cannot be reached or did not answer; whether it committed is unknown."""
+
+
+#: What drivers raise when a database is away, restarting or cut off.
+_UNREACHABLE: Final = (
+    exc.OperationalError,
+    exc.InterfaceError,
+    exc.TimeoutError,
+    ConnectionError,
+    OSError,
+    asyncio.TimeoutError,
+)
+
+
+def unreachable(error: BaseException) -> bool:
+    """Return whether an error says that the database is away, rather than that we are wrong."""
+    if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+        return True
+    if isinstance(error, exc.DBAPIError) and _restarting(error.orig):
+        return True
+    return isinstance(error, _UNREACHABLE) and not _is_wrong_sql(error)
+
+
+def _restarting(error: BaseException | None) -> bool:
+    # Class 57: operator intervention (shutdown, crash, cannot connect now); 40: serialization.
+    state = str(getattr(error, "sqlstate", "") or "")
+    return state.startswith(("57P", "08", "40", "53"))
+
+
+def _is_wrong_sql(error: BaseException) -> bool:
+    original = getattr(error, "orig", None)
+    return isinstance(original, sqlite3.OperationalError) and "no such" in str(original)
+
+
+def make_engine(url: str) -> AsyncEngine:
+    """Return an engine for a ledger URL, prepared for short write transactions."""
+    if url.startswith("sqlite"):
+        # One connection: a process has one writer, and others queue for it in order.
+        engine = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=60)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_immediate)
+        return engine
+    return create_async_engine(
+        url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=30, connect_args={"timeout": 5}
+    )
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # None: the driver starts no transaction of its own; `_begin_immediate` does.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={SQLITE_BUSY_MS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_immediate(connection: Any) -> None:
+    # A deferred transaction that turns into a writer fails at once when another writer is there.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+async def enter_transaction(connection: AsyncConnection, tenant: str) -> int:
+    """Bind the transaction to a tenant and return the database's clock in milliseconds."""
+    if connection.dialect.name == "sqlite":
+        row = await connection.exec_driver_sql(f"SELECT {_SQLITE_CLOCK}")
+    else:
+        row = await connection.exec_driver_sql(_POSTGRES_BEGIN, (tenant,))
+    return int(row.scalar_one())
+
+
+async def lock_name(connection: AsyncConnection, name: str) -> None:
+    """Hold a lock of that name until the transaction ends.
+
+    On SQLite every transaction is the only writer, so there is nothing to take.
+    """
+    if connection.dialect.name == "postgresql":
+        await connection.exec_driver_sql(_POSTGRES_LOCK, (name,))

@@ -1,0 +1,186 @@
+"""Ledger entries as values: what a claim asks for and what it may find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from activities.ledger.steps import StepAttempt
+from workflows.contracts import Recovery
+from workflows.identity import provider_key
+
+#: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
+_ENTRY_DIGITS = 24
+
+
+def entry_id_for(tenant: str, tool: str, key: str, generation: int) -> str:
+    """Return the id of the entry of one generation of a business key."""
+    return "ef-" + provider_key(tenant, tool, key, generation)[3 : 3 + _ENTRY_DIGITS]
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """Everything a claim is bound to."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    user: str
+    tool: str
+    tool_version: str
+    key: str
+    params: dict[str, Any]
+    identity_hash: str
+    params_hash: str
+    holder: str
+    """Unique to this attempt."""
+    activity_key: str
+    """Shared by the attempts of one Temporal activity, of which one runs at a time."""
+    attempt: int
+    timeout: timedelta
+    lease: timedelta
+    recovery: Recovery
+    window: timedelta | None = None
+    gated: bool = False
+    approval_id: str | None = None
+    drift: str | None = None
+    """Why a forward call is not allowed any more; what is settled is still returned."""
+    undoes: str | None = None
+    """The entry this call compensates."""
+
+    @property
+    def step_attempt(self) -> StepAttempt:
+        """What the step's own row tells of this attempt."""
+        return StepAttempt(self.run_id, self.step_id, self.attempt, self.tool, self.params)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of ``effects``."""
+
+    entry_id: str
+    tenant: str
+    tool: str
+    tool_version: str
+    key: str
+    generation: int
+    identity_hash: str
+    params: dict[str, Any]
+    run_id: str
+    step_id: str
+    state: str
+    fencing_token: int
+    holder: str | None
+    activity_key: str | None
+    lease_until_ms: int | None
+    deadline_ms: int | None
+    first_call_ms: int | None
+    failures: dict[str, int]
+    receipt: Any
+    answer: Any
+    commit_seq: int | None
+    undoes: str | None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Entry:
+        """Return the entry of a row."""
+        return cls(
+            tenant=row["tenant_id"],
+            **{name: row[name] for name in cls.__dataclass_fields__ if name != "tenant"},
+        )
+
+    @property
+    def provider_key(self) -> str:
+        """The opaque key that the outside system deduplicates on."""
+        return provider_key(self.tenant, self.tool, self.key, self.generation)
+
+    def owned_by(self, run_id: str, step_id: str) -> bool:
+        """Return whether that step made this effect."""
+        return (self.run_id, self.step_id) == (run_id, step_id)
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The lease is ours: call the tool."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Committed:
+    """It happened already: the recorded receipt wins."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The tool has answered this step with no."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Held:
+    """Somebody else is on it."""
+
+    wait: timedelta
+
+
+@dataclass(frozen=True)
+class Doubtful:
+    """The outcome is unknown; the entry is in doubt under our fencing token: reconcile."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A human has been asked about this entry."""
+
+    intervention_id: str
+    question: str
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The key is taken by a call with other params, or the approval is for another call."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ApprovalRefused:
+    """No usable approval; nothing was claimed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Barred:
+    """This step may not apply its effect any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """The tool is not the recorded one; nothing was claimed."""
+
+    reason: str
+
+
+ClaimResult = (
+    Claimed
+    | Committed
+    | Answered
+    | Held
+    | Doubtful
+    | Asked
+    | Mismatch
+    | ApprovalRefused
+    | Barred
+    | Drifted
+)

@@ -1,0 +1,150 @@
+"""Interventions: questions that only a human can settle (guarantee G2)."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, insert, select, update
+
+from activities.ledger.entries import Entry
+from activities.ledger.store import Transaction
+from activities.ledger.tables import effects, interventions
+from workflows.contracts import Resolution, ResolutionOutcome
+
+#: What each answer makes of the entry, by what the entry is in.
+_SETTLES = {
+    ("in_doubt", ResolutionOutcome.HAPPENED): "committed",
+    ("partial", ResolutionOutcome.HAPPENED): "committed",
+    ("in_doubt", ResolutionOutcome.NOT_HAPPENED): "failed",
+    ("partial", ResolutionOutcome.NOT_HAPPENED): "failed",
+    ("in_doubt", ResolutionOutcome.COMPENSATED): "compensated",
+    ("partial", ResolutionOutcome.COMPENSATED): "compensated",
+    ("in_doubt", ResolutionOutcome.GIVE_UP): "in_doubt",
+    ("partial", ResolutionOutcome.GIVE_UP): "partial",
+    ("compensating", ResolutionOutcome.COMPENSATED): "compensated",
+    ("compensating", ResolutionOutcome.GIVE_UP): "committed",
+}
+
+
+async def open_intervention(tx: Transaction, entry: Entry, question: str, *, rule: str) -> str:
+    """Open the one question about an entry and return its id; joins an open one."""
+    already = await tx.one(
+        select(interventions.c.intervention_id).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.entry_id == entry.entry_id,
+            interventions.c.state == "open",
+        )
+    )
+    if already is not None:
+        return str(already["intervention_id"])
+    count = await tx.one(
+        select(func.count().label("n")).where(
+            interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id
+        )
+    )
+    assert count is not None
+    intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
+    await tx.execute(
+        insert(interventions).values(
+            tenant_id=tx.tenant,
+            intervention_id=intervention_id,
+            run_id=entry.run_id,
+            step_id=entry.step_id,
+            entry_id=entry.entry_id,
+            question=question,
+            state="open",
+            opened_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        entry.run_id,
+        "intervention.opened",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        intervention_id=intervention_id,
+        rule=rule,
+        action="ask_human",
+    )
+    return intervention_id
+
+
+async def settle(
+    tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
+) -> tuple[bool, str]:
+    """Apply a human's answer, once. Returns whether it counted, and a sentence that says why."""
+    row = await tx.one(
+        select(interventions)
+        .where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == resolution.intervention_id,
+            interventions.c.run_id == run_id,
+        )
+        .with_for_update()
+    )
+    if row is None:
+        return False, f"this run has no intervention {resolution.intervention_id!r}"
+    if row["state"] == "settled":
+        if row["resolution_id"] == resolution_id:
+            return True, f"settled: {row['outcome']}"
+        return False, f"already settled by {row['actor']}: {row['outcome']}"
+    entry_row = await tx.one(
+        select(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == row["entry_id"])
+        .with_for_update()
+    )
+    assert entry_row is not None
+    entry = Entry.from_row(entry_row)
+    state = _SETTLES.get((entry.state, resolution.outcome))
+    if state is None:
+        allowed = sorted(o.value for s, o in _SETTLES if s == entry.state)
+        return False, f"an entry that is {entry.state} can be settled as: {', '.join(allowed)}"
+    if resolution.outcome is ResolutionOutcome.HAPPENED and not resolution.evidence:
+        return False, "say what proves that it happened (evidence)"
+    await _apply(tx, entry, state, resolution)
+    await tx.execute(
+        update(interventions)
+        .where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == resolution.intervention_id,
+            interventions.c.state == "open",
+        )
+        .values(
+            state="settled",
+            outcome=resolution.outcome.value,
+            actor=resolution.actor,
+            evidence=resolution.evidence,
+            resolution_id=resolution_id,
+            settled_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        run_id,
+        "intervention.settled",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        intervention_id=resolution.intervention_id,
+        outcome=resolution.outcome.value,
+        actor=resolution.actor,
+        action=state,
+    )
+    return True, f"settled: {resolution.outcome.value}"
+
+
+async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) -> None:
+    values: dict[str, object] = {
+        "state": state,
+        "fencing_token": entry.fencing_token + 1,
+        "settled_ms": tx.now_ms,
+        "evidence": {"rule": "human", "actor": resolution.actor, "text": resolution.evidence},
+    }
+    if state in ("committed", "compensated") and entry.commit_seq is None:
+        values["commit_seq"] = await tx.reserve_seq(entry.run_id)
+    if state == "committed" and entry.receipt is None:
+        values["receipt"] = {"settled_by": resolution.actor, "evidence": resolution.evidence}
+    await tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == entry.entry_id,
+            effects.c.fencing_token == entry.fencing_token,
+        )
+        .values(**values)
+    )

@@ -1,0 +1,125 @@
+"""Bringing a ledger database to its newest shape: ``python -m activities.ledger.migrate``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from activities.ledger.engine import LedgerUnavailable
+from activities.settings import SettingsError, load_settings
+
+
+class DatabaseBehind(Exception):
+    """The database is not at the newest migration."""
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
+
+
+def newest_revision() -> str:
+    """Return the newest migration that this code knows."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+async def current_revision(engine: AsyncEngine) -> str | None:
+    """Return the migration that a database is at; ``None`` for an empty one.
+
+    Raises:
+        LedgerUnavailable: The database cannot be reached.
+    """
+
+    def look(connection: Connection) -> str | None:
+        return MigrationContext.configure(connection).get_current_revision()
+
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(look)
+    except (DBAPIError, OSError) as error:
+        where = engine.url.render_as_string(hide_password=True)
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise LedgerUnavailable(
+            f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL): {reason}"
+        ) from error
+
+
+async def require_head(engine: AsyncEngine) -> None:
+    """Check that a database is at the newest migration.
+
+    Raises:
+        DatabaseBehind: It is not; the message says what to run.
+        LedgerUnavailable: The database cannot be reached.
+    """
+    current, newest = await current_revision(engine), newest_revision()
+    if current != newest:
+        where = engine.url.render_as_string(hide_password=True)
+        raise DatabaseBehind(
+            f"the ledger database {where} is at migration {current or 'none'}, this version needs"
+            f" {newest}: run `python -m activities.ledger.migrate`"
+        )
+
+
+async def migrate(database_url: str) -> tuple[str | None, str]:
+    """Bring a database to the newest migration; returns where it was and where it is now.
+
+    Raises:
+        LedgerUnavailable: The database cannot be reached.
+    """
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite") and url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_async_engine(url, poolclass=NullPool)
+
+    def upgrade(connection: Connection) -> None:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+    try:
+        before = await current_revision(engine)
+        async with engine.begin() as connection:
+            await connection.run_sync(upgrade)
+    finally:
+        await engine.dispose()
+    return before, newest_revision()
+
+
+def main() -> int:
+    """Migrate the database that the settings name; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m activities.ledger.migrate",
+        description="Bring the ledger database (SUREHAND_DATABASE_URL) to its newest shape.",
+    )
+    parser.parse_args()
+    try:
+        url = load_settings().database_url
+        before, after = asyncio.run(migrate(url))
+    except SettingsError as error:
+        print(f"surehand: {error}", file=sys.stderr)
+        return 2
+    except LedgerUnavailable as error:
+        print(f"surehand: {error}", file=sys.stderr)
+        return 4
+    moved = f"{before or 'empty'} -> {after}" if before != after else f"already at {after}"
+    print(f"ledger database: {moved}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

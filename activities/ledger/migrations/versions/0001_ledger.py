@@ -1,0 +1,344 @@
+"""The first shape of the ledger."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001_ledger"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+TABLES = (
+    "runs",
+    "plans",
+    "steps",
+    "effects",
+    "bars",
+    "approvals",
+    "decisions",
+    "interventions",
+    "events",
+)
+
+
+def upgrade() -> None:
+    """Make the tables, then what keeps events append-only and tenants apart."""
+    _tables()
+    if op.get_bind().dialect.name == "postgresql":
+        _append_only_postgresql()
+        _row_level_security()
+    else:
+        _append_only_sqlite()
+
+
+def _append_only_sqlite() -> None:
+    for verb in ("UPDATE", "DELETE"):
+        op.execute(
+            f"CREATE TRIGGER events_no_{verb.lower()} BEFORE {verb} ON events BEGIN"
+            " SELECT RAISE(ABORT, 'events are append-only'); END"
+        )
+
+
+def _append_only_postgresql() -> None:
+    op.execute(
+        "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON events"
+        " FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+    )
+    op.execute(
+        "CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON events"
+        " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+    )
+
+
+def _row_level_security() -> None:
+    # FORCE: the owner of the tables sees one tenant at a time, too.
+    for table in TABLES:
+        op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+        op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
+        op.execute(
+            f"CREATE POLICY one_tenant ON {table}"
+            " USING (tenant_id = current_setting('surehand.tenant', true))"
+            " WITH CHECK (tenant_id = current_setting('surehand.tenant', true))"
+        )
+
+
+def downgrade() -> None:
+    """Migrations only go forward: a ledger never loses what it has recorded."""
+    raise NotImplementedError("restore a backup to go back")
+
+
+def _tables() -> None:
+    op.create_table(
+        "runs",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("workflow_run_id", sa.String(length=80), nullable=False),
+        sa.Column("user_id", sa.String(length=200), nullable=False),
+        sa.Column("plan_name", sa.String(length=80), nullable=False),
+        sa.Column("input", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("head", sa.String(length=80), nullable=False),
+        sa.Column("opened_ms", sa.BigInteger(), nullable=False),
+        sa.Column("closed_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
+            name=op.f("ck_runs_closed_when_ended"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_runs")),
+    )
+    op.create_table(
+        "approvals",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("approval_id", sa.String(length=400), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("tool", sa.String(length=120), nullable=False),
+        sa.Column("tool_version", sa.String(length=40), nullable=False),
+        sa.Column("key", sa.String(length=400), nullable=False),
+        sa.Column("params_hash", sa.String(length=80), nullable=False),
+        sa.Column("params", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("undo", sa.Text(), nullable=False),
+        sa.Column("user_id", sa.String(length=200), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("requested_ms", sa.BigInteger(), nullable=False),
+        sa.Column("expires_ms", sa.BigInteger(), nullable=False),
+        sa.Column("decided_by", sa.String(length=200), nullable=True),
+        sa.Column("verified", sa.Boolean(), nullable=True),
+        sa.Column("consumed_entry", sa.String(length=80), nullable=True),
+        sa.Column("consumed_generation", sa.Integer(), nullable=True),
+        sa.CheckConstraint(
+            "(state IN ('approved', 'rejected')) = (decided_by IS NOT NULL)",
+            name=op.f("ck_approvals_decided_by_someone"),
+        ),
+        sa.CheckConstraint(
+            "consumed_entry IS NULL OR state = 'approved'",
+            name=op.f("ck_approvals_only_approved_is_consumed"),
+        ),
+        sa.CheckConstraint(
+            "state IN ('pending', 'approved', 'rejected', 'expired', 'void')",
+            name=op.f("ck_approvals_state"),
+        ),
+        sa.CheckConstraint(
+            "(consumed_entry IS NULL) = (consumed_generation IS NULL)",
+            name=op.f("ck_approvals_consumed_whole"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_approvals_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "approval_id", name=op.f("pk_approvals")),
+    )
+    op.create_table(
+        "bars",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("barred_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_bars_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "step_id", name=op.f("pk_bars")),
+    )
+    op.create_table(
+        "decisions",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("decision_id", sa.String(length=400), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("approval_id", sa.String(length=400), nullable=False),
+        sa.Column("approver", sa.String(length=200), nullable=False),
+        sa.Column("outcome", sa.String(length=16), nullable=False),
+        sa.Column("params_hash", sa.String(length=200), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("verdict", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("verified", sa.Boolean(), nullable=False),
+        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_decisions_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "decision_id", name=op.f("pk_decisions")),
+    )
+    op.create_index(
+        "uq_decisions_accepted",
+        "decisions",
+        ["tenant_id", "approval_id"],
+        unique=True,
+        sqlite_where=sa.text("verdict = 'accepted'"),
+        postgresql_where=sa.text("verdict = 'accepted'"),
+    )
+    op.create_table(
+        "effects",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("entry_id", sa.String(length=80), nullable=False),
+        sa.Column("tool", sa.String(length=120), nullable=False),
+        sa.Column("tool_version", sa.String(length=40), nullable=False),
+        sa.Column("key", sa.String(length=400), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("identity_hash", sa.String(length=80), nullable=False),
+        sa.Column("params_hash", sa.String(length=80), nullable=False),
+        sa.Column("params", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("undoes", sa.String(length=80), nullable=True),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("fencing_token", sa.BigInteger(), nullable=False),
+        sa.Column("holder", sa.String(length=400), nullable=True),
+        sa.Column("activity_key", sa.String(length=400), nullable=True),
+        sa.Column("lease_until_ms", sa.BigInteger(), nullable=True),
+        sa.Column("deadline_ms", sa.BigInteger(), nullable=True),
+        sa.Column("first_call_ms", sa.BigInteger(), nullable=True),
+        sa.Column("calls", sa.Integer(), nullable=False),
+        sa.Column("failures", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("approval_id", sa.String(length=400), nullable=True),
+        sa.Column("receipt", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("evidence", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("commit_seq", sa.BigInteger(), nullable=True),
+        sa.Column("claimed_ms", sa.BigInteger(), nullable=False),
+        sa.Column("settled_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "(commit_seq IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
+            name=op.f("ck_effects_committed_has_seq"),
+        ),
+        sa.CheckConstraint(
+            "(state = 'claimed') = (lease_until_ms IS NOT NULL)",
+            name=op.f("ck_effects_leased_while_claimed"),
+        ),
+        sa.CheckConstraint(
+            "state IN ('claimed', 'committed', 'failed', 'in_doubt', 'partial', 'compensating', 'compensated')",
+            name=op.f("ck_effects_state"),
+        ),
+        sa.CheckConstraint(
+            "generation >= 1 AND fencing_token >= 1 AND calls >= 1", name=op.f("ck_effects_counts")
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_effects_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "entry_id", name=op.f("pk_effects")),
+        sa.UniqueConstraint(
+            "tenant_id",
+            "tool",
+            "key",
+            "generation",
+            name=op.f("uq_effects_tenant_id_tool_key_generation"),
+        ),
+    )
+    op.create_index("ix_effects_run", "effects", ["tenant_id", "run_id", "step_id"], unique=False)
+    op.create_index(
+        "uq_effects_live_key",
+        "effects",
+        ["tenant_id", "tool", "key"],
+        unique=True,
+        sqlite_where=sa.text("state NOT IN ('failed', 'compensated')"),
+        postgresql_where=sa.text("state NOT IN ('failed', 'compensated')"),
+    )
+    op.create_index(
+        "uq_effects_undoes",
+        "effects",
+        ["tenant_id", "undoes"],
+        unique=True,
+        sqlite_where=sa.text("undoes IS NOT NULL"),
+        postgresql_where=sa.text("undoes IS NOT NULL"),
+    )
+    op.create_table(
+        "events",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("type", sa.String(length=64), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=True),
+        sa.Column("body", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.Column("previous", sa.String(length=80), nullable=False),
+        sa.Column("hash", sa.String(length=80), nullable=False),
+        sa.CheckConstraint("seq >= 1", name=op.f("ck_events_seq")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_events_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "seq", name=op.f("pk_events")),
+    )
+    op.create_table(
+        "interventions",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("intervention_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("entry_id", sa.String(length=80), nullable=False),
+        sa.Column("question", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("outcome", sa.String(length=16), nullable=True),
+        sa.Column("actor", sa.String(length=200), nullable=True),
+        sa.Column("evidence", sa.Text(), nullable=True),
+        sa.Column("resolution_id", sa.String(length=400), nullable=True),
+        sa.Column("opened_ms", sa.BigInteger(), nullable=False),
+        sa.Column("settled_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)",
+            name=op.f("ck_interventions_settled_whole"),
+        ),
+        sa.CheckConstraint("state IN ('open', 'settled')", name=op.f("ck_interventions_state")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_interventions_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "intervention_id", name=op.f("pk_interventions")),
+    )
+    op.create_index(
+        "uq_interventions_open",
+        "interventions",
+        ["tenant_id", "entry_id"],
+        unique=True,
+        sqlite_where=sa.text("state = 'open'"),
+        postgresql_where=sa.text("state = 'open'"),
+    )
+    op.create_table(
+        "plans",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("plan_version", sa.Integer(), nullable=False),
+        sa.Column("plan", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("tools", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("stored_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_plans_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "plan_version", name=op.f("pk_plans")),
+    )
+    op.create_table(
+        "steps",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("tool", sa.String(length=120), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("input", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("output", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("error_class", sa.String(length=32), nullable=True),
+        sa.Column("started_ms", sa.BigInteger(), nullable=True),
+        sa.Column("ended_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "state IN ('pending', 'running', 'succeeded', 'failed', 'skipped')",
+            name=op.f("ck_steps_state"),
+        ),
+        sa.CheckConstraint("attempt >= 0", name=op.f("ck_steps_attempt")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_steps_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "step_id", "attempt", name=op.f("pk_steps")),
+    )

@@ -1,0 +1,232 @@
+"""Recording how a claimed effect ended; each write is guarded by state and fencing token."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import select, update
+
+from activities.ledger import steps as step_rows
+from activities.ledger.claims import milliseconds
+from activities.ledger.entries import ClaimRequest, Entry
+from activities.ledger.interventions import open_intervention
+from activities.ledger.store import Transaction
+from activities.ledger.tables import effects
+from workflows.identity import digest
+
+
+def _guard(tx: Transaction, entry: Entry) -> Any:
+    return (
+        (effects.c.tenant_id == tx.tenant)
+        & (effects.c.entry_id == entry.entry_id)
+        & (effects.c.state == entry.state)
+        & (effects.c.fencing_token == entry.fencing_token)
+    )
+
+
+async def renew(tx: Transaction, entry: Entry, lease: timedelta) -> bool:
+    """Extend the lease; ``False`` when it is not ours any more."""
+    touched = await tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(lease_until_ms=tx.now_ms + milliseconds(lease))
+    )
+    return touched == 1
+
+
+async def commit(
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    receipt: Any,
+    *,
+    evidence: dict[str, Any] | None = None,
+) -> int | None:
+    """Record that the effect happened; ``None`` when another attempt holds the entry now.
+
+    A second commit under the same token returns the first one: the answer to it may have been lost.
+    ``evidence`` says what proved it, where it was not the call's own answer. Returns the place of
+    the commit in its run's chain.
+    """
+    row = await tx.one(
+        select(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
+        .with_for_update()
+    )
+    assert row is not None, "entries are never deleted"
+    if row["fencing_token"] != entry.fencing_token:
+        return None
+    if row["state"] == "committed":
+        return int(row["commit_seq"])
+    seq = await tx.reserve_seq(entry.run_id)
+    touched = await tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="committed",
+            receipt=receipt,
+            evidence=evidence,
+            lease_until_ms=None,
+            commit_seq=seq,
+            settled_ms=tx.now_ms,
+        )
+    )
+    if not touched:
+        return None
+    tx.event(
+        entry.run_id,
+        "effect.committed",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        receipt=digest(receipt),
+        rule=evidence["rule"] if evidence else None,
+    )
+    if entry.undoes:
+        await tx.execute(
+            update(effects)
+            .where(
+                effects.c.tenant_id == tx.tenant,
+                effects.c.entry_id == entry.undoes,
+                effects.c.state == "compensating",
+            )
+            .values(state="compensated", settled_ms=tx.now_ms)
+        )
+        tx.event(
+            entry.run_id,
+            "effect.compensated",
+            step_id=entry.step_id,
+            entry_id=entry.undoes,
+            by=entry.entry_id,
+        )
+    else:
+        await step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt)
+    return seq
+
+
+async def answer_no(
+    tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str
+) -> bool:
+    """Record that the tool answered no: it did not happen, and this step is told so again."""
+    touched = await tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="failed",
+            answer={"reason": reason, "code": code},
+            lease_until_ms=None,
+            settled_ms=tx.now_ms,
+        )
+    )
+    if touched:
+        tx.event(
+            entry.run_id,
+            "effect.answered_no",
+            step_id=entry.step_id,
+            entry_id=entry.entry_id,
+            code=code,
+        )
+        await _finish(tx, request, error=reason, error_class="no")
+    return bool(touched)
+
+
+async def fail(
+    tx: Transaction, request: ClaimRequest, entry: Entry, failure_class: str, message: str
+) -> int | None:
+    """Record that the effect is proven not applied.
+
+    Returns:
+        How many failures of this class the entry had before, or ``None`` when it is not ours.
+    """
+    earlier = entry.failures.get(failure_class, 0)
+    touched = await tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="failed",
+            failures={**entry.failures, failure_class: earlier + 1},
+            error=message,
+            lease_until_ms=None,
+            settled_ms=tx.now_ms,
+        )
+    )
+    if not touched:
+        return None
+    tx.event(
+        entry.run_id,
+        "effect.failed",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        failure_class=failure_class,
+        failures=earlier + 1,
+    )
+    await _finish(tx, request, error=message, error_class=failure_class)
+    return earlier
+
+
+async def leave_in_doubt(
+    tx: Transaction, request: ClaimRequest, entry: Entry, message: str
+) -> int | None:
+    """Record that the call ended without saying whether it happened.
+
+    Returns:
+        How often this entry was left in doubt by an answer before, or ``None`` when not ours.
+    """
+    earlier = entry.failures.get("in_doubt", 0)
+    touched = await tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="in_doubt",
+            failures={**entry.failures, "in_doubt": earlier + 1},
+            error=message,
+            lease_until_ms=None,
+        )
+    )
+    if not touched:
+        return None
+    tx.event(
+        entry.run_id,
+        "effect.in_doubt",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        rule="call_ended_without_an_outcome",
+        evidence=digest(message),
+        action="reconcile",
+    )
+    await _finish(tx, request, error=message, error_class="in_doubt")
+    return earlier
+
+
+async def _finish(tx: Transaction, request: ClaimRequest, *, error: str, error_class: str) -> None:
+    # Step rows tell of a step's own attempts, not of the attempts to undo it.
+    if request.undoes is None:
+        attempt = request.step_attempt
+        await step_rows.finish(tx, attempt, "failed", error=error, error_class=error_class)
+
+
+async def ask_human(
+    tx: Transaction, entry: Entry, question: str, *, partial: bool = False
+) -> str | None:
+    """Open the entry's intervention; ``None`` when the entry is not ours any more."""
+    touched = await tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(state="partial" if partial else "in_doubt", lease_until_ms=None)
+    )
+    if not touched:
+        return None
+    return await open_intervention(tx, entry, question, rule="partial" if partial else "unknown")
+
+
+async def note_late_receipt(tx: Transaction, entry: Entry, receipt: Any) -> None:
+    """Keep the receipt of an attempt that was fenced out as evidence."""
+    tx.event(
+        entry.run_id,
+        "effect.late_receipt",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        fencing_token=entry.fencing_token,
+        evidence=digest(receipt),
+        action="kept_as_evidence",
+    )

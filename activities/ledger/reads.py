@@ -1,0 +1,103 @@
+"""Reading the ledger for people: the operator's verbs. Every query is of one tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from activities.ledger.store import Ledger, RunNotFound, Transaction
+from activities.ledger.tables import effects, events, interventions, runs
+
+
+async def effects_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str, Any]]:
+    """Return a run's ledger entries in the order of their claims.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    columns = (
+        effects.c.entry_id,
+        effects.c.step_id,
+        effects.c.tool,
+        effects.c.tool_version,
+        effects.c.key,
+        effects.c.generation,
+        effects.c.state,
+        effects.c.calls,
+        effects.c.fencing_token,
+        effects.c.approval_id,
+        effects.c.params_hash,
+        effects.c.undoes,
+        effects.c.receipt,
+        effects.c.error,
+        effects.c.claimed_ms,
+        effects.c.settled_ms,
+    )
+    async with ledger.transaction(tenant) as tx:
+        await _require_run(tx, run_id)
+        rows = await tx.all(
+            select(*columns)
+            .where(effects.c.tenant_id == tenant, effects.c.run_id == run_id)
+            .order_by(effects.c.claimed_ms, effects.c.entry_id)
+        )
+    return [_readable(row) for row in rows]
+
+
+async def events_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str, Any]]:
+    """Return a run's events, oldest first, as they were chained.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    async with ledger.transaction(tenant) as tx:
+        await _require_run(tx, run_id)
+        rows = await tx.all(
+            select(events)
+            .where(events.c.tenant_id == tenant, events.c.run_id == run_id)
+            .order_by(events.c.seq)
+        )
+    return [_readable(row) for row in rows]
+
+
+async def interventions_of(
+    ledger: Ledger, tenant: str, run_id: str | None = None, *, only_open: bool = False
+) -> list[dict[str, Any]]:
+    """Return a tenant's interventions, or those of one run, newest first.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    query = select(interventions).where(interventions.c.tenant_id == tenant)
+    async with ledger.transaction(tenant) as tx:
+        if run_id is not None:
+            await _require_run(tx, run_id)
+            query = query.where(interventions.c.run_id == run_id)
+        if only_open:
+            query = query.where(interventions.c.state == "open")
+        rows = await tx.all(query.order_by(interventions.c.opened_ms.desc()))
+    return [_readable(row) for row in rows]
+
+
+async def _require_run(tx: Transaction, run_id: str) -> None:
+    row = await tx.one(
+        select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    if row is None:
+        raise RunNotFound(run_id)
+
+
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its times as ISO 8601 and without the tenant."""
+    result: dict[str, Any] = {}
+    for name, value in row.items():
+        if name.endswith("_ms"):
+            moment = datetime.fromtimestamp(value / 1000, UTC) if value is not None else None
+            result[f"{name[:-3]}_at" if name != "at_ms" else "at"] = (
+                moment.isoformat(timespec="milliseconds") if moment else None
+            )
+        elif name != "tenant_id":
+            result[name] = value
+    return result

@@ -1,0 +1,134 @@
+"""Run rows: opened once, never reused, closed with what the ledger says about their effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from activities.ledger.chain import GENESIS
+from activities.ledger.store import RunNotFound, Transaction
+from activities.ledger.tables import effects, plans, runs, steps
+from workflows.contracts import CloseRun, EffectView, OpenRun
+
+
+class RunIdTaken(Exception):
+    """A run of this id was recorded before; ids are never reused, not even after retention."""
+
+
+async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> None:
+    """Record a run and its plan; the same Temporal run may do so twice."""
+    request = asked.request
+    row = await tx.one(
+        select(runs.c.workflow_run_id).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == request.run_id
+        )
+    )
+    if row is not None:
+        if row["workflow_run_id"] != workflow_run_id:
+            raise RunIdTaken(f"run id {request.run_id!r} was used before")
+        return
+    plan = request.plan.model_dump(mode="json")
+    await tx.execute(
+        insert(runs).values(
+            tenant_id=tx.tenant,
+            run_id=request.run_id,
+            workflow_run_id=workflow_run_id,
+            user_id=request.user,
+            plan_name=request.plan.name,
+            input=plan["input"],
+            state="running",
+            seq=0,
+            head=GENESIS,
+            opened_ms=tx.now_ms,
+        )
+    )
+    await tx.execute(
+        insert(plans).values(
+            tenant_id=tx.tenant,
+            run_id=request.run_id,
+            plan_version=1,
+            plan=plan,
+            tools={name: spec.model_dump(mode="json") for name, spec in asked.tools.items()},
+            stored_ms=tx.now_ms,
+        )
+    )
+    tx.event(request.run_id, "run.opened", user=request.user, plan=request.plan.name)
+
+
+async def close_run(tx: Transaction, asked: CloseRun) -> None:
+    """Record the end of a run; doing so twice changes nothing."""
+    touched = await tx.execute(
+        update(runs)
+        .where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == asked.run_id, runs.c.closed_ms.is_(None)
+        )
+        .values(state=asked.state.value, error=asked.error, closed_ms=tx.now_ms)
+    )
+    if not touched:
+        return
+    if asked.skipped:
+        await tx.execute(
+            insert(steps).values(
+                [
+                    {
+                        "tenant_id": tx.tenant,
+                        "run_id": asked.run_id,
+                        "step_id": step_id,
+                        "attempt": 0,
+                        "tool": tool,
+                        "state": "skipped",
+                        "ended_ms": tx.now_ms,
+                    }
+                    for step_id, tool in asked.skipped.items()
+                ]
+            )
+        )
+    tx.event(asked.run_id, f"run.{asked.state}", error=bool(asked.error) or None)
+
+
+async def set_state(tx: Transaction, run_id: str, state: str) -> None:
+    """Record where an open run stands."""
+    await tx.execute(
+        update(runs)
+        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id, runs.c.closed_ms.is_(None))
+        .values(state=state)
+    )
+
+
+async def effect_views(
+    tx: Transaction, run_id: str, reasons: Mapping[str, str]
+) -> tuple[list[EffectView], list[EffectView]]:
+    """Return a run's effects in order of their claims, and those that stand uncompensated.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    known = await tx.one(
+        select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    if known is None:
+        raise RunNotFound(run_id)
+    rows = await tx.all(
+        select(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
+        .order_by(effects.c.claimed_ms, effects.c.entry_id)
+    )
+    views = [_view(row, reasons.get(row["step_id"])) for row in rows]
+    standing = ("committed", "in_doubt", "partial", "compensating", "claimed")
+    uncompensated = [v for v in views if v.state in standing and v.undoes is None]
+    return views, uncompensated
+
+
+def _view(row: Mapping[str, Any], reason: str | None) -> EffectView:
+    return EffectView(
+        entry_id=row["entry_id"],
+        tool=row["tool"],
+        key=row["key"],
+        generation=row["generation"],
+        state=row["state"],
+        step_id=row["step_id"],
+        undoes=row["undoes"],
+        reason=reason if row["undoes"] is None and row["state"] != "compensated" else None,
+    )

@@ -1,0 +1,182 @@
+"""The ledger's one door: transactions of one tenant that write their events last."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from activities.ledger.chain import event_hash
+from activities.ledger.engine import (
+    LedgerUnavailable,
+    enter_transaction,
+    lock_name,
+    make_engine,
+    unreachable,
+)
+from activities.ledger.tables import events, runs
+from workflows.contracts import ChainHead
+
+__all__ = ["Ledger", "LedgerUnavailable", "RunNotFound", "Transaction", "open_ledger"]
+
+
+class RunNotFound(Exception):
+    """There is no such run in this tenant."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} not found")
+        self.run_id = run_id
+
+
+@dataclass(frozen=True)
+class PendingEvent:
+    """An event that waits for the end of its transaction to get its place in the chain."""
+
+    type: str
+    step_id: str | None
+    body: dict[str, Any]
+
+
+@dataclass
+class Transaction:
+    """One transaction of one tenant."""
+
+    connection: AsyncConnection
+    tenant: str
+    now_ms: int
+    """The database's clock at the start of the transaction."""
+    pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))
+    heads: dict[str, ChainHead] = field(default_factory=dict)
+    """The head of each run that got an event or was watched; filled when the transaction ends."""
+    _watched: set[str] = field(default_factory=set)
+    _reserved: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    async def lock_step(self, run_id: str, step_id: str) -> None:
+        """Let a step's claim and its undoing never pass each other unseen."""
+        await lock_name(self.connection, f"step:{self.tenant}:{run_id}:{step_id}")
+
+    async def lock_key(self, tool: str, key: str) -> None:
+        """Let claims of one business key follow one another."""
+        await lock_name(self.connection, f"key:{self.tenant}:{tool}:{key}")
+
+    def event(
+        self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any
+    ) -> PendingEvent:
+        """Add an event to a run; it gets its ``seq`` when the transaction ends."""
+        item = PendingEvent(type_, step_id, {k: v for k, v in body.items() if v is not None})
+        self.pending[run_id].append(item)
+        return item
+
+    async def reserve_seq(self, run_id: str) -> int:
+        """Take the run's chain now and return the ``seq`` of its next event.
+
+        For the one row that has to know its place in the chain (a commit). It locks the run's row,
+        so it comes after every other row lock of the transaction.
+        """
+        if run_id not in self._reserved:
+            self._reserved[run_id] = await self._chain(run_id)
+        return self._reserved[run_id][0] + len(self.pending[run_id]) + 1
+
+    async def one(self, statement: Any) -> dict[str, Any] | None:
+        """Return the first row of a statement, or ``None``."""
+        row = (await self.connection.execute(statement)).mappings().first()
+        return None if row is None else {str(name): value for name, value in row.items()}
+
+    async def all(self, statement: Any) -> list[dict[str, Any]]:
+        """Return all rows of a statement."""
+        rows = (await self.connection.execute(statement)).mappings().all()
+        return [{str(name): value for name, value in row.items()} for row in rows]
+
+    async def execute(self, statement: Any) -> int:
+        """Run a statement and return the number of rows it touched."""
+        result = await self.connection.execute(statement)
+        return int(result.rowcount)
+
+    def watch(self, run_id: str) -> None:
+        """Have ``heads`` tell this run's head at the end, even if it gets no event."""
+        self._watched.add(run_id)
+
+    async def _chain(self, run_id: str) -> tuple[int, str]:
+        row = await self.one(
+            select(runs.c.seq, runs.c.head)
+            .where(runs.c.tenant_id == self.tenant, runs.c.run_id == run_id)
+            .with_for_update()
+        )
+        if row is None:
+            raise RunNotFound(run_id)
+        return int(row["seq"]), str(row["head"])
+
+    async def write_events(self) -> None:
+        """Chain the pending events; runs in order of run_id, so that writers never deadlock."""
+        for run_id in sorted(self.pending):
+            waiting = self.pending[run_id]
+            if not waiting:
+                continue
+            seq, head = self._reserved.get(run_id) or await self._chain(run_id)
+            rows = []
+            for item in waiting:
+                seq += 1
+                event = {
+                    "run_id": run_id,
+                    "seq": seq,
+                    "type": item.type,
+                    "step_id": item.step_id,
+                    "body": item.body,
+                    "at_ms": self.now_ms,
+                }
+                previous, head = head, event_hash(head, event)
+                rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
+            await self.connection.execute(insert(events), rows)
+            await self.execute(
+                update(runs)
+                .where(runs.c.tenant_id == self.tenant, runs.c.run_id == run_id)
+                .values(seq=seq, head=head)
+            )
+            self.heads[run_id] = ChainHead(seq=seq, hash=head)
+        for run_id in sorted(self._watched - self.heads.keys()):
+            seq, head = await self._chain(run_id)
+            self.heads[run_id] = ChainHead(seq=seq, hash=head)
+
+
+class Ledger:
+    """A ledger database."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+
+    @asynccontextmanager
+    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+        """Open a write transaction; commits at the end, rolls back on any exception.
+
+        Raises:
+            LedgerUnavailable: The database is away. When that happens at the commit, its outcome
+                is unknown: every caller must be able to run its transaction again.
+        """
+        try:
+            async with self.engine.begin() as connection:
+                now_ms = await enter_transaction(connection, tenant)
+                transaction = Transaction(connection, tenant, now_ms)
+                yield transaction
+                await transaction.write_events()
+        except Exception as error:
+            if unreachable(error):
+                reason = str(getattr(error, "orig", None) or error).splitlines()
+                raise LedgerUnavailable(
+                    f"ledger database: {type(error).__name__}: {reason[0] if reason else ''}"
+                ) from error
+            raise
+
+
+@asynccontextmanager
+async def open_ledger(database_url: str) -> AsyncIterator[Ledger]:
+    """Open a ledger and dispose of its connections afterwards."""
+    engine = make_engine(database_url)
+    try:
+        yield Ledger(engine)
+    finally:
+        await engine.dispose()

@@ -1,0 +1,314 @@
+"""The ledger's tables: the state machine lives in the database, not only in code.
+
+Times are milliseconds since 1970 by the database's clock (``_ms``). Every table has ``tenant_id``
+in its key. The migrations make these tables; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+#: SQLAlchemy's JSON stores None as JSON null, which ``IS NULL`` in a CHECK does not see.
+Json = JSON(none_as_null=True)
+
+ENTRY_STATES: Final = (
+    "claimed",
+    "committed",
+    "failed",
+    "in_doubt",
+    "partial",
+    "compensating",
+    "compensated",
+)
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> str:
+    return f"{column} IN ({', '.join(repr(value) for value in values)})"
+
+
+def _tenant_columns() -> tuple[Column[str], Column[str]]:
+    return (
+        Column("tenant_id", String(80), primary_key=True),
+        Column("run_id", String(255), primary_key=True),
+    )
+
+
+def _run_reference() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"])
+
+
+runs = Table(
+    "runs",
+    metadata,
+    *_tenant_columns(),
+    # Temporal's own Run Id: tells a repeated opening from a reused run_id; part of no key.
+    Column("workflow_run_id", String(80), nullable=False),
+    Column("user_id", String(200), nullable=False),
+    Column("plan_name", String(80), nullable=False),
+    Column("input", Json, nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("error", Text),
+    # The event chain: the newest seq and hash. Writers take them by updating this row last.
+    Column("seq", BigInteger, nullable=False),
+    Column("head", String(80), nullable=False),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("closed_ms", BigInteger),
+    CheckConstraint(
+        "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
+        name="closed_when_ended",
+    ),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    *_tenant_columns(),
+    Column("plan_version", Integer, primary_key=True),
+    Column("plan", Json, nullable=False),
+    Column("tools", Json, nullable=False),
+    Column("stored_ms", BigInteger, nullable=False),
+    _run_reference(),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    *_tenant_columns(),
+    Column("step_id", String(80), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("tool", String(120), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("input", Json),
+    Column("output", Json),
+    Column("error", Text),
+    Column("error_class", String(32)),
+    Column("started_ms", BigInteger),
+    Column("ended_ms", BigInteger),
+    CheckConstraint(
+        _one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
+    ),
+    CheckConstraint("attempt >= 0", name="attempt"),
+    _run_reference(),
+)
+
+effects = Table(
+    "effects",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("entry_id", String(80), primary_key=True),
+    Column("tool", String(120), nullable=False),
+    Column("tool_version", String(40), nullable=False),
+    Column("key", String(400), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("identity_hash", String(80), nullable=False),
+    Column("params_hash", String(80), nullable=False),
+    Column("params", Json, nullable=False),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("undoes", String(80)),
+    Column("state", String(16), nullable=False),
+    Column("fencing_token", BigInteger, nullable=False),
+    # The attempt that holds the lease; an attempt that lost the answer to its claim finds itself.
+    Column("holder", String(400)),
+    Column("activity_key", String(400)),
+    Column("lease_until_ms", BigInteger),
+    # Deadline of the newest call: until then, and `settle` longer, a lookup's "not found" proves
+    # nothing.
+    Column("deadline_ms", BigInteger),
+    Column("first_call_ms", BigInteger),
+    Column("calls", Integer, nullable=False),
+    Column("failures", Json, nullable=False),
+    Column("approval_id", String(400)),
+    Column("receipt", Json),
+    Column("answer", Json),
+    Column("evidence", Json),
+    Column("error", Text),
+    Column("commit_seq", BigInteger),
+    Column("claimed_ms", BigInteger, nullable=False),
+    Column("settled_ms", BigInteger),
+    CheckConstraint(_one_of("state", ENTRY_STATES), name="state"),
+    CheckConstraint(
+        "(state = 'claimed') = (lease_until_ms IS NOT NULL)", name="leased_while_claimed"
+    ),
+    CheckConstraint("generation >= 1 AND fencing_token >= 1 AND calls >= 1", name="counts"),
+    CheckConstraint(
+        "(commit_seq IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
+        name="committed_has_seq",
+    ),
+    # G1: one entry for each generation of a business key, whoever asks.
+    UniqueConstraint("tenant_id", "tool", "key", "generation"),
+    # G4: an effect has one compensation.
+    Index(
+        "uq_effects_undoes",
+        "tenant_id",
+        "undoes",
+        unique=True,
+        sqlite_where=text("undoes IS NOT NULL"),
+        postgresql_where=text("undoes IS NOT NULL"),
+    ),
+    # G1: a generation is only followed by another once it is undone or proven not to have happened.
+    Index(
+        "uq_effects_live_key",
+        "tenant_id",
+        "tool",
+        "key",
+        unique=True,
+        sqlite_where=text("state NOT IN ('failed', 'compensated')"),
+        postgresql_where=text("state NOT IN ('failed', 'compensated')"),
+    ),
+    Index("ix_effects_run", "tenant_id", "run_id", "step_id"),
+    _run_reference(),
+)
+
+bars = Table(
+    "bars",
+    metadata,
+    *_tenant_columns(),
+    Column("step_id", String(80), primary_key=True),
+    Column("barred_ms", BigInteger, nullable=False),
+    _run_reference(),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("approval_id", String(400), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("tool", String(120), nullable=False),
+    Column("tool_version", String(40), nullable=False),
+    Column("key", String(400), nullable=False),
+    Column("params_hash", String(80), nullable=False),
+    Column("params", Json, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("undo", Text, nullable=False),
+    Column("user_id", String(200), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("requested_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("decided_by", String(200)),
+    Column("verified", Boolean),
+    Column("consumed_entry", String(80)),
+    Column("consumed_generation", Integer),
+    CheckConstraint(
+        _one_of("state", ("pending", "approved", "rejected", "expired", "void")), name="state"
+    ),
+    CheckConstraint(
+        "(state IN ('approved', 'rejected')) = (decided_by IS NOT NULL)", name="decided_by_someone"
+    ),
+    # G3: only an approved request authorises an entry.
+    CheckConstraint(
+        "consumed_entry IS NULL OR state = 'approved'", name="only_approved_is_consumed"
+    ),
+    CheckConstraint(
+        "(consumed_entry IS NULL) = (consumed_generation IS NULL)", name="consumed_whole"
+    ),
+    _run_reference(),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("decision_id", String(400), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("approval_id", String(400), nullable=False),
+    Column("approver", String(200), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("params_hash", String(200), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("verdict", String(32), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("verified", Boolean, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    # G3: one decision decides a request.
+    Index(
+        "uq_decisions_accepted",
+        "tenant_id",
+        "approval_id",
+        unique=True,
+        sqlite_where=text("verdict = 'accepted'"),
+        postgresql_where=text("verdict = 'accepted'"),
+    ),
+    _run_reference(),
+)
+
+interventions = Table(
+    "interventions",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("intervention_id", String(80), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("entry_id", String(80), nullable=False),
+    Column("question", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("outcome", String(16)),
+    Column("actor", String(200)),
+    Column("evidence", Text),
+    Column("resolution_id", String(400)),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("settled_ms", BigInteger),
+    CheckConstraint(_one_of("state", ("open", "settled")), name="state"),
+    CheckConstraint(
+        "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)", name="settled_whole"
+    ),
+    # G2: one open question for each entry.
+    Index(
+        "uq_interventions_open",
+        "tenant_id",
+        "entry_id",
+        unique=True,
+        sqlite_where=text("state = 'open'"),
+        postgresql_where=text("state = 'open'"),
+    ),
+    _run_reference(),
+)
+
+events = Table(
+    "events",
+    metadata,
+    *_tenant_columns(),
+    Column("seq", BigInteger, primary_key=True),
+    Column("type", String(64), nullable=False),
+    Column("step_id", String(80)),
+    Column("body", Json, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("previous", String(80), nullable=False),
+    Column("hash", String(80), nullable=False),
+    CheckConstraint("seq >= 1", name="seq"),
+    _run_reference(),
+)
+
+#: Tables whose rows are written once and never changed; triggers refuse UPDATE and DELETE.
+APPEND_ONLY: Final = ("events",)
+#: All tables, for row-level security and grants.
+ALL: Final = tuple(table.name for table in metadata.sorted_tables)

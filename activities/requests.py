@@ -1,0 +1,102 @@
+"""From a tool call on the wire to the claim that the ledger decides on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Attempt
+from activities.ledger.entries import ClaimRequest
+from activities.toolbox import Tool, Toolbox, explain
+from workflows.contracts import ToolCall
+from workflows.errors import ErrorType
+from workflows.identity import NotCanonical, identity_hash, params_hash, step_key
+
+#: Longest business key; it is part of a unique index.
+LONGEST_KEY = 400
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A call whose tool is loaded and whose params are valid."""
+
+    tool: Tool
+    params: BaseModel
+    plain: dict[str, Any]
+    """The validated params in JSON form."""
+    params_hash: str
+    key: str
+
+
+def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
+    """Validate a call with the tool's own model and hash what came out.
+
+    Raises:
+        ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
+    """
+    tool = toolbox.get(call.tool.name)
+    if tool is None:
+        raise _stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
+    try:
+        params = tool.validate(call.params)
+        plain = params.model_dump(mode="json")
+        hash_ = params_hash(tool.name, tool.version, plain)
+    except ValidationError as error:
+        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error
+    except NotCanonical as error:
+        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+    try:
+        key = str(tool.key(params)) if tool.key else step_key(call.run_id, call.step_id)
+    except Exception as error:
+        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
+    if not 0 < len(key) <= LONGEST_KEY:
+        problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters"
+        raise _stop(ErrorType.INVALID_PARAMS, problem)
+    return PreparedCall(tool, params, plain, hash_, key)
+
+
+def claim_request(
+    call: ToolCall, prepared: PreparedCall, attempt: Attempt, lease: timedelta
+) -> ClaimRequest:
+    """Return what the ledger is asked for."""
+    tool = prepared.tool
+    return ClaimRequest(
+        tenant=call.tenant,
+        run_id=call.run_id,
+        step_id=call.step_id,
+        user=call.user,
+        tool=tool.name,
+        tool_version=tool.version,
+        key=prepared.key,
+        params=prepared.plain,
+        identity_hash=identity_hash(tool.name, prepared.plain),
+        params_hash=prepared.params_hash,
+        holder=attempt.holder,
+        activity_key=attempt.activity_key,
+        attempt=call.attempts_before + attempt.number,
+        timeout=tool.timeout,
+        lease=lease,
+        recovery=tool.recovery,
+        window=tool.dedupes.window if tool.dedupes else None,
+        # The stricter of then and now: the plan's, the recorded and the present policy.
+        gated=call.gated or call.tool.approval is not None or tool.approval is not None,
+        approval_id=call.approval_id,
+        drift=drift(call, tool),
+    )
+
+
+def drift(call: ToolCall, tool: Tool) -> str | None:
+    """Return how the loaded tool differs from the one recorded at the run's start."""
+    if tool.version != call.tool.version:
+        return f"{tool.name} is version {tool.version}, the run began with {call.tool.version}"
+    if tool.schema_hash != call.tool.schema_hash:
+        return f"the params of {tool.name} have changed since the run was started"
+    return None
+
+
+def _stop(type_: ErrorType, message: str) -> ApplicationError:
+    return ApplicationError(message, type=type_.value, non_retryable=True)

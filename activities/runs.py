@@ -1,0 +1,61 @@
+"""The activities that open and close a run, and settle its interventions."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities.attempt import Resources
+from activities.effects import stop
+from activities.ledger import interventions as intervention_rows
+from activities.ledger import runs as run_rows
+from workflows.contracts import (
+    CloseRun,
+    InterventionSettled,
+    OpenRun,
+    Recorded,
+    RunClosed,
+    RunState,
+    SettleIntervention,
+)
+from workflows.errors import ErrorType
+
+
+class RunActivities:
+    """``open_run``, ``close_run`` and ``settle_intervention``."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    @activity.defn(name="open_run")
+    async def open_run(self, asked: OpenRun) -> Recorded:
+        """Record a run and its plan before step one."""
+        workflow_run_id = activity.info().workflow_run_id or ""
+        request = asked.request
+        try:
+            async with self._resources.ledger.transaction(request.tenant) as tx:
+                tx.watch(request.run_id)
+                await run_rows.open_run(tx, asked, workflow_run_id)
+        except run_rows.RunIdTaken as error:
+            raise stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
+        return Recorded(head=tx.heads[request.run_id])
+
+    @activity.defn(name="close_run")
+    async def close_run(self, asked: CloseRun) -> RunClosed:
+        """Record the end of a run and return its effects as the ledger has them."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.watch(asked.run_id)
+            await run_rows.close_run(tx, asked)
+            views, uncompensated = await run_rows.effect_views(tx, asked.run_id, asked.reasons)
+        if asked.state is RunState.COMPLETED:
+            uncompensated = []
+        return RunClosed(effects=views, uncompensated=uncompensated, head=tx.heads[asked.run_id])
+
+    @activity.defn(name="settle_intervention")
+    async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:
+        """Apply a human's answer to an intervention, once."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.watch(asked.run_id)
+            accepted, message = await intervention_rows.settle(
+                tx, asked.run_id, asked.resolution_id, asked.resolution
+            )
+        return InterventionSettled(accepted=accepted, message=message, head=tx.heads[asked.run_id])

@@ -1,0 +1,80 @@
+"""Logs: structlog, as JSON or for the console; each line with run, step and attempt."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from activities.ledger.store import LedgerUnavailable
+
+
+def configure_logging(format_: str, level: str) -> None:
+    """Send our logs, and those of libraries, to standard error in one form.
+
+    Args:
+        format_: ``console`` or ``json``.
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+    """
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if format_ == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    for ours in ("activities", "workflows", "worker", "__main__"):
+        logging.getLogger(ours).setLevel(level.upper())
+
+
+class ContextInterceptor(Interceptor):
+    """Gives every log line of an activity its run, step and attempt."""
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Wrap the activities of this worker."""
+        return _ActivityContext(next)
+
+
+class _ActivityContext(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        message = input.args[0] if input.args else None
+        call = getattr(message, "call", message)
+        with structlog.contextvars.bound_contextvars(
+            run_id=info.workflow_id,
+            step_id=getattr(call, "step_id", None),
+            attempt=info.attempt,
+            activity=info.activity_type,
+        ):
+            log = structlog.get_logger(__name__)
+            log.debug("activity.started")
+            try:
+                result = await super().execute_activity(input)
+            except LedgerUnavailable as error:
+                log.warning("ledger.unavailable", error=str(error))
+                raise
+            outcome = getattr(result, "outcome", None)
+            log.info("activity.done", outcome=getattr(outcome, "kind", outcome))
+            return result

@@ -1,0 +1,361 @@
+"""The user's API: ``@tool`` makes a typed function into a tool; ``load_toolbox`` collects them.
+
+A tool is a function of ``(params, ctx)`` whose params are a pydantic model. What it can do to get
+an unknown outcome settled (``dedupes``, ``lookup``, ``recovery="human"``) is said at the decorator
+and decides what happens after a crash. There is no global registry: the decorator returns a frozen
+``Tool``, and a worker loads the modules that its settings name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import traceback
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from workflows.contracts import Effect, Recovery, ToolSpec
+from workflows.identity import digest
+from workflows.plan import ApprovalPolicy
+
+__all__ = [
+    "READ",
+    "WRITE",
+    "ApprovalPolicy",
+    "Dedupes",
+    "Found",
+    "LookupAnswer",
+    "No",
+    "NotFound",
+    "Partial",
+    "Tool",
+    "ToolContext",
+    "Toolbox",
+    "ToolboxError",
+    "Undo",
+    "Unknown",
+    "load_toolbox",
+    "tool",
+]
+
+READ: Final = Effect.READ
+WRITE: Final = Effect.WRITE
+
+#: Deadline of one call where the tool sets none: longer than most APIs take, shorter than a human
+#: waits for a stuck step.
+DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
+
+
+class ToolboxError(Exception):
+    """A tool module cannot be used; the message says which, where and what to do."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know about its call."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    user: str
+    attempt: int
+    idempotency_key: str
+    """Opaque key to send to the outside system; the same in every attempt at the same effect."""
+
+
+@dataclass(frozen=True)
+class No:
+    """The tool's answer is no (not found, already shipped): a value, never retried."""
+
+    reason: str
+    code: str = "no"
+
+
+@dataclass(frozen=True)
+class Dedupes:
+    """The provider honours our key."""
+
+    window: timedelta
+    """For how long after the first call; later only a lookup or a human can tell."""
+
+
+@dataclass(frozen=True)
+class Undo:
+    """How an effect is undone: another tool, with params made from the call and its receipt."""
+
+    tool: str
+    params: Callable[[dict[str, Any], Any], Mapping[str, Any]]
+    """``(params, receipt) -> params of the undoing tool``, all in JSON form."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Lookup: the effect happened; ``receipt`` is what the call would have returned."""
+
+    receipt: JsonValue
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """Lookup: there is no such effect (yet)."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Lookup: the effect happened in part."""
+
+    details: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Lookup: the outside system cannot tell."""
+
+    reason: str
+
+
+LookupAnswer = Found | NotFound | Partial | Unknown
+ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
+LookupFunction = Callable[[Any, ToolContext], Awaitable[LookupAnswer]]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One loaded tool. Made by :func:`tool`; never constructed by hand."""
+
+    name: str
+    version: str
+    effect: Effect
+    fn: ToolFunction
+    params_model: type[BaseModel]
+    timeout: timedelta
+    key: Callable[[Any], str] | None = None
+    dedupes: Dedupes | None = None
+    lookup: LookupFunction | None = None
+    settle: timedelta | None = None
+    recovery: Recovery = Recovery.READ
+    compensate: Undo | None = None
+    cleanup: Undo | None = None
+    irreversible: bool = False
+    approval: ApprovalPolicy | None = None
+    describe: Callable[[Any], str] | None = None
+    description: str = ""
+    schema_hash: str = ""
+
+    def validate(self, params: Mapping[str, Any]) -> BaseModel:
+        """Return the params as the tool's model; ``ValidationError`` if they do not fit."""
+        return self.params_model.model_validate(dict(params))
+
+    def describe_call(self, params: BaseModel) -> str:
+        """Return one line that says to a human what this call would do."""
+        return self.describe(params) if self.describe else f"{self.name}: {self.description}"
+
+    def undo_text(self) -> str:
+        """Return one line that says how the effect would be undone."""
+        if self.compensate:
+            return f"undone by {self.compensate.tool}"
+        return "cannot be undone"
+
+    def spec(self) -> ToolSpec:
+        """Return the serialisable description that goes into history."""
+        return ToolSpec(
+            name=self.name,
+            version=self.version,
+            schema_hash=self.schema_hash,
+            effect=self.effect,
+            recovery=self.recovery,
+            timeout=self.timeout,
+            description=self.description,
+            settle=self.settle,
+            compensation=self.compensate.tool if self.compensate else None,
+            cleanup=self.cleanup.tool if self.cleanup else None,
+            irreversible=self.irreversible,
+            approval=self.approval,
+        )
+
+
+def derive_recovery(
+    effect: Effect,
+    *,
+    dedupes: bool,
+    lookup: bool,
+    human: bool,
+) -> Recovery | None:
+    """Return how an unknown outcome is settled, from what the tool can do.
+
+    ``None`` means that nothing can settle it and that the author has not said a human shall.
+    """
+    if effect is Effect.READ:
+        return Recovery.READ
+    if dedupes:
+        return Recovery.DEDUPES
+    if lookup:
+        return Recovery.LOOKUP
+    return Recovery.HUMAN if human else None
+
+
+def tool(
+    name: str,
+    *,
+    effect: Effect,
+    version: str = "1",
+    timeout: timedelta = DEFAULT_TIMEOUT,
+    key: Callable[[Any], str] | None = None,
+    dedupes: Dedupes | None = None,
+    lookup: LookupFunction | None = None,
+    settle: timedelta | None = None,
+    recovery: Literal["human"] | None = None,
+    compensate: Undo | None = None,
+    cleanup: Undo | None = None,
+    irreversible: bool = False,
+    approval: ApprovalPolicy | None = None,
+    describe: Callable[[Any], str] | None = None,
+) -> Callable[[ToolFunction], Tool]:
+    """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
+
+    Args:
+        name: Unique in the toolbox, by convention ``noun.verb``.
+        effect: ``READ`` or ``WRITE``.
+        version: Raise it when the meaning of a call changes; approvals are bound to it.
+        timeout: Deadline of one call.
+        key: Business idempotency key from the params, such as ``refund:order-1001``. Without one
+            the key is the run and step, which protects against crashes but not against a second
+            run for the same business fact.
+        dedupes: The provider honours ``ctx.idempotency_key``.
+        lookup: Asks the outside system whether the effect of this key happened.
+        settle: How long after a call's deadline its effect may still appear; without it a lookup
+            that finds nothing proves nothing.
+        recovery: ``"human"`` says that only a human can settle an unknown outcome.
+        compensate: How the effect is undone.
+        cleanup: What cancel mode ``cleanup`` runs instead (drafts, temporary resources).
+        irreversible: Said aloud that nothing undoes it.
+        approval: Every call needs one.
+        describe: One line for the approver, made from the params.
+
+    Raises:
+        ToolboxError: If the declaration contradicts itself.
+    """
+
+    def decorate(fn: ToolFunction) -> Tool:
+        model = _params_model(name, fn)
+        settled_by = derive_recovery(
+            effect,
+            dedupes=dedupes is not None,
+            lookup=lookup is not None,
+            human=recovery == "human",
+        )
+        if settled_by is None:
+            raise ToolboxError(
+                f"tool {name!r}: a WRITE needs a way to settle an unknown outcome: dedupes=, "
+                'lookup=, or recovery="human" to say that a human decides'
+            )
+        if irreversible and compensate:
+            raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
+        if effect is Effect.READ and (key or compensate or cleanup or dedupes or lookup):
+            raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
+        schema = {"params": model.model_json_schema(), "effect": effect.value}
+        return Tool(
+            name=name,
+            version=version,
+            effect=effect,
+            fn=fn,
+            params_model=model,
+            timeout=timeout,
+            key=key,
+            dedupes=dedupes,
+            lookup=lookup,
+            settle=settle,
+            recovery=settled_by,
+            compensate=compensate,
+            cleanup=cleanup,
+            irreversible=irreversible,
+            approval=approval,
+            describe=describe,
+            description=(inspect.getdoc(fn) or name).splitlines()[0],
+            schema_hash=digest(schema),
+        )
+
+    return decorate
+
+
+def _params_model(name: str, fn: ToolFunction) -> type[BaseModel]:
+    if not inspect.iscoroutinefunction(fn):
+        raise ToolboxError(f"tool {name!r}: the function must be async")
+    parameters = list(inspect.signature(fn).parameters)
+    if len(parameters) != 2:
+        raise ToolboxError(f"tool {name!r}: the function takes (params, ctx)")
+    model = typing.get_type_hints(fn).get(parameters[0])
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise ToolboxError(f"tool {name!r}: annotate {parameters[0]!r} with a pydantic model")
+    return model
+
+
+class Toolbox:
+    """The tools of one worker, by name."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for item in tools:
+            if item.name in self._tools:
+                raise ToolboxError(f"two tools are called {item.name!r}; names are unique")
+            self._tools[item.name] = item
+        for item in self._tools.values():
+            for undo in (item.compensate, item.cleanup):
+                if undo is None:
+                    continue
+                other = self._tools.get(undo.tool)
+                if other is None or other.effect is not Effect.WRITE:
+                    raise ToolboxError(
+                        f"tool {item.name!r}: its compensation {undo.tool!r} is not a loaded WRITE"
+                    )
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of that name, or ``None``."""
+        return self._tools.get(name)
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._tools)
+
+    def specs(self) -> list[ToolSpec]:
+        """Return all specs, sorted by name."""
+        return [self._tools[name].spec() for name in self.names()]
+
+
+def load_toolbox(modules: Iterable[str]) -> Toolbox:
+    """Import the named modules and collect the tools they define or import.
+
+    Raises:
+        ToolboxError: Module not found or broken, two tools of one name, a compensation that is
+            not there.
+    """
+    found: dict[int, Tool] = {}
+    for module_name in modules:
+        try:
+            module = importlib.import_module(module_name)
+        except ToolboxError:
+            raise
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            raise ToolboxError(
+                f"tool module {module_name!r} (SUREHAND_TOOL_MODULES) cannot be imported: "
+                f"{type(error).__name__}: {error} ({at.filename}:{at.lineno})"
+            ) from error
+        own = [value for value in vars(module).values() if isinstance(value, Tool)]
+        if not own:
+            raise ToolboxError(f"tool module {module_name!r} defines no tool (@tool)")
+        found.update({id(item): item for item in own})
+    return Toolbox(found.values())
+
+
+def explain(error: ValidationError) -> str:
+    """Return a validation error as one line: ``amount: Input should be a valid decimal``."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc']) or 'params'}: {item['msg']}"
+        for item in error.errors(include_url=False)
+    )

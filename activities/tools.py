@@ -1,0 +1,239 @@
+"""The activities that touch tools: describing them and calling them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_never
+
+from pydantic import ValidationError
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Attempt, Resources, to_the_end
+from activities.effects import Done, EffectCall, SaidNo, again, stop
+from activities.failures import Failure, FailureClass, classify, retry_delay
+from activities.ledger import steps as step_rows
+from activities.ledger.entries import ApprovalRefused, Asked, Barred
+from activities.ledger.steps import StepAttempt
+from activities.outputs import to_json
+from activities.requests import PreparedCall, claim_request, drift, prepare
+from activities.toolbox import No, Tool, ToolContext
+from workflows.contracts import (
+    AnsweredNo,
+    ApprovalNeeded,
+    AttemptsUsed,
+    ChainHead,
+    DescribeTools,
+    Effect,
+    HumanNeeded,
+    PlanError,
+    Succeeded,
+    ToolCall,
+    ToolOutcome,
+    ToolReport,
+    ToolsDescribed,
+)
+from workflows.errors import ErrorType
+from workflows.plan import REFERENCE, Step
+
+
+class ToolActivities:
+    """``describe_tools`` and ``execute_tool``."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    @activity.defn(name="describe_tools")
+    async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
+        """Return the specs of a plan's tools, and what in the plan does not fit them."""
+        toolbox = self._resources.toolbox
+        specs, problems = {}, []
+        for index, step in enumerate(asked.plan.steps):
+            where = f"steps.{index} ({step.id})"
+            tool = toolbox.get(step.tool)
+            if tool is None:
+                known = ", ".join(toolbox.names())
+                reason = f"unknown tool {step.tool!r}; loaded are: {known}"
+                problems.append(PlanError(where=f"{where}.tool", reason=reason))
+                continue
+            specs[tool.name] = tool.spec()
+            problems += [
+                PlanError(where=f"{where}.params{path}", reason=reason)
+                for path, reason in literal_problems(tool, step)
+            ]
+        return ToolsDescribed(tools=specs, problems=problems)
+
+    @activity.defn(name="execute_tool")
+    async def execute_tool(self, call: ToolCall) -> ToolReport:
+        """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
+        attempt = Attempt.current()
+        prepared = prepare(self._resources.toolbox, call)
+        if call.params_hash is not None and call.params_hash != prepared.params_hash:
+            await self._refuse_changed_params(call, prepared)
+        try:
+            if prepared.tool.effect is Effect.READ:
+                return await self._read(call, prepared, attempt)
+            return await to_the_end(self._write(call, prepared, attempt))
+        except ApplicationError as error:
+            if not error.non_retryable:
+                raise
+            used = AttemptsUsed(attempts=call.attempts_before + attempt.number)
+            raise ApplicationError(
+                error.message, used, type=error.type, non_retryable=True
+            ) from error
+
+    async def _refuse_changed_params(self, call: ToolCall, prepared: PreparedCall) -> None:
+        evidence = f"approved are params {call.params_hash}, to be run {prepared.params_hash}"
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            tx.event(
+                call.run_id,
+                "effect.refused",
+                step_id=call.step_id,
+                tool=call.tool.name,
+                rule="Mismatch",
+                evidence=evidence,
+            )
+        raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
+
+    async def _write(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
+        request = claim_request(call, prepared, attempt, self._resources.lease)
+        effect = EffectCall(self._resources, prepared.tool, prepared.params, request)
+        result = await effect.run()
+        outcome: ToolOutcome
+        match result:
+            case Done(entry, receipt, replayed, commit_seq):
+                outcome = Succeeded(
+                    output=receipt,
+                    attempts=request.attempt,
+                    replayed=replayed,
+                    made_by=None if entry.run_id == call.run_id else entry.run_id,
+                    owned=entry.owned_by(call.run_id, call.step_id),
+                    entry_id=entry.entry_id,
+                    key=entry.key,
+                    generation=entry.generation,
+                    commit_seq=commit_seq,
+                )
+            case SaidNo(reason, code, replayed):
+                outcome = AnsweredNo(
+                    reason=reason, code=code, attempts=request.attempt, replayed=replayed
+                )
+            case ApprovalRefused(reason):
+                outcome = ApprovalNeeded(reason=reason, attempts=request.attempt)
+            case Asked(intervention_id, question):
+                outcome = HumanNeeded(
+                    intervention_id=intervention_id, question=question, attempts=request.attempt
+                )
+            case Barred(reason):
+                raise stop(ErrorType.STEP_BARRED, f"{prepared.tool.name}: {reason}")
+            case _:
+                assert_never(result)
+        effect.before_report()
+        return ToolReport(outcome=outcome, head=effect.head)
+
+    async def _read(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
+        tool = prepared.tool
+        changed = drift(call, tool)
+        if changed:
+            raise stop(ErrorType.TOOL_CHANGED, changed)
+        number = call.attempts_before + attempt.number
+        row = StepAttempt(call.run_id, call.step_id, number, tool.name, prepared.plain)
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            await step_rows.start(tx, row)
+        context = ToolContext(
+            tenant=call.tenant,
+            run_id=call.run_id,
+            step_id=call.step_id,
+            user=call.user,
+            attempt=number,
+            idempotency_key="",
+        )
+        try:
+            async with asyncio.timeout(tool.timeout.total_seconds()):
+                answer = await tool.fn(prepared.params, context)
+        except Exception as error:
+            raise await self._read_failed(call, row, classify(error)) from error
+        if isinstance(answer, No):
+            head = await self._finish_read(call, row, "failed", error=answer.reason, class_="no")
+            no = AnsweredNo(reason=answer.reason, code=answer.code, attempts=number)
+            return ToolReport(outcome=no, head=head)
+        output = to_json(answer)
+        head = await self._finish_read(call, row, "succeeded", output=output)
+        return ToolReport(outcome=Succeeded(output=output, attempts=number), head=head)
+
+    async def _read_failed(
+        self, call: ToolCall, row: StepAttempt, failure: Failure
+    ) -> BaseException:
+        if failure.failure_class is FailureClass.IN_DOUBT:
+            # A read changes nothing, so it may simply be asked again.
+            failure = Failure(FailureClass.TRANSIENT, failure.message)
+        class_ = failure.failure_class.value
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            earlier = await step_rows.failures(tx, call.run_id, call.step_id, class_)
+        await self._finish_read(call, row, "failed", error=failure.message, class_=class_)
+        delay = retry_delay(failure, earlier)
+        message = f"{row.tool}: {failure.message}"
+        if delay is None:
+            return stop(ErrorType.TOOL_FAILED, message)
+        return again(ErrorType.for_failure(class_), message, delay)
+
+    async def _finish_read(
+        self,
+        call: ToolCall,
+        row: StepAttempt,
+        state: str,
+        *,
+        output: Any = None,
+        error: str | None = None,
+        class_: str | None = None,
+    ) -> ChainHead | None:
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            await step_rows.finish(tx, row, state, output=output, error=error, error_class=class_)
+            tx.event(
+                call.run_id,
+                f"step.{state}",
+                step_id=call.step_id,
+                tool=row.tool,
+                attempt=row.attempt,
+                failure_class=class_,
+            )
+        return tx.heads.get(call.run_id)
+
+
+def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
+    """Return what the tool's model refuses in a step's params, as far as they are written out.
+
+    A value with a reference in it is only known when the step starts, and is checked then.
+    """
+    try:
+        tool.validate(step.params)
+    except ValidationError as error:
+        problems = []
+        for item in error.errors(include_url=False):
+            path = [str(part) for part in item["loc"]]
+            if _has_reference(_at(step.params, path)):
+                continue
+            problems.append(("".join(f".{part}" for part in path), item["msg"]))
+        return problems
+    return []
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for part in path:
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            # A field that is missing, or a branch of a union: nothing written here can be at fault.
+            return None
+    return value
+
+
+def _has_reference(value: Any) -> bool:
+    if isinstance(value, str):
+        return REFERENCE.search(value) is not None
+    if isinstance(value, dict):
+        return any(_has_reference(item) for item in value.values())
+    if isinstance(value, list):
+        return any(_has_reference(item) for item in value)
+    return False
