@@ -1,0 +1,235 @@
+"""The embedded Temporal server: starts and stops the Temporal CLI's development server.
+
+Run as a program (``python devserver.py``) it serves in the foreground until it is told to stop.
+For development, the demo and the tests; a team's own cluster is docker-compose.yml's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from cli.process import Guard, leave
+from cli.temporal_cli import CliMissing, find_cli, say
+
+#: Seconds. First starts take 1 to 4 on two busy cores; a broken one ends by itself.
+START_TIMEOUT: Final = 60.0
+#: Seconds the server may take to close its database after SIGTERM.
+STOP_TIMEOUT: Final = 10.0
+#: A free port can be taken by somebody else before the server binds it; a second such loss in a
+#: row is unlikely, a third means that something else is wrong.
+START_TRIES: Final = 3
+
+SEARCH_ATTRIBUTES: Final = {"RunState": "Keyword", "Tenant": "Keyword", "PendingApprovals": "Int"}
+DYNAMIC_CONFIG: Final = {
+    # 20 a second by default, which holds a single run to 12 steps a second.
+    "history.transferProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxPollRPS": "5000",
+    # One second by default, the floor of every timer and retry delay.
+    "history.timerProcessorMaxTimeShift": '"100ms"',
+    "system.enableActivityEagerExecution": "true",
+}
+
+
+class DevServerFailed(Exception):
+    """The embedded Temporal server did not start; the message holds its own last words."""
+
+
+def _port(wanted: int) -> int:
+    """A port that nobody listens on: the wanted one, or for 0 any.
+
+    Looked at before the start, because the readiness check would be answered by whoever has it.
+    """
+    with socket.socket() as probe:
+        # As the server does it: connections that are still winding down do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            raise DevServerFailed(
+                f"Port {wanted} on 127.0.0.1 is taken: stop what listens there, or name another"
+            ) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class DevServer:
+    """One running embedded server. Start it again with its port and file to go on after a kill.
+
+    Attributes:
+        address: Where clients connect, ``127.0.0.1:port``.
+        port: The port in ``address``.
+        ui_url: The Web UI; None without one.
+        pid: The server's process id.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, ui: int | None) -> None:
+        self._process = process
+        self._guard = Guard(process.pid)
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self.ui_url = f"http://127.0.0.1:{ui}" if ui else None
+        self.pid = process.pid
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        db_file: Path | None = None,
+        port: int = 0,
+        ui_port: int | None = 0,
+        log_file: Path | None = None,
+        cli: Path | None = None,
+    ) -> DevServer:
+        """Start a server and return once it answers for the namespace ``default``.
+
+        Args:
+            db_file: Where it keeps its state; None keeps it in memory.
+            port: 0 takes a free one.
+            ui_port: 0 takes a free one; None starts no Web UI.
+            log_file: Its warnings are appended here; None drops them.
+            cli: The Temporal CLI, if it was found before.
+
+        Raises:
+            CliMissing: There is no Temporal CLI.
+            DevServerFailed: It ended or did not answer in time.
+        """
+        cli = cli or find_cli()
+        for path in (db_file, log_file):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        for left in reversed(range(1 if port else START_TRIES)):
+            chosen = _port(port)
+            chosen_ui = None if ui_port is None else _port(ui_port)
+            command = _command(cli, db_file, chosen, chosen_ui)
+            with open(log_file, "a+b") if log_file else tempfile.TemporaryFile() as log:
+                said_before = log.seek(0, os.SEEK_END)
+                server = cls._spawn(command, log, chosen, chosen_ui)
+                try:
+                    server._wait_until_serving(cli)
+                    return server
+                except DevServerFailed as error:
+                    server.kill()
+                    log.seek(said_before)
+                    lines = log.read().decode(errors="replace").strip().splitlines()
+                    if not left:
+                        raise DevServerFailed(f"{error}: {lines[-1] if lines else ''}") from error
+                except BaseException:
+                    server.kill()
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    @classmethod
+    def _spawn(cls, command: Sequence[str], log: BinaryIO, port: int, ui: int | None) -> DevServer:
+        # In a session of its own: Ctrl-C goes to the program that started the server, which
+        # stops its own work first and the server last.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        return cls(process, port, ui)
+
+    def _wait_until_serving(self, cli: Path) -> None:
+        """Ask until runs can be counted by state: frontend, namespace and attributes are there."""
+        began = time.monotonic()
+        ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", self.address]
+        while time.monotonic() - began < START_TIMEOUT:
+            if self._process.poll() is not None:
+                raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                if subprocess.run([cli, *ask], capture_output=True, timeout=5).returncode == 0:
+                    return
+            except (OSError, subprocess.TimeoutExpired):
+                pass
+            time.sleep(0.02)
+        raise DevServerFailed(
+            f"The Temporal server on {self.address} did not answer within {START_TIMEOUT:.0f} s"
+        )
+
+    def wait(self) -> int:
+        """Wait until the server ends by itself; returns its exit code."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """End it in good order (SIGTERM) and wait; no-op when it has ended."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._dismiss()
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL) and wait; no-op when it has ended."""
+        self._process.kill()
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        self._process.wait()
+        self._guard.dismiss()
+
+
+def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
+    command = [str(cli), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(port)]
+    command += ["--ui-port", str(ui_port)] if ui_port else ["--headless"]
+    command += ["--log-level", "warn"]
+    if db_file is not None:
+        command += ["--db-filename", str(db_file)]
+    for name, kind in SEARCH_ATTRIBUTES.items():
+        command += ["--search-attribute", f"{name}={kind}"]
+    for key, value in DYNAMIC_CONFIG.items():
+        command += ["--dynamic-config-value", f"{key}={value}"]
+    return command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve in the foreground until SIGINT or SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="devserver.py", description="Embedded Temporal server.")
+    parser.add_argument("--db", type=Path, default=Path(".surehand/temporal.db"), metavar="FILE")
+    parser.add_argument("--port", type=int, default=7233, help="0 takes a free one")
+    parser.add_argument("--ui-port", type=int, default=8233, help="0 takes a free one")
+    parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
+    options = parser.parse_args(argv)
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    server = None
+    try:
+        cli = find_cli()
+        if options.print_cli:
+            print(cli)
+            return 0
+        log_file = options.db.with_suffix(".log")
+        server = DevServer.start(
+            db_file=options.db,
+            port=options.port,
+            ui_port=options.ui_port,
+            log_file=log_file,
+            cli=cli,
+        )
+        print(f"Temporal {server.address}  Web UI {server.ui_url}  log {log_file}", flush=True)
+        code = server.wait()
+        say(f"The Temporal server ended by itself with {code}; see {log_file}")
+        return 1
+    except (CliMissing, DevServerFailed) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if server is not None:
+            server.stop()
+
+
+if __name__ == "__main__":
+    leave(main())
