@@ -1,0 +1,25 @@
+"""Nothing tells what became of a refund: only a human can settle it."""
+
+from __future__ import annotations
+
+from activities.toolbox import WRITE, tool
+from examples.shop import tools as shop
+
+read_order = shop.read_order
+calculate_refund = shop.calculate_refund
+cancel_refund = shop.cancel_refund
+restock = shop.restock
+undo_restock = shop.undo_restock
+send_mail = shop.send_mail
+close_ticket = shop.close_ticket
+
+refund = tool(
+    shop.refund.name,
+    effect=WRITE,
+    timeout=shop.refund.timeout,
+    key=shop.refund.key,
+    recovery="human",
+    compensate=shop.refund.compensate,
+    approval=shop.refund.approval,
+    describe=shop.refund.describe,
+)(shop.refund.fn)
