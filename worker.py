@@ -1,0 +1,148 @@
+"""The worker: settings -> ledger, toolbox, activities -> Temporal worker. The composition root."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.worker import PollerBehaviorAutoscaling, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.approvals import ApprovalActivities
+from activities.attempt import Resources
+from activities.compensation import CompensationActivities
+from activities.crashpoints import Crash, CrashSettingError
+from activities.ledger.migrate import DatabaseBehind, require_head
+from activities.ledger.store import LedgerUnavailable, open_ledger
+from activities.runs import RunActivities
+from activities.settings import Settings, SettingsError, load_settings
+from activities.telemetry import ContextInterceptor, configure_logging
+from activities.toolbox import ToolboxError, load_toolbox
+from activities.tools import ToolActivities
+from cli.connect import connect, find_target
+from cli.exits import ExitCode, StarterError
+from cli.process import leave
+from cli.settings import read_environment
+from workflows.agent_run import AgentRun
+
+log = structlog.get_logger()
+
+#: After a crash of the worker that held a run, another one gets it after this long (default 10 s).
+STICKY_TIMEOUT: Final = timedelta(seconds=1)
+#: Heartbeats are sent this often at most; the default (80 % of the time-out) leaves no room for a
+#: busy machine.
+HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
+
+
+def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
+    """Return a Temporal worker with ``AgentRun`` and its activities."""
+    tools = ToolActivities(resources)
+    approvals = ApprovalActivities(resources)
+    runs = RunActivities(resources)
+    compensation = CompensationActivities(resources)
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[AgentRun],
+        activities=[
+            tools.describe_tools,
+            tools.execute_tool,
+            compensation.compensate,
+            approvals.request_approval,
+            approvals.verify_decision,
+            approvals.close_approval,
+            runs.open_run,
+            runs.close_run,
+            runs.settle_intervention,
+        ],
+        interceptors=[ContextInterceptor()],
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(
+                "pydantic", "pydantic_core", "annotated_types", "rfc8785"
+            )
+        ),
+        max_cached_workflows=settings.max_cached_workflows,
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=settings.graceful_shutdown,
+        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
+        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
+    )
+
+
+async def serve(settings: Settings, *, check_only: bool) -> None:
+    """Load everything, say what was loaded, and work until SIGTERM or SIGINT."""
+    toolbox = load_toolbox(settings.tool_modules)
+    crash = Crash.parse(settings.crash_at)
+    async with open_ledger(settings.database_url) as ledger:
+        await require_head(ledger.engine)
+        target = find_target(read_environment())
+        client = await connect(target)
+        log.info(
+            "worker.loaded",
+            tools=toolbox.names(),
+            database=ledger.engine.url.render_as_string(hide_password=True),
+            task_queue=settings.task_queue,
+            server=target.address,
+            namespace=target.namespace,
+            decisions=settings.decisions,
+        )
+        if settings.decisions == "open":
+            log.warning(
+                "worker.decisions_open",
+                meaning="decisions are not signed: whoever can reach the Temporal server can"
+                " approve in any name; every approval is marked unverified",
+            )
+        if check_only:
+            return
+        resources = Resources(
+            ledger=ledger,
+            toolbox=toolbox,
+            crash=crash,
+            lease=settings.lease,
+            renew_every=settings.lease_renewal,
+        )
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        async with make_worker(client, settings, resources):
+            log.info("worker.ready", task_queue=settings.task_queue)
+            await stopping.wait()
+            log.info("worker.stopping", graceful_seconds=settings.graceful_shutdown.total_seconds())
+        log.info("worker.stopped")
+
+
+def main() -> int:
+    """Run the worker and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="worker.py", description="Runs agent runs and their tools. Settings: SUREHAND_*."
+    )
+    parser.add_argument("--check", action="store_true", help="load everything, say so, and exit")
+    arguments = parser.parse_args()
+    try:
+        settings = load_settings()
+        configure_logging(settings.log_format, settings.log_level)
+        asyncio.run(serve(settings, check_only=arguments.check))
+    except (SettingsError, ToolboxError, CrashSettingError) as error:
+        print(f"surehand: {error}", file=sys.stderr)
+        return ExitCode.WRONG_USE
+    except (LedgerUnavailable, DatabaseBehind) as error:
+        print(f"surehand: {error}", file=sys.stderr)
+        return ExitCode.NOT_REACHABLE
+    except StarterError as error:
+        print(f"surehand: {error}", file=sys.stderr)
+        return error.code
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    # Temporal's threads can abort the interpreter while it ends; see cli/process.py.
+    leave(main())
