@@ -52,7 +52,7 @@ class CompensationActivities:
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case GivenUp(reason):
                 return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
-            case Asked(intervention_id, question):
+            case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, head)
             case Held(wait):
                 message = f"step {asked.step_id}: an attempt is still under way"
@@ -82,7 +82,7 @@ class CompensationActivities:
             case Done(settled, receipt, _, _):
                 standing = replace(settled, state="committed", receipt=receipt)
                 return await self._undo(asked, attempt, standing)
-            case Asked(intervention_id, question):
+            case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, effect.head)
             case Barred(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
@@ -129,7 +129,7 @@ class CompensationActivities:
             case Done():
                 effect.before_report()
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
-            case Asked(intervention_id, question):
+            case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, effect.head)
             case SaidNo(reason, _, _) | Barred(reason) | ApprovalRefused(reason):
                 return await self._ask(asked, entry, f"{undoing.name} says no: {reason}")

@@ -261,7 +261,7 @@ class EffectCall:
         )
         if intervention_id is None:
             self._fenced()
-        return Asked(intervention_id, question)
+        return Asked(entry, intervention_id, question)
 
     def _fenced(self) -> NoReturn:
         message = f"{self.tool.name}: another attempt has taken this effect over"

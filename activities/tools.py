@@ -13,7 +13,7 @@ from activities.attempt import Attempt, Resources, to_the_end
 from activities.effects import Done, EffectCall, SaidNo, again, stop
 from activities.failures import Failure, FailureClass, classify, retry_delay
 from activities.ledger import steps as step_rows
-from activities.ledger.entries import ApprovalRefused, Asked, Barred
+from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
 from activities.requests import PreparedCall, claim_request, drift, prepare
@@ -100,6 +100,10 @@ class ToolActivities:
         effect = EffectCall(self._resources, prepared.tool, prepared.params, request)
         result = await effect.run()
         outcome: ToolOutcome
+
+        def mine(entry: Entry) -> bool:
+            return entry.owned_by(call.run_id, call.step_id)
+
         match result:
             case Done(entry, receipt, replayed, commit_seq):
                 outcome = Succeeded(
@@ -107,10 +111,7 @@ class ToolActivities:
                     attempts=request.attempt,
                     replayed=replayed,
                     made_by=None if entry.run_id == call.run_id else entry.run_id,
-                    owned=entry.owned_by(call.run_id, call.step_id),
-                    entry_id=entry.entry_id,
-                    key=entry.key,
-                    generation=entry.generation,
+                    effect=entry.view(state="committed") if mine(entry) else None,
                     commit_seq=commit_seq,
                 )
             case SaidNo(reason, code, replayed):
@@ -119,9 +120,12 @@ class ToolActivities:
                 )
             case ApprovalRefused(reason):
                 outcome = ApprovalNeeded(reason=reason, attempts=request.attempt)
-            case Asked(intervention_id, question):
+            case Asked(entry, intervention_id, question):
                 outcome = HumanNeeded(
-                    intervention_id=intervention_id, question=question, attempts=request.attempt
+                    intervention_id=intervention_id,
+                    question=question,
+                    attempts=request.attempt,
+                    effect=entry.view() if mine(entry) else None,
                 )
             case Barred(reason):
                 raise stop(ErrorType.STEP_BARRED, f"{prepared.tool.name}: {reason}")

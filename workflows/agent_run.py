@@ -7,7 +7,8 @@ humans without holding a process, and unwinds what it has done when it cannot fi
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -15,7 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
     from workflows.approvals import Gate
-    from workflows.book import Book, Question
+    from workflows.book import Book
     from workflows.calls import call_port
     from workflows.contracts import (
         Acknowledged,
@@ -23,8 +24,6 @@ with workflow.unsafe.imports_passed_through():
         CancelRun,
         Checkpoint,
         CloseRun,
-        Compensate,
-        CompensationOutcome,
         DescribeTools,
         OpenRun,
         Resolution,
@@ -39,10 +38,13 @@ with workflow.unsafe.imports_passed_through():
     from workflows.desk import Desk
     from workflows.details import current_details
     from workflows.errors import ErrorType
-    from workflows.options import compensation_call
+    from workflows.identity import tenant_of_run
     from workflows.plan import Goto, Step
     from workflows.saga import Saga
     from workflows.stepper import StepFailed, Stepper
+    from workflows.unwinding import Unwinding
+
+T = TypeVar("T")
 
 #: Who cancels when Temporal's own cancellation arrives: it carries no actor.
 TEMPORAL: Final = "temporal"
@@ -57,11 +59,13 @@ class AgentRun:
         gate = Gate(request.run_id)
         self._book = Book(request, workflow.now(), gate, Saga())
         self._desk = Desk(self._book, self._changed)
+        self._unwinding = Unwinding(self._book, self._desk, self._changed)
         self._tools: dict[str, ToolSpec] = {}
         self._cancel: CancelRun | None = None
+        self._cancelled_by_temporal = False
         self._ending = False
         self._shown: tuple[str, int] | None = None
-        self._reasons: dict[str, str] = {}
+        workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
 
     @workflow.run
     async def run(self, request: StartRun) -> RunResult:
@@ -71,28 +75,44 @@ class AgentRun:
             ApplicationError: ``PlanInvalid``, ``RunIdTaken``, or ``RunFailed`` with the result in
                 its details.
         """
-        await self._open(request)
+        await self._undisturbed(self._open(request))
         desk = asyncio.create_task(self._desk.work())
-        cancelled_by_temporal = False
-        try:
-            failure = await self._forward()
-        except asyncio.CancelledError:
-            cancelled_by_temporal = True
-            failure = None
-            self._cancel = self._cancel or CancelRun(actor=TEMPORAL)
+        failure = await self._forward()
         self._ending = True
-        state = await self._end(failure)
-        result = await self._close(state, failure)
+        result = await self._undisturbed(self._finish(failure))
         desk.cancel()
-        if cancelled_by_temporal:
-            raise asyncio.CancelledError
-        if state is RunState.FAILED:
+        if result.state is RunState.FAILED:
             raise ApplicationError(
-                failure or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
+                result.error or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
             )
+        if self._cancelled_by_temporal:
+            raise asyncio.CancelledError
         return result
 
+    async def _undisturbed(self, work: Coroutine[Any, Any, T]) -> T:
+        """Bring work to its end although Temporal cancels the run meanwhile."""
+        task = asyncio.create_task(work)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.done() or task.cancelling():
+                    # Not the run's cancellation: this worker drops the run from its memory.
+                    raise
+                self._note_cancellation()
+
+    def _note_cancellation(self) -> None:
+        self._cancelled_by_temporal = True
+        if not self._ending and self._cancel is None:
+            self._cancel = CancelRun(actor=TEMPORAL)
+
     async def _open(self, request: StartRun) -> None:
+        run_id = workflow.info().workflow_id
+        if request.run_id != run_id or tenant_of_run(run_id) != request.tenant:
+            reason = (
+                f"run {request.run_id!r} of tenant {request.tenant!r} has workflow id {run_id!r}"
+            )
+            raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
         described = await call_port(
             ports.DESCRIBE_TOOLS, DescribeTools(plan=request.plan), "describe the plan's tools"
         )
@@ -119,32 +139,36 @@ class AgentRun:
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
         book, plan = self._book, self._book.request.plan
-        stepper = Stepper(book, self._desk, self._tools, self._changed)
+        stepper = Stepper(book, self._desk, self._tools, self._changed, lambda: stopping)
+        stopping = False
         running: dict[str, asyncio.Task[Goto | None]] = {}
         settled: set[str] = set()
         failure: str | None = None
         try:
-            while True:
-                if failure is None and self._cancel is None:
-                    for step in plan.ready(frozenset(settled), frozenset(running)):
-                        running[step.id] = asyncio.create_task(stepper.run(step))
+            while self._cancel is None:
+                for step in plan.ready(frozenset(settled), frozenset(running)):
+                    running[step.id] = asyncio.create_task(stepper.run(step))
                 if not running:
-                    return failure
+                    return None
                 await workflow.wait_condition(
                     lambda: (
                         any(task.done() for task in running.values()) or self._cancel is not None
                     )
                 )
-                if self._cancel is not None:
-                    return None
                 for step_id in [s for s, task in running.items() if task.done()]:
                     why = self._settle(plan.step(step_id), running.pop(step_id), settled)
                     failure = failure or why
+                if failure is not None:
+                    break
+        except asyncio.CancelledError:
+            self._note_cancellation()
         finally:
             # A call under way ends and is recorded; a wait for a human ends at once.
+            stopping = True
             for task in running.values():
                 task.cancel()
-            await asyncio.gather(*running.values(), return_exceptions=True)
+            await self._undisturbed(_ended(running.values()))
+        return failure
 
     def _settle(self, step: Step, task: asyncio.Task[Goto | None], settled: set[str]) -> str | None:
         """Take note of a finished step; returns why the run cannot go on, or ``None``."""
@@ -165,6 +189,10 @@ class AgentRun:
             self._book.say(workflow.now(), f"going on at {follows.goto}", step.id)
         return None
 
+    async def _finish(self, failure: str | None) -> RunResult:
+        state = await self._end(failure)
+        return await self._close(state)
+
     async def _end(self, failure: str | None) -> RunState:
         """Undo what has to be undone and return the state the run ends in."""
         self._book.error = failure
@@ -180,56 +208,12 @@ class AgentRun:
             await self._desk.close_approval(approval_id, expired=False)
         self._book.questions.clear()
         if mode is CancelMode.KEEP:
-            self._reasons = {step: "kept on cancel" for step in self._book.saga.order()}
+            self._unwinding.keep()
         else:
-            await self._unwind(cleanup=mode is CancelMode.CLEANUP)
+            await self._unwinding.run(cleanup=mode is CancelMode.CLEANUP)
         return RunState.CANCELLED if self._cancel else RunState.FAILED
 
-    async def _unwind(self, *, cleanup: bool) -> None:
-        """Undo the run's writes, last first; what needs a human is asked while the rest goes on."""
-        self._book.compensating = True
-        self._changed()
-        waiting = []
-        for step_id in self._book.saga.order():
-            question = await self._undo(step_id, cleanup=cleanup)
-            if question is not None:
-                self._book.questions[question.intervention_id] = question
-                self._book.say(workflow.now(), question.text, step_id)
-                waiting.append(question)
-            self._changed()
-        for question in waiting:
-            asked: Question | None = question
-            while asked is not None:
-                await self._desk.ask_human(asked)
-                asked = await self._undo(asked.step_id, cleanup=cleanup)
-        self._book.compensating = False
-
-    async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
-        request = self._book.request
-        tool = request.plan.step(step_id).tool
-        report = await call_port(
-            ports.COMPENSATE,
-            Compensate(
-                tenant=request.tenant,
-                run_id=request.run_id,
-                step_id=step_id,
-                user=request.user,
-                cleanup=cleanup,
-            ),
-            step_id,
-            options=compensation_call(f"{step_id}: undo {tool}"),
-        )
-        self._book.saw(report.head)
-        match report.outcome:
-            case CompensationOutcome.HUMAN_NEEDED:
-                assert report.intervention_id is not None
-                return Question(report.intervention_id, step_id, report.reason)
-            case CompensationOutcome.UNCOMPENSATED:
-                self._reasons[step_id] = report.reason
-        self._book.say(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
-        return None
-
-    async def _close(self, state: RunState, failure: str | None) -> RunResult:
+    async def _close(self, state: RunState) -> RunResult:
         """Judge what is still in the inboxes, record the end, and return the result."""
         book = self._book
         for view in book.in_state(StepState.PENDING):
@@ -248,7 +232,7 @@ class AgentRun:
                 state=state,
                 error=book.error,
                 skipped={v.id: v.tool for v in book.in_state(StepState.SKIPPED)},
-                reasons=self._reasons,
+                reasons=self._unwinding.reasons,
             ),
             "close the run",
         )
@@ -332,3 +316,8 @@ class AgentRun:
     def checkpoint(self) -> Checkpoint:
         """Return the run's state as one document."""
         return self._book.checkpoint(workflow.now())
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until all of them have ended, however they end."""
+    await asyncio.gather(*tasks, return_exceptions=True)

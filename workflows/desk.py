@@ -123,11 +123,14 @@ class Desk:
             text = f"{delivery.resolution.actor} settled {delivery.resolution.intervention_id}"
             self._book.say(workflow.now(), f"{text}: {delivery.resolution.outcome}")
 
-    async def ask_human(self, question: Question) -> None:
-        """Wait until a human has settled an intervention, holding no process."""
+    def ask(self, question: Question) -> None:
+        """Show an intervention to whoever looks at the run."""
         self._book.questions[question.intervention_id] = question
         self._book.say(workflow.now(), question.text, question.step_id)
         self._changed()
+
+    async def settled(self, question: Question) -> None:
+        """Wait until a human has settled an intervention, holding no process."""
         await workflow.wait_condition(lambda: question.intervention_id not in self._book.questions)
 
     async def close_approval(self, approval_id: str, *, expired: bool) -> ApprovalState:

@@ -37,6 +37,9 @@ class ErrorType(StrEnum):
     RUN_ID_TAKEN = "RunIdTaken"
     """A run of this id was recorded before; ids are never reused."""
 
+    RUN_ID_INVALID = "RunIdInvalid"
+    """The Workflow Id does not carry the run's tenant."""
+
     RUN_FAILED = "RunFailed"
     """The run ended in state ``failed``; details carry its ``RunResult``."""
 
@@ -69,6 +72,7 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.STEP_BARRED,
         ErrorType.PLAN_INVALID,
         ErrorType.RUN_ID_TAKEN,
+        ErrorType.RUN_ID_INVALID,
         ErrorType.RUN_FAILED,
     }
 )

@@ -18,7 +18,6 @@ from workflows.contracts import (
     ApprovalNeeded,
     ApprovalState,
     Effect,
-    EffectView,
     HumanNeeded,
     RequestApproval,
     StepState,
@@ -49,11 +48,13 @@ class Stepper:
         desk: Desk,
         tools: dict[str, ToolSpec],
         changed: Callable[[], None],
+        stopping: Callable[[], bool],
     ) -> None:
         self._book = book
         self._desk = desk
         self._tools = tools
         self._changed = changed
+        self._stopping = stopping
         self._facts: dict[str, Any] = {INPUT: book.request.plan.input}
 
     async def run(self, step: Step) -> Goto | None:
@@ -112,6 +113,9 @@ class Stepper:
                     return None
                 case AnsweredNo():
                     return self._answered_no(step, outcome)
+                case ApprovalNeeded() | HumanNeeded() if self._stopping():
+                    # The call ended after its cancellation; nobody is asked for it any more.
+                    raise StepFailed("the run is ending")
                 case ApprovalNeeded(reason=reason):
                     # Refused right before the call (expired, used up): back to asking.
                     self._book.say(workflow.now(), f"asking again: {reason}", step.id)
@@ -119,9 +123,12 @@ class Stepper:
                     again = {"approval_id": None, "params_hash": None, "gated": True}
                     call = call.model_copy(update={**again, "attempts_before": attempts})
                 case HumanNeeded(intervention_id=id_, question=text):
-                    self._effect(step, call, "in_doubt", id_)
+                    if outcome.effect is not None:
+                        self._book.effects[step.id] = outcome.effect
                     self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
-                    await self._desk.ask_human(Question(id_, step.id, text))
+                    question = Question(id_, step.id, text)
+                    self._desk.ask(question)
+                    await self._desk.settled(question)
                     call = call.model_copy(update={"attempts_before": attempts})
                 case _:
                     assert_never(outcome)
@@ -150,6 +157,8 @@ class Stepper:
         if request is None:
             return call
         gate.ask(request, asked.state or ApprovalState.PENDING)
+        if self._stopping():
+            raise StepFailed("the run is ending")
         self._book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
         self._set(step, StepState.WAITING_APPROVAL)
         approval_id = request.approval_id
@@ -181,19 +190,12 @@ class Stepper:
 
     def _succeeded(self, step: Step, outcome: Succeeded) -> None:
         self._facts[step.id] = outcome.output
-        if outcome.entry_id and outcome.key and outcome.commit_seq is not None:
-            if outcome.owned:
-                self._book.saga.committed(step.id, outcome.commit_seq)
-                self._book.effects[step.id] = EffectView(
-                    entry_id=outcome.entry_id,
-                    tool=step.tool,
-                    key=outcome.key,
-                    generation=outcome.generation,
-                    state="committed",
-                    step_id=step.id,
-                )
-            else:
-                self._book.saga.drop(step.id)
+        if outcome.effect is not None and outcome.commit_seq is not None:
+            self._book.saga.committed(step.id, outcome.commit_seq)
+            self._book.effects[step.id] = outcome.effect
+        else:
+            # A read, or an effect that another step owns: only its owner's saga undoes it.
+            self._book.saga.drop(step.id)
         text = "done"
         if outcome.made_by:
             text = f"made by run {outcome.made_by}: not repeated, its receipt is used"
@@ -221,11 +223,6 @@ class Stepper:
         self._set(step, StepState.SUCCEEDED)
         self._book.say(workflow.now(), f"answered no: {outcome.reason}", step.id)
         return follows if isinstance(follows, Goto) else None
-
-    def _effect(self, step: Step, call: ToolCall, state: str, about: str) -> None:
-        self._book.effects[step.id] = EffectView(
-            entry_id=about, tool=call.tool.name, key="", generation=0, state=state, step_id=step.id
-        )
 
     def _set(self, step: Step, state: StepState, **changes: Any) -> None:
         self._book.set_step(step.id, state, **changes)

@@ -119,7 +119,7 @@ async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry
         .limit(1)
     )
     if question is not None and question["state"] == "open":
-        return Asked(question["intervention_id"], question["question"])
+        return Asked(entry, question["intervention_id"], question["question"])
     if question is not None and question["outcome"] == "give_up":
         return Barred(f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown")
     if _dedupes(tx, request, entry):

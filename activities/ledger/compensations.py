@@ -99,7 +99,7 @@ async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
     if row is None:
         return None
     if row["state"] == "open":
-        return Asked(row["intervention_id"], row["question"])
+        return Asked(entry, row["intervention_id"], row["question"])
     if row["outcome"] == "give_up":
         return GivenUp(f"{row['actor']} left it as it is: {row['evidence'] or 'no reason given'}")
     return None

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from activities.ledger.steps import StepAttempt
-from workflows.contracts import Recovery
+from workflows.contracts import EffectView, Recovery
 from workflows.identity import provider_key
 
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
@@ -96,6 +96,19 @@ class Entry:
         """The opaque key that the outside system deduplicates on."""
         return provider_key(self.tenant, self.tool, self.key, self.generation)
 
+    def view(self, *, state: str | None = None, reason: str | None = None) -> EffectView:
+        """Return the entry as people see it."""
+        return EffectView(
+            entry_id=self.entry_id,
+            tool=self.tool,
+            key=self.key,
+            generation=self.generation,
+            state=state or self.state,
+            step_id=self.step_id,
+            undoes=self.undoes,
+            reason=reason,
+        )
+
     def owned_by(self, run_id: str, step_id: str) -> bool:
         """Return whether that step made this effect."""
         return (self.run_id, self.step_id) == (run_id, step_id)
@@ -140,6 +153,7 @@ class Doubtful:
 class Asked:
     """A human has been asked about this entry."""
 
+    entry: Entry
     intervention_id: str
     question: str
 

@@ -70,6 +70,21 @@ async def settle(
     tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
 ) -> tuple[bool, str]:
     """Apply a human's answer, once. Returns whether it counted, and a sentence that says why."""
+    accepted, message = await _settle(tx, run_id, resolution_id, resolution)
+    if not accepted:
+        tx.event(
+            run_id,
+            "resolution.refused",
+            resolution_id=resolution_id,
+            outcome=resolution.outcome.value,
+            actor=resolution.actor,
+        )
+    return accepted, message
+
+
+async def _settle(
+    tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
+) -> tuple[bool, str]:
     row = await tx.one(
         select(interventions)
         .where(

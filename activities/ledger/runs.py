@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import insert, select, update
 
 from activities.ledger.chain import GENESIS
+from activities.ledger.entries import Entry
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import effects, plans, runs, steps
 from workflows.contracts import CloseRun, EffectView, OpenRun
@@ -115,20 +115,10 @@ async def effect_views(
         .where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
         .order_by(effects.c.claimed_ms, effects.c.entry_id)
     )
-    views = [_view(row, reasons.get(row["step_id"])) for row in rows]
+    views = []
+    for entry in map(Entry.from_row, rows):
+        stands = entry.undoes is None and entry.state != "compensated"
+        views.append(entry.view(reason=reasons.get(entry.step_id) if stands else None))
     standing = ("committed", "in_doubt", "partial", "compensating", "claimed")
     uncompensated = [v for v in views if v.state in standing and v.undoes is None]
     return views, uncompensated
-
-
-def _view(row: Mapping[str, Any], reason: str | None) -> EffectView:
-    return EffectView(
-        entry_id=row["entry_id"],
-        tool=row["tool"],
-        key=row["key"],
-        generation=row["generation"],
-        state=row["state"],
-        step_id=row["step_id"],
-        undoes=row["undoes"],
-        reason=reason if row["undoes"] is None and row["state"] != "compensated" else None,
-    )

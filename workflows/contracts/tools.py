@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from workflows.contracts.base import ChainHead, Message
+from workflows.contracts.effects import EffectView
 from workflows.plan import ApprovalPolicy, Plan
 
 
@@ -99,11 +100,8 @@ class Succeeded(Message):
     """The effect had been recorded before: the tool was not called by this attempt."""
     made_by: str | None = None
     """The run that made the effect, where it was another one."""
-    owned: bool = False
-    """This very step owns the effect; only its owner's saga undoes it."""
-    entry_id: str | None = None
-    key: str | None = None
-    generation: int = 1
+    effect: EffectView | None = None
+    """The effect, if this very step owns it: only its owner's saga undoes it."""
     commit_seq: int | None = None
     """Position of the commit in this run's events; orders the saga."""
 
@@ -133,6 +131,8 @@ class HumanNeeded(Message):
     intervention_id: str
     question: str
     attempts: int
+    effect: EffectView | None = None
+    """The entry that is in doubt, if this step owns it."""
 
 
 ToolOutcome = Annotated[

@@ -218,7 +218,8 @@ def _tables() -> None:
             name=op.f("ck_effects_leased_while_claimed"),
         ),
         sa.CheckConstraint(
-            "state IN ('claimed', 'committed', 'failed', 'in_doubt', 'partial', 'compensating', 'compensated')",
+            "state IN ('claimed', 'committed', 'failed', 'in_doubt', 'partial', 'compensating',"
+            " 'compensated')",
             name=op.f("ck_effects_state"),
         ),
         sa.CheckConstraint(

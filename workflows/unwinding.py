@@ -1,0 +1,80 @@
+"""Unwinding a run: what it has committed is undone, last first, or put in front of a human (G4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from temporalio import workflow
+
+from workflows import ports
+from workflows.book import Book, Question
+from workflows.calls import call_port
+from workflows.contracts import Compensate, CompensationOutcome
+from workflows.desk import Desk
+from workflows.options import compensation_call
+
+
+class Unwinding:
+    """Undoes the writes of one run."""
+
+    def __init__(self, book: Book, desk: Desk, changed: Callable[[], None]) -> None:
+        self._book = book
+        self._desk = desk
+        self._changed = changed
+        self.reasons: dict[str, str] = {}
+        """Why a step's effect was left as it is, by step id."""
+
+    def keep(self) -> None:
+        """Leave everything as it is."""
+        self.reasons = dict.fromkeys(self._book.saga.order(), "kept on cancel")
+
+    async def run(self, *, cleanup: bool) -> None:
+        """Undo the run's writes, last first; what needs a human is asked while the rest goes on.
+
+        Args:
+            cleanup: Only undo what tools declare as temporary.
+        """
+        self._book.compensating = True
+        self._changed()
+        asked: list[Question] = []
+        for step_id in self._book.saga.order():
+            question = await self._undo(step_id, cleanup=cleanup)
+            if question is not None:
+                self._desk.ask(question)
+                asked.append(question)
+            self._changed()
+        for first in asked:
+            open_question: Question | None = first
+            while open_question is not None:
+                await self._desk.settled(open_question)
+                open_question = await self._undo(first.step_id, cleanup=cleanup)
+                if open_question is not None:
+                    self._desk.ask(open_question)
+        self._book.compensating = False
+
+    async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
+        request = self._book.request
+        tool = request.plan.step(step_id).tool
+        report = await call_port(
+            ports.COMPENSATE,
+            Compensate(
+                tenant=request.tenant,
+                run_id=request.run_id,
+                step_id=step_id,
+                user=request.user,
+                cleanup=cleanup,
+            ),
+            step_id,
+            options=compensation_call(f"{step_id}: undo {tool}"),
+        )
+        self._book.saw(report.head)
+        if report.outcome is CompensationOutcome.HUMAN_NEEDED:
+            assert report.intervention_id is not None
+            return Question(report.intervention_id, step_id, report.reason)
+        if report.outcome is CompensationOutcome.UNCOMPENSATED:
+            self.reasons[step_id] = report.reason
+        elif report.outcome is CompensationOutcome.COMPENSATED and step_id in self._book.effects:
+            effect = self._book.effects[step_id]
+            self._book.effects[step_id] = effect.model_copy(update={"state": "compensated"})
+        self._book.say(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
+        return None
