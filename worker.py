@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from cli.process import leave  # first: `cli` makes sure that the rooms below are ours
+
+# isort: split
 import argparse
 import asyncio
 import signal
@@ -27,7 +30,6 @@ from activities.toolbox import ToolboxError, load_toolbox
 from activities.tools import ToolActivities
 from cli.connect import connect, find_target
 from cli.exits import ExitCode, StarterError
-from cli.process import leave
 from cli.settings import read_environment
 from workflows.agent_run import AgentRun
 
