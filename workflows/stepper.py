@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_never
 
@@ -30,13 +29,19 @@ from workflows.options import tool_call
 from workflows.plan import INPUT, ApprovalPolicy, Goto, ReferenceUnresolved, Step, resolve
 
 
-@dataclass(frozen=True)
 class StepFailed(Exception):
-    """The step failed for good."""
+    """The step failed for good.
 
-    reason: str
-    rejected: bool = False
-    """A human said no, or nobody answered in time: the run ends, whatever ``on_failure`` says."""
+    Attributes:
+        reason: Why, as one line.
+        rejected: A human said no, or nobody answered in time: the run ends, whatever
+            ``on_failure`` says.
+    """
+
+    def __init__(self, reason: str, *, rejected: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rejected = rejected
 
 
 class Stepper:

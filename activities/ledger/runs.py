@@ -11,6 +11,7 @@ from activities.ledger.entries import Entry
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import effects, plans, runs, steps
 from workflows.contracts import CloseRun, EffectView, OpenRun
+from workflows.identity import digest
 
 
 class RunIdTaken(Exception):
@@ -54,7 +55,24 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
             stored_ms=tx.now_ms,
         )
     )
-    tx.event(request.run_id, "run.opened", user=request.user, plan=request.plan.name)
+    tx.event(
+        request.run_id,
+        "run.opened",
+        user=request.user,
+        plan=request.plan.name,
+        plan_digest=digest(plan),
+        gated=_gated_steps(asked),
+    )
+
+
+def _gated_steps(asked: OpenRun) -> list[str]:
+    """Return the steps whose calls need an approval: an audit holds the commits against it."""
+    plan = asked.request.plan
+    return [
+        step.id
+        for step in plan.steps
+        if plan.approval(step) is not None or asked.tools[step.tool].approval is not None
+    ]
 
 
 async def close_run(tx: Transaction, asked: CloseRun) -> None:
