@@ -76,5 +76,5 @@ class _ActivityContext(ActivityInboundInterceptor):
                 log.warning("ledger.unavailable", error=str(error))
                 raise
             outcome = getattr(result, "outcome", None)
-            log.info("activity.done", outcome=getattr(outcome, "kind", outcome))
+            log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
             return result

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -21,6 +22,8 @@ from activities.ledger.engine import (
 )
 from activities.ledger.tables import events, runs
 from workflows.contracts import ChainHead
+
+log = structlog.get_logger()
 
 __all__ = ["Ledger", "LedgerUnavailable", "RunNotFound", "Transaction", "open_ledger"]
 
@@ -143,6 +146,13 @@ class Transaction:
             self.heads[run_id] = ChainHead(seq=seq, hash=head)
 
 
+    def log_events(self) -> None:
+        """Say in the log what has been committed, under the events' own names."""
+        for run_id, waiting in self.pending.items():
+            for item in waiting:
+                log.info(item.type, **{**item.body, "run_id": run_id, "step_id": item.step_id})
+
+
 class Ledger:
     """A ledger database."""
 
@@ -163,6 +173,7 @@ class Ledger:
                 transaction = Transaction(connection, tenant, now_ms)
                 yield transaction
                 await transaction.write_events()
+            transaction.log_events()
         except Exception as error:
             if unreachable(error):
                 reason = str(getattr(error, "orig", None) or error).splitlines()
