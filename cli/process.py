@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Final, NoReturn
 
-#: ExitCode code of a command whose last output could not be written (EX_IOERR of sysexits.h).
+#: Exit code of a command whose last output could not be written (EX_IOERR of sysexits.h).
 OUTPUT_LOST: Final = 74
 
 _GUARD: Final = 'read -r word || kill -s "$1" "$2"'

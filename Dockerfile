@@ -1,0 +1,30 @@
+# The worker and the command line. Also the base of an image with a team's own tools:
+#
+#   FROM surehand:0.1.0
+#   COPY acme /app/acme
+#
+# with SUREHAND_TOOL_MODULES=acme.billing,acme.mail.
+
+FROM python:3.13-slim AS packages
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/venv
+COPY requirements-runtime.lock .
+# Wheels only: nothing is compiled, so no compiler is needed and no package's own code runs here.
+RUN /opt/venv/bin/pip install --require-hashes --only-binary :all: -r requirements-runtime.lock
+
+FROM python:3.13-slim
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# A fixed number, so that `runAsNonRoot` can be checked and a volume's owner is known.
+RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin surehand \
+    && install --directory --owner surehand --group surehand /data
+COPY --from=packages /opt/venv /opt/venv
+WORKDIR /app
+COPY LICENSE worker.py starter.py devserver.py ./
+COPY workflows workflows
+COPY activities activities
+COPY cli cli
+COPY examples examples
+# Compiled here, because the file system is read-only where it runs.
+RUN python -m compileall -q .
+USER 10001
+CMD ["python", "worker.py"]

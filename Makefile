@@ -1,0 +1,76 @@
+# Everything a checkout needs. `make` alone lists the targets.
+
+# Any Python from 3.11 on; `make PYTHON=python3.13 demo` takes another one.
+PYTHON ?= python3
+# Only for `make lock`.
+UV ?= uv
+# Where the virtual environment lives.
+VENV ?= .venv
+# Passed on to pytest: `make test PYTEST_ARGS="-k approval"`.
+PYTEST_ARGS ?=
+# Test processes; the machines this is planned for have two cores.
+TEST_PROCESSES ?= 2
+
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+LOCK = $(UV) --no-config pip compile pyproject.toml --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format dev worker lock check-compose test-cluster clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## Create the virtual environment from requirements.lock, when that changed
+
+$(INSTALLED): requirements.lock
+	@command -v "$(PYTHON)" > /dev/null \
+		|| { echo "$(PYTHON) is not on PATH: install Python 3.11 or newer, or name it: make PYTHON=..."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON) is older than Python 3.11: name a newer one: make PYTHON=..."; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2> /dev/null \
+		|| { echo "$(PYTHON) cannot create virtual environments: apt-get install python3-venv (Debian, Ubuntu)"; exit 1; }
+	@echo "Installing requirements.lock into $(VENV) (about half a minute)"
+	@"$(PYTHON)" -m venv --clear "$(VENV)"
+	@"$(VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch "$@"
+
+demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
+	@"$(PY)" starter.py demo
+
+test: venv ## Run all tests
+	@"$(PY)" devserver.py --print-cli > /dev/null
+	@"$(PY)" -m tests -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
+
+check: venv ## Lint, formatting and types, as CI does
+	"$(VENV)/bin/ruff" check .
+	"$(VENV)/bin/ruff" format --check .
+	"$(VENV)/bin/mypy"
+
+format: venv ## Format the code and mend what lint can mend
+	"$(VENV)/bin/ruff" check --fix --quiet .
+	"$(VENV)/bin/ruff" format .
+
+dev: venv ## Run the embedded Temporal server in the foreground
+	@"$(PY)" devserver.py
+
+worker: venv ## Run a worker in the foreground
+	@"$(PY)" worker.py
+
+lock: ## Resolve the dependencies anew (needs uv)
+	@command -v "$(UV)" > /dev/null \
+		|| { echo "uv is not on PATH: install it, or name it: make UV=... lock"; exit 1; }
+	$(LOCK) --extra examples --extra dev --output-file requirements.lock
+	$(LOCK) --extra examples --constraint requirements.lock --output-file requirements-runtime.lock
+
+check-compose: ## Check docker-compose.yml with Compose's own loader (needs Go)
+	@command -v go > /dev/null || { echo "Go is not on PATH: install Go 1.25 or newer"; exit 1; }
+	@go -C deploy/composecheck run . ../../docker-compose.yml ../../.env.example
+
+test-cluster: venv ## Start what docker-compose.yml starts, without Docker (needs Go, PostgreSQL)
+	@"$(PY)" -m tests tests/cluster -m cluster $(PYTEST_ARGS)
+
+clean: ## Remove the virtual environment and caches; data in .surehand/ stays
+	rm -rf "$(VENV)" build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

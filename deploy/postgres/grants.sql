@@ -1,0 +1,11 @@
+-- What the workers may do with the ledger. Run by its owner after each migration, in one
+-- transaction, so that a worker that is running never finds a right missing.
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM surehand_worker;
+GRANT USAGE ON SCHEMA public TO surehand_worker;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO surehand_worker;
+-- No DELETE anywhere: retention leaves a tombstone, purging is another role's.
+GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO surehand_worker;
+-- What happened is added to, never rewritten.
+REVOKE UPDATE ON events FROM surehand_worker;
+-- Only migrations say which migration the database is at.
+REVOKE INSERT, UPDATE ON alembic_version FROM surehand_worker;

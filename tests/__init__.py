@@ -1,0 +1,1 @@
+"""The tests: their names are the claims."""

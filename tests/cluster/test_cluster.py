@@ -1,0 +1,103 @@
+"""docker-compose.yml works: what it starts is started here, by its own words, without Docker."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+# The first start builds the Temporal server.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        running.wait_for_log("worker", "worker.ready", running.compose.replicas("worker"))
+        yield running
+
+
+@pytest.mark.parametrize(
+    "service", ["temporal-schema", "temporal-namespace", "ledger-migrations", "ledger-grants"]
+)
+def test_a_one_shot_service_changes_nothing_when_it_runs_again(
+    cluster: Cluster, service: str
+) -> None:
+    again = cluster.run(service)
+    assert again.returncode == 0, again.stderr
+
+
+def test_the_dynamic_config_is_known_to_the_server(cluster: Cluster) -> None:
+    path = cluster.compose.environment("temporal")["DYNAMIC_CONFIG_FILE_PATH"]
+    checked = cluster.run("temporal", "temporal-server", "validate-dynamic-config", path)
+    assert checked.returncode == 0, checked.stdout
+    assert "warning" not in checked.stdout
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE events SET seq = 0",
+        "DELETE FROM events",
+        "DELETE FROM effects",
+        "TRUNCATE effects",
+        "UPDATE alembic_version SET version_num = 'none'",
+        "CREATE TABLE mine (id int)",
+        "ALTER TABLE effects DISABLE ROW LEVEL SECURITY",
+    ],
+)
+def test_the_workers_role_cannot_rewrite_what_happened(cluster: Cluster, sql: str) -> None:
+    tried = as_worker(cluster, sql)
+    assert tried.returncode != 0
+    assert "permission denied" in tried.stderr or "must be owner" in tried.stderr
+
+
+def as_worker(cluster: Cluster, sql: str) -> subprocess.CompletedProcess[str]:
+    """Run SQL with the very URL that the workers have."""
+    url = cluster.compose.environment("worker")["SUREHAND_DATABASE_URL"]
+    where = url.replace("postgresql+asyncpg", "postgresql")
+    return cluster.run("ledger-grants", "psql", "-X", "-v", "ON_ERROR_STOP=1", where, "-c", sql)
+
+
+def starter(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a worker's container, as `docker compose exec worker` runs it."""
+    return cluster.run("worker", cluster.compose.here["python"], "starter.py", *words)
+
+
+def test_doctor_and_the_workers_health_check_find_everything(cluster: Cluster) -> None:
+    report = starter(cluster, "doctor", "--json")
+    assert report.returncode == 0, report.stdout + report.stderr
+    well = cluster.run("worker", *cluster.compose.health_check("worker"))
+    assert well.returncode == 0, well.stderr
+
+
+def test_workers_warn_that_decisions_are_open(cluster: Cluster) -> None:
+    warnings = cluster.log("worker").count('"worker.decisions_open"')
+    assert warnings == cluster.compose.replicas("worker")
+
+
+def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(cluster: Cluster) -> None:
+    # Given a run that waits for an approval
+    begin = ["start", "examples/refund.yaml", "--run-id", "refund-1", "--as", "ada", "--wait"]
+    waiting = starter(cluster, *begin)
+    assert waiting.returncode == 10, waiting.stdout + waiting.stderr
+    (request,) = json.loads(starter(cluster, "pending", "--json").stdout)["approvals"]
+
+    # When one of the workers is killed, and then somebody approves what they have seen
+    cluster.workers[0].send_signal(signal.SIGKILL)
+    answer = ["--params-hash", request["params_hash"], "--as", "grace"]
+    approved = starter(cluster, "approve", request["approval_id"], *answer)
+    assert approved.returncode == 0, approved.stderr
+
+    # Then the run ends well, and the shop has seen each effect once
+    ended = starter(cluster, *begin)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    shop = cluster.compose.environment("worker")["SHOP_URL"]
+    counts = httpx.get(f"{shop}/admin/counts", params={"order_id": "order-1001"}).json()
+    assert {name: n for name, n in counts.items() if n} == {"refunds": 1, "restocks": 1, "mails": 1}

@@ -1,0 +1,173 @@
+"""A real PostgreSQL for the tests: private, on a free port of this machine, durable as in life."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from cli.process import Guard
+
+#: Seconds for a start, which after an immediate stop includes the recovery from its log.
+START_TIMEOUT: Final = 60.0
+STOP_TIMEOUT: Final = 30.0
+SUPERUSER: Final = "postgres"
+
+
+class PostgresMissing(Exception):
+    """PostgreSQL's server programs are not on this machine; the message says where was looked."""
+
+
+def find_binaries() -> Path:
+    """The folder with ``initdb`` and ``postgres``: on PATH, else Debian's with the newest version.
+
+    Raises:
+        PostgresMissing: There is none.
+    """
+    if on_path := shutil.which("initdb"):
+        # The link's target: Debian's `postgres` is not on PATH, only beside the real initdb.
+        return Path(on_path).resolve().parent
+    debian = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    versions = sorted((path.parent for path in debian), key=lambda p: float(p.parent.name))
+    if not versions:
+        raise PostgresMissing(
+            "initdb is neither on PATH nor in /usr/lib/postgresql/*/bin: apt-get install postgresql"
+        )
+    return versions[-1]
+
+
+def _other_user() -> dict[str, Any]:
+    """As which user to run: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in (SUPERUSER, "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise PostgresMissing("this is root and there is neither a user postgres nor nobody to run as")
+
+
+class PostgresServer:
+    """One private server. Connections from this machine need no password.
+
+    Attributes:
+        port: Its port on 127.0.0.1; the same one after a restart.
+        folder: Its data, socket and log.
+    """
+
+    def __init__(self, binaries: Path, folder: Path, port: int) -> None:
+        self._binaries = binaries
+        self._user = _other_user()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+        self.folder = folder
+        self.port = port
+
+    @classmethod
+    def start(cls) -> PostgresServer:
+        """Create an empty server and start it.
+
+        Raises:
+            PostgresMissing: The programs are not on this machine.
+        """
+        binaries = find_binaries()
+        # Not below pytest's own folders: those are closed to the user that root runs it as.
+        folder = Path(tempfile.mkdtemp(prefix="surehand-postgres-"))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            server = cls(binaries, folder, probe.getsockname()[1])
+        if server._user:
+            os.chown(folder, server._user["user"], server._user["group"])
+        server._run(
+            "initdb", "-D", "data", "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "-A", "trust"
+        )
+        server.restart()
+        return server
+
+    def restart(self) -> None:
+        """Start it again on the same data and port; one that runs is stopped before."""
+        self.stop()
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+            "max_connections": "200",
+        }
+        command = [str(self._binaries / "postgres"), "-D", "data", "-p", str(self.port)]
+        command += [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._user,
+            )
+        # QUIT is PostgreSQL's immediate shutdown, which takes its child processes along.
+        self._guard = Guard(self._process.pid, "QUIT")
+        began = time.monotonic()
+        ask = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ask).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() - began > START_TIMEOUT:
+                words = (self.folder / "log").read_text().splitlines()[-5:]
+                self._end(signal.SIGQUIT)
+                raise RuntimeError("PostgreSQL did not start: " + " / ".join(words))
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it in good order: open transactions are rolled back; no-op when it has ended."""
+        self._end(signal.SIGINT)
+
+    def kill_immediate(self) -> None:
+        """End it as a power cut would: no checkpoint, the next start recovers from the log."""
+        self._end(signal.SIGQUIT)
+
+    def remove(self) -> None:
+        """End it and delete its data."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def create_database(self, name: str, owner: str = SUPERUSER) -> str:
+        """Create an empty database; returns its SQLAlchemy URL."""
+        self.execute(f'CREATE DATABASE "{name}" OWNER "{owner}"')
+        return self.url(name, owner)
+
+    def url(self, database: str, user: str = SUPERUSER) -> str:
+        """The SQLAlchemy URL of a database for a role."""
+        return f"postgresql+asyncpg://{user}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, sql: str, database: str = "postgres") -> str:
+        """Run SQL as the superuser; returns psql's unaligned output."""
+        where = ["-h", "127.0.0.1", "-p", str(self.port), "-U", SUPERUSER, "-d", database]
+        return self._run("psql", *where, "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            [self._binaries / program, *arguments],
+            cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, **self._user,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} failed: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None or self._guard is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._guard.dismiss()
+        self._process = self._guard = None

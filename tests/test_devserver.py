@@ -1,0 +1,213 @@
+"""The embedded server: found where it is, built once, back after a kill, gone with its parent."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from cli.process import OUTPUT_LOST
+from cli.temporal_cli import CLI_MODULE, CLI_VERSION, CliMissing, find_cli
+from devserver import DevServer, DevServerFailed
+
+ROOT = Path(__file__).parent.parent
+
+# Stands in for Go: "builds" the CLI slowly enough that a second process must wait, and counts.
+FAKE_GO = """#!/bin/sh
+echo "$*" >> "$BUILDS"
+/bin/sleep 0.5
+printf '#!/bin/sh\\n' > "$GOBIN/temporal"
+/bin/chmod +x "$GOBIN/temporal"
+"""
+BROKEN_GO = """#!/bin/sh
+echo "go: downloading" >&2
+echo "go: no space left on device" >&2
+exit 1
+"""
+CLIENT = """
+import asyncio, sys
+from temporalio.client import Client
+from cli.process import leave
+
+async def main():
+    client = await Client.connect(sys.argv[1])
+    print((await client.count_workflows()).count)
+
+asyncio.run(main())
+leave(int(sys.argv[2]))
+"""
+
+
+def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with nothing on PATH, an empty cache and no network."""
+    monkeypatch.delenv("TEMPORAL_CLI_PATH", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("BUILDS", str(tmp_path / "builds"))
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # The discard port: refused at once.
+    return tmp_path
+
+
+def print_cli() -> subprocess.CompletedProcess[str]:
+    """``devserver.py --print-cli`` in a process of its own, with the environment of this one."""
+    command = [sys.executable, str(ROOT / "devserver.py"), "--print-cli"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+
+
+def test_the_cli_is_taken_from_the_setting_then_path_then_cache_and_only_then_built(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a machine that has it everywhere
+    program(bare / "bin/go", FAKE_GO)
+    cached = program(bare / f"cache/surehand/temporal-{CLI_VERSION}")
+    on_path = program(bare / "bin/temporal")
+    named = program(bare / "elsewhere/my-temporal")
+    monkeypatch.setenv("TEMPORAL_CLI_PATH", str(named))
+
+    # Then each place counts only when those before it are empty
+    assert find_cli() == named
+    monkeypatch.delenv("TEMPORAL_CLI_PATH")
+    assert find_cli() == on_path
+    on_path.unlink()
+    assert find_cli() == cached
+    assert not (bare / "builds").exists()
+    cached.unlink()
+    assert find_cli() == cached
+    assert (bare / "builds").read_text().splitlines() == [f"install {CLI_MODULE}"]
+
+
+def test_a_named_cli_that_is_not_there_is_an_error_and_nothing_else_is_tried(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(bare / "bin/temporal")
+    monkeypatch.setenv("TEMPORAL_CLI_PATH", str(bare / "typo"))
+    with pytest.raises(CliMissing, match=r"TEMPORAL_CLI_PATH=.*typo is not a program"):
+        find_cli()
+
+
+def test_two_processes_build_the_cli_once(bare: Path) -> None:
+    program(bare / "bin/go", FAKE_GO)
+    with ThreadPoolExecutor() as pool:
+        both = list(pool.map(lambda _: print_cli(), range(2)))
+    expected = f"{bare}/cache/surehand/temporal-{CLI_VERSION}\n"
+    assert [(done.returncode, done.stdout) for done in both] == [(0, expected)] * 2
+    assert len((bare / "builds").read_text().splitlines()) == 1
+    # And nothing half-built is left beside it
+    assert not list((bare / "cache/surehand").glob("incoming-*"))
+
+
+def test_without_any_cli_one_line_says_what_is_missing_and_what_to_do(bare: Path) -> None:
+    done = print_cli()
+    assert done.returncode == 1
+    assert done.stdout == ""
+    progress, last = done.stderr.splitlines()
+    assert progress.startswith("No Temporal CLI on this machine")
+    assert last.startswith("The Temporal CLI is missing") and "TEMPORAL_CLI_PATH" in last
+
+
+def test_a_failed_build_names_its_reason_and_leaves_the_cache_empty(bare: Path) -> None:
+    program(bare / "bin/go", BROKEN_GO)
+    done = print_cli()
+    assert done.returncode == 1
+    assert "(go: no space left on device)" in done.stderr.splitlines()[-1]
+    assert [path.suffix for path in (bare / "cache/surehand").iterdir()] == [".lock"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    server = DevServer.start(db_file=tmp_path_factory.mktemp("server") / "temporal.db")
+    yield server
+    server.stop()
+
+
+def test_leave_gives_the_right_exit_code_50_times_out_of_50(server: DevServer) -> None:
+    def code_of(wanted: int) -> tuple[int, str]:
+        command = [sys.executable, "-c", CLIENT, server.address, str(wanted)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout
+
+    wanted = [0, 3] * 25
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        assert list(pool.map(code_of, wanted)) == [(code, "0\n") for code in wanted]
+
+
+def test_leave_reports_output_that_was_lost_but_not_a_reader_that_had_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    command = [sys.executable, "-c", "from cli.process import leave; print('x'); leave(0)"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed_pipe:
+        assert subprocess.run(command, cwd=ROOT, stdout=closed_pipe).returncode == 0
+    if Path("/dev/full").exists():
+        with open("/dev/full", "wb") as full_disk:
+            assert subprocess.run(command, cwd=ROOT, stdout=full_disk).returncode == OUTPUT_LOST
+
+
+async def test_a_killed_server_goes_on_with_its_runs_on_the_same_port(tmp_path: Path) -> None:
+    # Given a run that nobody works on yet
+    file = tmp_path / "temporal.db"
+    first = DevServer.start(db_file=file, ui_port=None)
+    try:
+        client = await Client.connect(first.address)
+        await client.start_workflow("Parked", id="parked", task_queue="nobody")
+    finally:
+        first.kill()
+
+    # When the server is killed and started again
+    second = DevServer.start(db_file=file, port=first.port, ui_port=None)
+    try:
+        # Then the client that was connected before finds the run
+        description = await client.get_workflow_handle("parked").describe()
+        assert description.workflow_type == "Parked"
+        assert second.address == first.address
+    finally:
+        second.stop()
+
+
+def test_a_taken_port_is_named_before_anything_starts(server: DevServer) -> None:
+    with pytest.raises(DevServerFailed, match=f"Port {server.port} on 127.0.0.1 is taken"):
+        DevServer.start(port=server.port)
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(DevServerFailed, match="unable to open database file"):
+        DevServer.start(db_file=Path("/proc/nowhere.db"), log_file=tmp_path / "log")
+
+
+def test_the_server_ends_when_its_parent_is_killed() -> None:
+    # Given a program that started a server
+    script = "import devserver; print(devserver.DevServer.start().port, flush=True); input()"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        port = int(one.stdout.readline())
+        # When it is killed
+        one.send_signal(signal.SIGKILL)
+    # Then the server goes too
+    deadline = time.monotonic() + 10
+    while answers(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
