@@ -7,30 +7,31 @@ form it has, it does not fail the call.
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from workflows.identity import UNSAFE_INTEGER
+from workflows.identity import UNSAFE_INTEGER, canonical_json
 
 #: Temporal fails an activity whose result is over 2 MiB, after its effect. Half of it leaves room
 #: for what travels beside the output.
 LARGEST: Final = 1024 * 1024  # bytes
+#: Characters that are kept of what is no JSON at all.
+LONGEST_TEXT: Final = 2000
 
 
 def to_json(output: Any) -> Any:
-    """Return a tool's output as JSON; too large ones by digest."""
-    if isinstance(output, BaseModel):
-        plain = output.model_dump(mode="json")
-    else:
-        plain = to_jsonable_python(output, fallback=repr, inf_nan_mode="strings")
-    clean = _clean(plain)
-    text = json.dumps(clean)
+    """Return a tool's output as JSON; too large ones by digest, impossible ones by their text."""
+    try:
+        clean = _clean(_plain(output))
+        text = canonical_json(clean)
+    except Exception:
+        # Whatever is wrong with it, the effect has happened.
+        return {"unserialisable": _text_of(output)}
     if len(text) > LARGEST:
-        sha256 = hashlib.sha256(text.encode()).hexdigest()
-        return {"too_large": {"bytes": len(text), "sha256": sha256}}
+        return {"too_large": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}}
     return clean
 
 
@@ -39,14 +40,32 @@ def clean_text(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
+def _plain(output: Any) -> Any:
+    if isinstance(output, BaseModel):
+        try:
+            return output.model_dump(mode="json")
+        except ValueError:
+            pass  # The general way below has a fallback for what the model cannot say.
+    return to_jsonable_python(output, fallback=_text_of)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return clean_text(repr(value))[:LONGEST_TEXT]
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+
+
 def _clean(value: Any) -> Any:
-    """Replace what RFC 8785 or a database refuses: huge integers, lone surrogates, NUL."""
+    """Replace what RFC 8785 or a database refuses: huge integers, infinity, surrogates, NUL."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int) and abs(value) >= UNSAFE_INTEGER:
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
         return {clean_text(str(key)): _clean(item) for key, item in value.items()}
     if isinstance(value, list):

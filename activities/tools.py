@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, assert_never
+from datetime import timedelta
+from typing import Any, Final, assert_never
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -35,6 +36,9 @@ from workflows.contracts import (
 )
 from workflows.errors import ErrorType
 from workflows.plan import REFERENCE, Step
+
+#: How often a step looks whether the question it has joined is settled: a human takes minutes.
+JOINED_PAUSE: Final = timedelta(seconds=5)
 
 
 class ToolActivities:
@@ -120,6 +124,9 @@ class ToolActivities:
                 )
             case ApprovalRefused(reason):
                 outcome = ApprovalNeeded(reason=reason, attempts=request.attempt)
+            case Asked(entry, intervention_id) if intervention_id == call.joined:
+                message = f"{prepared.tool.name}: run {entry.run_id} waits for a human"
+                raise again(ErrorType.LEASE_HELD, message, JOINED_PAUSE)
             case Asked(entry, intervention_id, question):
                 outcome = HumanNeeded(
                     intervention_id=intervention_id,

@@ -7,7 +7,8 @@ humans without holding a process, and unwinds what it has done when it cannot fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from temporalio import workflow
@@ -39,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.details import current_details
     from workflows.errors import ErrorType
     from workflows.identity import tenant_of_run
+    from workflows.payloads import Malformed, parse
     from workflows.plan import Goto, Step
     from workflows.saga import Saga
     from workflows.stepper import StepFailed, Stepper
@@ -271,16 +273,22 @@ class AgentRun:
         return verdicts[decision_id]
 
     @workflow.signal(name=names.CANCEL)
-    def cancel_signal(self, cancel: CancelRun) -> None:
+    def cancel_signal(self, cancel: Any) -> None:
         """Cancel the run."""
-        self._take_cancel(cancel)
+        self._by_signal(names.CANCEL, lambda: self._take_cancel(cancel))
 
     @workflow.update(name=names.CANCEL)
-    def cancel(self, cancel: CancelRun) -> Acknowledged:
-        """Cancel the run and say what it will do."""
-        return self._take_cancel(cancel)
+    def cancel(self, cancel: Any) -> Acknowledged:
+        """Cancel the run and say what it will do.
 
-    def _take_cancel(self, cancel: CancelRun) -> Acknowledged:
+        Raises:
+            ApplicationError: What was sent is no ``CancelRun``, and why.
+        """
+        with _refused_if_malformed():
+            return self._take_cancel(cancel)
+
+    def _take_cancel(self, payload: Any) -> Acknowledged:
+        cancel = parse(CancelRun, payload)
         if self._ending:
             return Acknowledged(message="the run is ending already; nothing changed")
         if self._cancel is not None:
@@ -289,23 +297,31 @@ class AgentRun:
         return Acknowledged(message=f"the run is being cancelled ({cancel.mode})")
 
     @workflow.signal(name=names.RESOLVE)
-    def resolve_signal(self, resolution: Resolution) -> None:
+    def resolve_signal(self, resolution: Any) -> None:
         """Settle an intervention."""
-        self._desk.resolve(resolution)
+        self._by_signal(names.RESOLVE, lambda: self._desk.resolve(parse(Resolution, resolution)))
 
     @workflow.update(name=names.RESOLVE)
-    async def resolve(self, resolution: Resolution) -> Acknowledged:
+    async def resolve(self, resolution: Any) -> Acknowledged:
         """Settle an intervention and say whether that counted.
 
         Raises:
             ApplicationError: It did not count, and why.
         """
-        resolution_id = self._desk.resolve(resolution)
+        with _refused_if_malformed():
+            resolution_id = self._desk.resolve(parse(Resolution, resolution))
         await workflow.wait_condition(lambda: self._desk.answer(resolution_id) is not None)
         accepted, message = self._desk.answer(resolution_id) or (False, "")
         if not accepted:
             raise ApplicationError(message, type="ResolutionRefused", non_retryable=True)
         return Acknowledged(message=message)
+
+    def _by_signal(self, name: str, take: Callable[[], object]) -> None:
+        # Nobody to tell, and an exception would end the run.
+        try:
+            take()
+        except Malformed as error:
+            self._book.say(workflow.now(), f"signal {name} ignored: {error}")
 
     @workflow.query(name=names.VIEW)
     def view(self) -> RunView:
@@ -316,6 +332,15 @@ class AgentRun:
     def checkpoint(self) -> Checkpoint:
         """Return the run's state as one document."""
         return self._book.checkpoint(workflow.now())
+
+
+@contextmanager
+def _refused_if_malformed() -> Iterator[None]:
+    """Tell the sender of an update what is wrong with its payload."""
+    try:
+        yield
+    except Malformed as error:
+        raise ApplicationError(str(error), type="Malformed", non_retryable=True) from error
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:

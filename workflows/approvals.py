@@ -11,8 +11,6 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
@@ -21,6 +19,7 @@ from workflows.contracts import (
     VerdictCode,
 )
 from workflows.identity import run_of_approval
+from workflows.payloads import Malformed, parse
 
 #: Early decisions that a run holds; more are refused as unknown.
 MOST_HELD: Final = 100
@@ -56,11 +55,9 @@ class Gate:
         self._deliveries += 1
         decision_id = f"{self.run_id}#{self._deliveries}"
         try:
-            delivery = Delivery(decision_id, Decision.model_validate(payload))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "decision"
-            delivery = Delivery(decision_id, None, f"{where}: {first['msg']}")
+            delivery = Delivery(decision_id, parse(Decision, payload))
+        except Malformed as error:
+            delivery = Delivery(decision_id, None, str(error))
         self.inbox.append(delivery)
         return decision_id
 

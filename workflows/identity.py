@@ -41,7 +41,7 @@ def canonical_json(value: Any) -> bytes:
     """
     try:
         return rfc8785.dumps(value)
-    except (rfc8785.CanonicalizationError, RecursionError) as error:
+    except (rfc8785.CanonicalizationError, RecursionError, UnicodeError) as error:
         raise NotCanonical(f"value has no canonical JSON form: {error}") from error
 
 
@@ -70,7 +70,7 @@ def identity_hash(tool: str, params: Mapping[str, Any]) -> str:
 
 
 def provider_key(tenant: str, tool: str, key: str, generation: int) -> str:
-    """Return the opaque key that the outside system gets to deduplicate on (71 characters)."""
+    """Return the opaque key that the outside system gets to deduplicate on (67 characters)."""
     material = {"tenant": tenant, "tool": tool, "key": key, "generation": generation}
     return "sh-" + hashlib.sha256(b"surehand/1\n" + canonical_json(material)).hexdigest()
 

@@ -29,6 +29,9 @@ _PATH: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
+#: Far beyond any approval's use, and well before dates and timers end.
+LONGEST_APPROVAL: Final = timedelta(days=3650)
+
 #: The name under which references reach the run's input.
 INPUT: Final = "input"
 
@@ -49,7 +52,10 @@ class ReferenceUnresolved(ValueError):
 def parse_duration(value: Any) -> Any:
     """Turn ``"90s"``, ``"15m"``, ``"24h"`` or ``"7d"`` into a timedelta; leave others alone."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return timedelta(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
+        try:
+            return timedelta(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
+        except OverflowError as error:
+            raise ValueError("is too long") from error
     return value
 
 
@@ -70,9 +76,9 @@ class ApprovalPolicy(_Written):
 
     @field_validator("expires_in")
     @classmethod
-    def _positive(cls, value: timedelta) -> timedelta:
-        if value <= timedelta(0):
-            raise ValueError("must be longer than nothing")
+    def _sensible(cls, value: timedelta) -> timedelta:
+        if not timedelta(0) < value <= LONGEST_APPROVAL:
+            raise ValueError(f"must be longer than nothing and at most {LONGEST_APPROVAL.days} d")
         return value
 
     def stricter(self, other: ApprovalPolicy | None) -> ApprovalPolicy:
@@ -161,7 +167,11 @@ class Plan(_Written):
         dependencies = self.dependencies
         _refuse_cycles(dependencies)
         for index, step in enumerate(self.steps):
-            for field, follows in (("on_no", step.on_no), ("on_failure", step.on_failure)):
+            # With what the step takes from the plan's defaults.
+            for field, follows in (
+                ("on_no", self.on_no(step)),
+                ("on_failure", self.on_failure(step)),
+            ):
                 if isinstance(follows, Goto):
                     where = f"steps.{index} ({step.id}).{field}.goto"
                     if follows.goto not in ids:
@@ -253,9 +263,10 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
         whole = REFERENCE.fullmatch(value)
         if whole:
             return _look_up(whole[1], facts)
-        kept = value.replace("$${", "\0")
-        text = REFERENCE.sub(lambda match: _as_text(_look_up(match[1], facts)), kept)
-        return text.replace("\0", "${")
+        parts = value.split("$${")
+        return "${".join(
+            REFERENCE.sub(lambda match: _as_text(_look_up(match[1], facts)), part) for part in parts
+        )
     if isinstance(value, dict):
         return {key: resolve(item, facts) for key, item in value.items()}
     if isinstance(value, list):
@@ -282,8 +293,8 @@ def _look_up(reference: str, facts: Mapping[str, Any]) -> Any:
 def _references(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield ``(path, reference)`` for each reference inside a JSON value."""
     if isinstance(value, str):
-        for match in REFERENCE.finditer(value.replace("$${", "")):
-            yield path, match[1]
+        for part in value.split("$${"):
+            yield from ((path, match[1]) for match in REFERENCE.finditer(part))
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _references(item, f"{path}.{key}")

@@ -109,7 +109,8 @@ class Stepper:
         while True:
             if policy is not None and call.approval_id is None:
                 call = await self._approved(step, call, policy)
-            self._set(step, StepState.RUNNING)
+            if call.joined is None:
+                self._set(step, StepState.RUNNING)
             outcome = await self._execute(step, call)
             attempts = outcome.attempts
             match outcome:
@@ -125,7 +126,12 @@ class Stepper:
                     # Refused right before the call (expired, used up): back to asking.
                     self._book.say(workflow.now(), f"asking again: {reason}", step.id)
                     policy = policy or ApprovalPolicy()
-                    again = {"approval_id": None, "params_hash": None, "gated": True}
+                    again = {
+                        "approval_id": None,
+                        "params_hash": None,
+                        "gated": True,
+                        "joined": None,
+                    }
                     call = call.model_copy(update={**again, "attempts_before": attempts})
                 case HumanNeeded(intervention_id=id_, question=text):
                     if outcome.effect is not None:
@@ -133,8 +139,12 @@ class Stepper:
                     self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
                     question = Question(id_, step.id, text)
                     self._desk.ask(question)
-                    await self._desk.settled(question)
-                    call = call.model_copy(update={"attempts_before": attempts})
+                    if outcome.effect is not None:
+                        await self._desk.settled(question)
+                    # The effect of another step, or of another run, is settled there: the next
+                    # attempts wait for that.
+                    joined = id_ if outcome.effect is None else None
+                    call = call.model_copy(update={"attempts_before": attempts, "joined": joined})
                 case _:
                     assert_never(outcome)
 
@@ -144,7 +154,11 @@ class Stepper:
         if call.tool.effect is Effect.WRITE:
             self._book.saga.register(step.id)
         options = tool_call(call.tool.timeout, f"{step.id}: {call.tool.name}")
-        report = await call_port(ports.EXECUTE_TOOL, call, step.id, options=options)
+        try:
+            report = await call_port(ports.EXECUTE_TOOL, call, step.id, options=options)
+        finally:
+            if call.joined is not None:
+                self._book.questions.pop(call.joined, None)
         self._book.saw(report.head)
         return report.outcome
 

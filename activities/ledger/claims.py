@@ -99,7 +99,7 @@ async def _look(tx: Transaction, request: ClaimRequest, entry: Entry | None) -> 
 
 async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
     if entry.holder == request.holder:
-        return Claimed(entry)
+        return await _found_itself(tx, request, entry)
     left = (entry.lease_until_ms or 0) - tx.now_ms
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
@@ -109,6 +109,22 @@ async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry)
     if _dedupes(tx, request, entry):
         return await take(tx, request, entry, rule="dedupes")
     return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))
+
+
+async def _found_itself(tx: Transaction, request: ClaimRequest, entry: Entry) -> Claimed:
+    """Return the claim whose answer was lost, its lease and deadline counted from now.
+
+    The call starts only now: what others hold against it must not have run out before.
+    """
+    fresh = _lease(tx, request)
+    row = await tx.one(
+        update(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
+        .values({name: fresh[name] for name in ("lease_until_ms", "deadline_ms")})
+        .returning(effects)
+    )
+    assert row is not None, "the entry's row is locked by this transaction"
+    return Claimed(Entry.from_row(row))
 
 
 async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
@@ -212,7 +228,9 @@ async def after_not_found(
     if left > 0:
         return Held(timedelta(milliseconds=left))
     if forward:
-        return await take(tx, request, entry, rule="lookup_not_found")
+        result = await take(tx, request, entry, rule="lookup_not_found")
+        await _note(tx, request, result)
+        return result
     await settle_not_applied(tx, entry)
     return Barred("it did not happen, and this step is being undone")
 

@@ -7,8 +7,11 @@ from sqlalchemy import func, insert, select, update
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions
+from activities.outputs import clean_text
 from workflows.contracts import Resolution, ResolutionOutcome
 
+#: Characters of an answer's texts that are kept.
+_LONGEST = {"intervention_id": 80, "actor": 200, "evidence": 10_000}
 #: What each answer makes of the entry, by what the entry is in.
 _SETTLES = {
     ("in_doubt", ResolutionOutcome.HAPPENED): "committed",
@@ -70,6 +73,10 @@ async def settle(
     tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
 ) -> tuple[bool, str]:
     """Apply a human's answer, once. Returns whether it counted, and a sentence that says why."""
+    kept = {
+        name: clean_text(getattr(resolution, name))[:longest] for name, longest in _LONGEST.items()
+    }
+    resolution = resolution.model_copy(update=kept)
     accepted, message = await _settle(tx, run_id, resolution_id, resolution)
     if not accepted:
         tx.event(
@@ -107,9 +114,15 @@ async def _settle(
     )
     assert entry_row is not None
     entry = Entry.from_row(entry_row)
-    state = _SETTLES.get((entry.state, resolution.outcome))
+    answers = {
+        outcome: state
+        for (before, outcome), state in _SETTLES.items()
+        # An undo is not undone: that it happened is what settles its original.
+        if before == entry.state and not (entry.undoes and state == "compensated")
+    }
+    state = answers.get(resolution.outcome)
     if state is None:
-        allowed = sorted(o.value for s, o in _SETTLES if s == entry.state)
+        allowed = sorted(outcome.value for outcome in answers)
         return False, f"an entry that is {entry.state} can be settled as: {', '.join(allowed)}"
     if resolution.outcome is ResolutionOutcome.HAPPENED and not resolution.evidence:
         return False, "say what proves that it happened (evidence)"
@@ -153,7 +166,8 @@ async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resoluti
     if state in ("committed", "compensated") and entry.commit_seq is None:
         values["commit_seq"] = await tx.reserve_seq(entry.run_id)
     if state == "committed" and entry.receipt is None:
-        values["receipt"] = {"settled_by": resolution.actor, "evidence": resolution.evidence}
+        by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
+        values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt
     await tx.execute(
         update(effects)
         .where(
@@ -162,4 +176,28 @@ async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resoluti
             effects.c.fencing_token == entry.fencing_token,
         )
         .values(**values)
+    )
+    if state == "committed":
+        await mark_compensated(tx, entry)
+
+
+async def mark_compensated(tx: Transaction, undo: Entry) -> None:
+    """Mark the original of an undo that is committed; for any other effect nothing is to do."""
+    if undo.undoes is None:
+        return
+    await tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == undo.undoes,
+            effects.c.state == "compensating",
+        )
+        .values(state="compensated", settled_ms=tx.now_ms)
+    )
+    tx.event(
+        undo.run_id,
+        "effect.compensated",
+        step_id=undo.step_id,
+        entry_id=undo.undoes,
+        by=undo.entry_id,
     )

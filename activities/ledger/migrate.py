@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from alembic import command
@@ -22,7 +23,7 @@ from activities.settings import SettingsError, load_settings
 
 
 class DatabaseBehind(Exception):
-    """The database is not at the newest migration."""
+    """The database is not at the newest migration that this version knows."""
 
 
 def _config() -> Config:
@@ -67,6 +68,7 @@ async def require_head(engine: AsyncEngine) -> None:
         LedgerUnavailable: The database cannot be reached.
     """
     current, newest = await current_revision(engine), newest_revision()
+    _refuse_unknown(engine, current)
     if current != newest:
         where = engine.url.render_as_string(hide_password=True)
         raise DatabaseBehind(
@@ -75,15 +77,27 @@ async def require_head(engine: AsyncEngine) -> None:
         )
 
 
+def _refuse_unknown(engine: AsyncEngine, current: str | None) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if current is not None and current not in known:
+        where = engine.url.render_as_string(hide_password=True)
+        raise DatabaseBehind(
+            f"the ledger database {where} is at migration {current}, which this version"
+            f" ({newest_revision()}) does not know: use the newer version that has made it"
+        )
+
+
 async def migrate(database_url: str) -> tuple[str | None, str]:
     """Bring a database to the newest migration; returns where it was and where it is now.
 
     Raises:
+        DatabaseBehind: It is at a migration that only a newer version knows.
         LedgerUnavailable: The database cannot be reached.
     """
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # Opening the file says why it cannot be made.
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_async_engine(url, poolclass=NullPool)
 
     def upgrade(connection: Connection) -> None:
@@ -93,6 +107,7 @@ async def migrate(database_url: str) -> tuple[str | None, str]:
 
     try:
         before = await current_revision(engine)
+        _refuse_unknown(engine, before)
         async with engine.begin() as connection:
             await connection.run_sync(upgrade)
     finally:
@@ -113,7 +128,7 @@ def main() -> int:
     except SettingsError as error:
         print(f"surehand: {error}", file=sys.stderr)
         return 2
-    except LedgerUnavailable as error:
+    except (LedgerUnavailable, DatabaseBehind) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return 4
     moved = f"{before or 'empty'} -> {after}" if before != after else f"already at {after}"

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from activities.ledger import steps as step_rows
 from activities.ledger.claims import milliseconds
 from activities.ledger.entries import ClaimRequest, Entry
-from activities.ledger.interventions import open_intervention
+from activities.ledger.interventions import mark_compensated, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 from workflows.identity import digest
@@ -83,22 +83,7 @@ async def commit(
         rule=evidence["rule"] if evidence else None,
     )
     if entry.undoes:
-        await tx.execute(
-            update(effects)
-            .where(
-                effects.c.tenant_id == tx.tenant,
-                effects.c.entry_id == entry.undoes,
-                effects.c.state == "compensating",
-            )
-            .values(state="compensated", settled_ms=tx.now_ms)
-        )
-        tx.event(
-            entry.run_id,
-            "effect.compensated",
-            step_id=entry.step_id,
-            entry_id=entry.undoes,
-            by=entry.entry_id,
-        )
+        await mark_compensated(tx, entry)
     else:
         await step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt)
     return seq

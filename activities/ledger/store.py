@@ -145,7 +145,6 @@ class Transaction:
             seq, head = await self._chain(run_id)
             self.heads[run_id] = ChainHead(seq=seq, hash=head)
 
-
     def log_events(self) -> None:
         """Say in the log what has been committed, under the events' own names."""
         for run_id, waiting in self.pending.items():

@@ -164,14 +164,14 @@ effects = Table(
     ),
     # G1: one entry for each generation of a business key, whoever asks.
     UniqueConstraint("tenant_id", "tool", "key", "generation"),
-    # G4: an effect has one compensation.
+    # G4: an effect has one compensation; one that is proven not to have happened is none.
     Index(
         "uq_effects_undoes",
         "tenant_id",
         "undoes",
         unique=True,
-        sqlite_where=text("undoes IS NOT NULL"),
-        postgresql_where=text("undoes IS NOT NULL"),
+        sqlite_where=text("undoes IS NOT NULL AND state != 'failed'"),
+        postgresql_where=text("undoes IS NOT NULL AND state != 'failed'"),
     ),
     # G1: a generation is only followed by another once it is undone or proven not to have happened.
     Index(

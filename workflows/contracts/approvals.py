@@ -6,9 +6,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
-from workflows.contracts.base import ChainHead, Message
+from workflows.contracts.base import Actor, ChainHead, Message, Text
 from workflows.contracts.tools import ToolCall
 from workflows.plan import ApprovalPolicy
 
@@ -67,11 +67,11 @@ class DecisionOutcome(StrEnum):
 class Decision(Message):
     """An approver's answer to one approval request, bound to the exact params by their hash."""
 
-    approval_id: str
-    params_hash: str
+    approval_id: Text
+    params_hash: Text
     outcome: DecisionOutcome
-    approver: str = Field(min_length=1)
-    reason: str = ""
+    approver: Actor
+    reason: Text = ""
 
 
 class VerifyDecision(Message):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import JsonValue
 
-from workflows.contracts.base import ChainHead, Message
+from workflows.contracts.base import Actor, ChainHead, Message, Text
 
 
 class ResolutionOutcome(StrEnum):
@@ -21,10 +21,12 @@ class ResolutionOutcome(StrEnum):
 class Resolution(Message):
     """Settles an intervention."""
 
-    intervention_id: str
+    intervention_id: Text
     outcome: ResolutionOutcome
-    actor: str = Field(min_length=1)
-    evidence: str = ""
+    actor: Actor
+    evidence: Text = ""
+    receipt: JsonValue = None
+    """``happened``: what the call would have returned; later steps and the undo may need it."""
 
 
 class SettleIntervention(Message):

@@ -6,10 +6,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from workflows.contracts.approvals import ApprovalRequest, Verdict
-from workflows.contracts.base import ChainHead, Message
+from workflows.contracts.base import Actor, ChainHead, Message, Text
 from workflows.contracts.effects import EffectView
 from workflows.contracts.tools import ToolSpec
 from workflows.plan import Plan
@@ -93,8 +93,8 @@ class CancelRun(Message):
     """Ends a run before its plan does."""
 
     mode: CancelMode = CancelMode.COMPENSATE
-    actor: str = Field(min_length=1)
-    reason: str = ""
+    actor: Actor
+    reason: Text = ""
 
 
 class StepView(Message):

@@ -88,6 +88,8 @@ class ToolCall(Message):
     """The approved hash; must equal the hash of the validated params."""
     attempts_before: int = 0
     """Attempts of this step that earlier activities have used up."""
+    joined: str | None = None
+    """The open intervention of another step or run that this call waits for."""
 
 
 class Succeeded(Message):

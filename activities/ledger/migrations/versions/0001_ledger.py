@@ -251,8 +251,8 @@ def _tables() -> None:
         "effects",
         ["tenant_id", "undoes"],
         unique=True,
-        sqlite_where=sa.text("undoes IS NOT NULL"),
-        postgresql_where=sa.text("undoes IS NOT NULL"),
+        sqlite_where=sa.text("undoes IS NOT NULL AND state != 'failed'"),
+        postgresql_where=sa.text("undoes IS NOT NULL AND state != 'failed'"),
     )
     op.create_table(
         "events",

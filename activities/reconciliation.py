@@ -1,0 +1,145 @@
+"""The sweep: settles entries that nobody else is settling; it never calls a write forward (G2).
+
+A run settles its own entries. What is left over (a terminated run, a run that waits for something
+else, a worker that never came back) is found here: the outside system is asked, and what it cannot
+tell goes to a human.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Resources
+from activities.effects import Done, EffectCall
+from activities.ledger import overdue as overdue_rows
+from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
+from activities.ledger.interventions import open_intervention
+from activities.toolbox import Tool
+from workflows.identity import params_hash
+
+log = structlog.get_logger()
+
+#: An entry's own run comes first: its next attempt is due within seconds.
+QUIET: Final = timedelta(seconds=30)
+#: Entries of one tenant in one round; the next round takes the rest.
+BATCH: Final = 100
+
+
+@dataclass(frozen=True)
+class SweepCounts:
+    """What one round has done."""
+
+    looked_at: int = 0
+    committed: int = 0
+    not_applied: int = 0
+    asked: int = 0
+    waiting: int = 0
+    """Not settled yet: the outside system did not answer, or the settle time is not over."""
+
+    def plus(self, outcome: str) -> SweepCounts:
+        """Return the counts with one more of an outcome."""
+        changed = {"looked_at": self.looked_at + 1, outcome: getattr(self, outcome) + 1}
+        return SweepCounts(**{**self.__dict__, **changed})
+
+
+async def reconcile_once(
+    resources: Resources,
+    tenant: str,
+    alive: Callable[[str], Awaitable[bool]],
+    *,
+    quiet: timedelta = QUIET,
+    limit: int = BATCH,
+) -> SweepCounts:
+    """Settle a tenant's overdue entries, once round, and return what became of them.
+
+    Args:
+        resources: Ledger and tools.
+        tenant: Whose entries.
+        alive: Whether a run of that id is still open at the Temporal server.
+        quiet: How long an entry is left to its own run first.
+        limit: Most entries in one round.
+
+    Raises:
+        LedgerUnavailable: The database is away; what is settled stays settled.
+    """
+    counts = SweepCounts()
+    async with resources.ledger.transaction(tenant) as tx:
+        entries = await overdue_rows.overdue(tx, quiet, limit)
+    for seen in entries:
+        tool = resources.toolbox.get(seen.tool)
+        if tool is not None and tool.lookup is None and await alive(seen.run_id):
+            # Only calling again could settle it, and that is for its own run to do.
+            counts = counts.plus("waiting")
+            continue
+        async with resources.ledger.transaction(tenant) as tx:
+            entry = await overdue_rows.take_over(tx, seen)
+        if entry is None:
+            continue
+        outcome = await _settle(resources, entry)
+        log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
+        counts = counts.plus(outcome)
+    return counts
+
+
+async def _settle(resources: Resources, entry: Entry) -> str:
+    tool = resources.toolbox.get(entry.tool)
+    if tool is None:
+        return await _ask(resources, entry, f"tool {entry.tool!r} is not loaded any more")
+    try:
+        params = tool.validate(entry.params)
+    except ValidationError:
+        return await _ask(resources, entry, "its params do not fit the tool any more")
+    effect = EffectCall(resources, tool, params, _request(resources, entry, tool))
+    try:
+        result = await effect.reconcile(entry, forward=False)
+    except ApplicationError as error:
+        log.info("effect.not_settled_yet", entry_id=entry.entry_id, reason=error.message)
+        return "waiting"
+    match result:
+        case Done():
+            return "committed"
+        case Barred():
+            return "not_applied"
+        case Asked():
+            return "asked"
+        case _:
+            raise AssertionError(f"a reconciliation ended as {result!r}")
+
+
+async def _ask(resources: Resources, entry: Entry, why: str) -> str:
+    question = f"{entry.tool} ({entry.entry_id}): {why}. Did it happen?"
+    async with resources.ledger.transaction(entry.tenant) as tx:
+        await open_intervention(tx, entry, question, rule="unknown")
+    return "asked"
+
+
+def _request(resources: Resources, entry: Entry, tool: Tool) -> ClaimRequest:
+    sweep = f"sweep:{uuid.uuid4().hex}"
+    return ClaimRequest(
+        tenant=entry.tenant,
+        run_id=entry.run_id,
+        step_id=entry.step_id,
+        user="sweep",
+        tool=entry.tool,
+        tool_version=tool.version,
+        key=entry.key,
+        params=entry.params,
+        identity_hash=entry.identity_hash,
+        params_hash=params_hash(entry.tool, tool.version, entry.params),
+        holder=sweep,
+        activity_key=sweep,
+        # No attempt of the step: its rows tell of its own attempts only.
+        attempt=0,
+        timeout=tool.timeout,
+        lease=resources.lease,
+        recovery=tool.recovery,
+        undoes=entry.undoes,
+    )
