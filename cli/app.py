@@ -1,0 +1,123 @@
+"""The command line put together: verbs, their help, and one funnel for everything that goes wrong.
+
+Starting and steering runs needs ``workflows/`` and a Temporal server only; the verbs that read the
+ledger or the tools import ``activities/`` when they are called.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from cli import approvals, demo, doctor, interventions, operator, runs, start
+from cli.exits import ExitCode
+from cli.text import plain
+
+
+@dataclass
+class Flags:
+    """Global options, filled while the command line is parsed."""
+
+    debug: bool = False
+
+
+def _options(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
+    ] = False,
+) -> None:
+    """Start agent runs, approve their calls, and see what they did.
+
+    Exit codes: 0 done, 2 wrong use or invalid plan, 4 server or database not reachable,
+    10 a human is needed, 20 the run failed, 30 cancelled, 124 --timeout is over.
+    """
+    context.obj.debug = debug
+
+
+#: What Python makes of bytes on the command line that are not UTF-8.
+_LONE: Final = re.compile("[\\ud800-\\udfff]")
+
+#: Panels of the help, each with its verbs: name, function, and an example.
+_VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
+    "Runs": [
+        ("start", start.start, start.EXAMPLE),
+        ("list", runs.list_runs, runs.LIST_EXAMPLE),
+        ("show", runs.show, runs.SHOW_EXAMPLE),
+        ("checkpoint", runs.checkpoint, runs.CHECKPOINT_EXAMPLE),
+        ("cancel", runs.cancel, runs.CANCEL_EXAMPLE),
+    ],
+    "What needs a human": [
+        ("pending", approvals.pending, approvals.PENDING_EXAMPLE),
+        ("approve", approvals.approve, approvals.APPROVE_EXAMPLE),
+        ("reject", approvals.reject, approvals.REJECT_EXAMPLE),
+        ("resolve", interventions.resolve, interventions.EXAMPLE),
+    ],
+    "Operating (these read the ledger and the tools)": [
+        ("effects", operator.effects, operator.EFFECTS_EXAMPLE),
+        ("events", operator.events, operator.EVENTS_EXAMPLE),
+        ("interventions", operator.interventions, operator.INTERVENTIONS_EXAMPLE),
+        ("tools", operator.tools, operator.TOOLS_EXAMPLE),
+        ("doctor", doctor.doctor, doctor.EXAMPLE),
+        ("demo", demo.demo, demo.EXAMPLE),
+    ],
+}
+
+
+def build() -> typer.Typer:
+    """Return the application with all its verbs."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_options)
+    for panel, verbs in _VERBS.items():
+        for name, verb, example in verbs:
+            app.command(name, epilog=example, rich_help_panel=panel)(verb)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one verb and return its exit code; no error leaves as a traceback.
+
+    Args:
+        arguments: The command line without the program's name.
+    """
+    flags = Flags()
+    if any(_LONE.search(argument) for argument in arguments):
+        _complain("the command line is not UTF-8 text")
+        return ExitCode.WRONG_USE
+    # What tools and plans wrote must not fail to print because of the terminal's encoding.
+    for stream in (sys.stdout, sys.stderr):
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    try:
+        code = build()(
+            args=list(arguments) or ["--help"],
+            prog_name="starter.py",
+            standalone_mode=False,
+            obj=flags,
+        )
+        return int(code or 0) if arguments else ExitCode.WRONG_USE
+    except typer.TyperException as error:
+        text = error.format_message().replace("Value error, ", "")
+        _complain(f"{text} (`--help` shows how)")
+        return ExitCode.WRONG_USE
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        return ExitCode.DONE
+    except Exception as error:
+        if flags.debug:
+            traceback.print_exc()
+        _complain(
+            f"unexpected {type(error).__name__}: {error}; this is a mistake of ours: "
+            "run it again as `starter.py --debug ...` and report what that prints"
+        )
+        return ExitCode.UNEXPECTED
+
+
+def _complain(text: str) -> None:
+    print(f"surehand: {plain(text)}", file=sys.stderr)

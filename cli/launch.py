@@ -1,0 +1,143 @@
+"""Starts a run, and finds out whether its plan was taken up."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from cli.exits import PlanRefused, StarterError, WrongUse
+from cli.outcome import run_result
+from cli.tenant_client import TenantClient
+from workflows.contracts import RunState, StartRun
+from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
+from workflows.ports import DESCRIBE_TOOLS, OPEN_RUN
+
+#: A worker that polls takes a run up within milliseconds and has validated its plan within a
+#: second; after this long there is none, and the run waits for one.
+TAKEN_UP_WITHIN: Final = timedelta(seconds=10)
+
+#: Memo field that ``list`` shows; what a workflow is called in the Web UI cannot be listed.
+PLAN_MEMO: Final = "plan"
+
+_BEFORE_STEP_ONE: Final = frozenset({DESCRIBE_TOOLS.name, OPEN_RUN.name})
+_ENDS: Final = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
+    }
+)
+
+
+async def launch(server: TenantClient, request: StartRun) -> bool:
+    """Start a run; return ``False`` if the same run (id and plan) exists already.
+
+    Raises:
+        WrongUse: A run of this id exists with another plan.
+    """
+    if await _start(server, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
+        return True
+    # Seen from the server first: a workflow of that id may be no run of this tenant.
+    existing = await server.describe(request.run_id)
+    # A plan that was refused has left nothing under its id, so a corrected one may have it. Should
+    # another starter be quicker, the ledger still takes an id only once.
+    refused = existing.status is WorkflowExecutionStatus.FAILED and await _was_refused(
+        server, request.run_id
+    )
+    again = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    if refused and await _start(server, request, again):
+        return True
+    if (await _first_request(server, request.run_id)).plan != request.plan:
+        raise WrongUse(
+            f"run {request.run_id} exists already, with another plan or input; nothing was "
+            "started: choose another --run-id"
+        )
+    return False
+
+
+async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReusePolicy) -> bool:
+    summary = f"{request.plan.name}: {request.plan.goal}".rstrip(": ")
+    try:
+        with server.translated(request.run_id):
+            await server.client.start_workflow(
+                WORKFLOW,
+                request,
+                id=request.run_id,
+                task_queue=server.settings.task_queue,
+                id_reuse_policy=reuse,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={PLAN_MEMO: summary},
+                static_summary=summary,
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(RUN_STATE, RunState.RUNNING.value),
+                        SearchAttributePair(TENANT, request.tenant),
+                        SearchAttributePair(PENDING_APPROVALS, 0),
+                    ]
+                ),
+            )
+    except WorkflowAlreadyStartedError:
+        return False
+    return True
+
+
+async def _was_refused(server: TenantClient, run_id: str) -> bool:
+    """Say whether the existing run's plan was refused before anything was recorded."""
+    try:
+        await run_result(server, run_id)
+    except PlanRefused:
+        return True
+    except StarterError:
+        return False
+    return False
+
+
+async def taken_up(server: TenantClient, run_id: str) -> bool:
+    """Wait until the run's own validation has passed; ``False`` if no worker takes it up.
+
+    Read from the history, which needs no worker.
+
+    Raises:
+        PlanRefused: The plan does not fit the tools that the worker has loaded.
+        StarterError: The run ended before its first step for another reason.
+    """
+    handle = server.handle(run_id)
+    try:
+        async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
+            with server.translated(run_id):
+                async for event in handle.fetch_history_events(wait_new_event=True):
+                    if event.event_type in _ENDS:
+                        await run_result(server, run_id)
+                        return True
+                    scheduled = event.activity_task_scheduled_event_attributes
+                    name = scheduled.activity_type.name
+                    if name and name not in _BEFORE_STEP_ONE:
+                        return True
+    except TimeoutError:
+        pass
+    return False
+
+
+async def _first_request(server: TenantClient, run_id: str) -> StartRun:
+    """Return what a run was started with, from its first event."""
+    with server.translated(run_id):
+        async for event in server.handle(run_id).fetch_history_events(page_size=1):
+            started = event.workflow_execution_started_event_attributes
+            values = await server.client.data_converter.decode(started.input.payloads, [StartRun])
+            request: StartRun = values[0]
+            return request
+    raise WrongUse(f"run {run_id} has no history any more: choose another --run-id")

@@ -1,0 +1,76 @@
+"""The operator verbs' way to the ledger and the tools; imports ``activities/`` when it is opened.
+
+The other room's errors become exit codes here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from cli.exits import NotFound, NotReachable, WrongUse
+
+if TYPE_CHECKING:
+    from activities.ledger.store import Ledger
+    from activities.settings import Settings
+    from activities.toolbox import Toolbox
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what ``activities/`` raises into one line with the right exit code."""
+    from activities.ledger.migrate import DatabaseBehind
+    from activities.ledger.store import LedgerUnavailable, RunNotFound
+    from activities.settings import SettingsError
+    from activities.toolbox import ToolboxError
+
+    try:
+        yield
+    except RunNotFound as error:
+        raise NotFound(f"run not found: {error.run_id}") from error
+    except (LedgerUnavailable, DatabaseBehind) as error:
+        raise NotReachable(str(error)) from error
+    except (SettingsError, ToolboxError) as error:
+        raise WrongUse(str(error)) from error
+
+
+def read_settings() -> Settings:
+    """Return the worker's settings.
+
+    Raises:
+        WrongUse: One is unknown, missing or wrong.
+    """
+    from activities.settings import load_settings
+
+    with translated():
+        return load_settings()
+
+
+def read_toolbox(settings: Settings) -> Toolbox:
+    """Return the tools that a worker with these settings would load.
+
+    Raises:
+        WrongUse: A tool module cannot be used.
+    """
+    from activities.toolbox import load_toolbox
+
+    with translated():
+        return load_toolbox(settings.tool_modules)
+
+
+@asynccontextmanager
+async def ledger_of(settings: Settings) -> AsyncIterator[Ledger]:
+    """Open the ledger; its errors inside the block become the starter's.
+
+    Raises:
+        NotReachable: The database is away, or not migrated.
+        NotFound: There is no such run in this tenant.
+    """
+    from activities.ledger.migrate import require_head
+    from activities.ledger.store import open_ledger
+
+    with translated():
+        async with open_ledger(settings.database_url) as ledger:
+            await require_head(ledger.engine)
+            yield ledger

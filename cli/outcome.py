@@ -1,0 +1,88 @@
+"""How a run ended, whichever way the server tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from temporalio.client import (
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    TerminatedError,
+)
+
+from cli.exits import ExitCode, PlanRefused, StarterError
+from cli.tenant_client import TenantClient
+from workflows.contracts import PlanError, RunResult, RunState
+from workflows.errors import ErrorType
+from workflows.names import RUN_STATE
+
+#: Ends that a run has no say in: nothing was undone, and it cannot tell.
+CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
+
+#: A run that ended without its own last word: its search attribute tells an older story.
+_LAST_WORD_OF_SERVER: Final = {
+    WorkflowExecutionStatus.FAILED: RunState.FAILED.value,
+    WorkflowExecutionStatus.CANCELED: RunState.CANCELLED.value,
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
+}
+
+
+def state_of(run: WorkflowExecution) -> str:
+    """Return where a run stands, as the server knows it; needs no worker."""
+    if run.status in _LAST_WORD_OF_SERVER:
+        return _LAST_WORD_OF_SERVER[run.status]
+    return run.typed_search_attributes.get(RUN_STATE, RunState.RUNNING.value)
+
+
+def code_of(state: str) -> ExitCode:
+    """Return the exit code that tells how a run ended; ``DONE`` for one that goes on."""
+    if state == RunState.CANCELLED:
+        return ExitCode.CANCELLED
+    failed = state == RunState.FAILED or state in CUT_OFF_BY_SERVER
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+async def run_result(server: TenantClient, run_id: str) -> RunResult:
+    """Wait for the run's end and return its result, also when it failed or was cancelled.
+
+    Raises:
+        PlanRefused: The plan does not fit the tools; ``file`` is the run id.
+        StarterError: It ended without a result: terminated, or its id was used before.
+    """
+    try:
+        return await server.handle(run_id).result()
+    except WorkflowFailureError as error:
+        cause = error.cause
+        if isinstance(cause, CancelledError):
+            return (await server.view(run_id)).result
+        if isinstance(cause, ApplicationError):
+            return _failed(run_id, cause)
+        if isinstance(cause, TerminatedError):
+            why = f" ({cause.message})" if cause.message else ""
+            raise StarterError(
+                f"run {run_id} was terminated from outside{why}: nothing was undone; "
+                "`effects` lists what it did",
+                code=ExitCode.FAILED,
+            ) from error
+        raise StarterError(f"run {run_id} failed: {cause}", code=ExitCode.FAILED) from error
+
+
+def _failed(run_id: str, cause: ApplicationError) -> RunResult:
+    details: Any = cause.details[0] if cause.details else None
+    if cause.type == ErrorType.RUN_FAILED and isinstance(details, Mapping):
+        return RunResult.model_validate(details)
+    if cause.type == ErrorType.PLAN_INVALID and isinstance(details, list):
+        raise PlanRefused(run_id, [PlanError.model_validate(item) for item in details])
+    if cause.type == ErrorType.RUN_ID_TAKEN:
+        raise StarterError(
+            f"run id {run_id} was used before, and ids are never reused: choose another (--run-id)",
+            code=ExitCode.WRONG_USE,
+        )
+    raise StarterError(f"run {run_id} failed: {cause.message}", code=ExitCode.FAILED)

@@ -1,0 +1,77 @@
+"""What a run waits for a human for, with commands that can be pasted."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from cli.tenant_client import TenantClient
+from cli.text import command, shown_time
+from workflows.contracts import ApprovalRequest, Decision, DecisionOutcome, Waiting
+from workflows.identity import DEFAULT_TENANT
+from workflows.names import DECIDE
+
+OUTCOMES: Final = "OUTCOME is happened (with --receipt JSON), not-happened, compensated or give-up"
+
+
+def approve_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
+    """Return our own command that approves exactly these params."""
+    return command(
+        "approve", approval_id, "--params-hash", params_hash, *_tenant(server.settings.tenant)
+    )
+
+
+def signal_command(server: TenantClient, run_id: str, approval_id: str, params_hash: str) -> str:
+    """Return the plain Temporal CLI's command that approves exactly these params."""
+    decision = Decision(
+        approval_id=approval_id,
+        params_hash=params_hash,
+        outcome=DecisionOutcome.APPROVE,
+        approver=server.settings.user,
+    )
+    parts = ["temporal", "workflow", "signal", *server.temporal_options()]
+    parts += ["--workflow-id", run_id, "--name", DECIDE]
+    parts += ["--input", json.dumps(decision.model_dump(mode="json"))]
+    return shlex.join(parts)
+
+
+def resolve_command(tenant: str, run_id: str, intervention_id: str) -> str:
+    """Return our own command that settles an intervention; OUTCOME is to be filled in."""
+    return command("resolve", intervention_id, "OUTCOME", "--run", run_id, *_tenant(tenant))
+
+
+def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterator[str]:
+    """Yield what one thing is that a run waits for, and how to answer it."""
+    if waiting.kind == "approval":
+        yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
+        params_hash = waiting.params_hash or ""
+        yield f"  {approve_command(server, waiting.id, params_hash)}"
+        yield f"  {signal_command(server, run_id, waiting.id, params_hash)}"
+    else:
+        yield f"Step {waiting.step_id} needs a human: {waiting.question}"
+        yield f"  {resolve_command(server.settings.tenant, run_id, waiting.id)}"
+        yield f"  {OUTCOMES}"
+
+
+def request_details(request: ApprovalRequest) -> Iterator[str]:
+    """Yield everything an approver has to see."""
+    yield f"{request.approval_id}  {request.description}"
+    yield f"  tool       {request.tool} (version {request.version})"
+    yield f"  params     {json.dumps(request.params, ensure_ascii=False)}"
+    yield f"  hash       {request.params_hash}"
+    yield f"  undo       {request.undo}"
+    yield f"  asked by   {request.requested_by}"
+    yield f"  expires    {shown_time(request.expires_at)}"
+
+
+def request_lines(server: TenantClient, run_id: str, request: ApprovalRequest) -> Iterator[str]:
+    """Yield everything an approver has to see, then the commands that approve it."""
+    yield from request_details(request)
+    yield f"  {approve_command(server, request.approval_id, request.params_hash)}"
+    yield f"  {signal_command(server, run_id, request.approval_id, request.params_hash)}"
+
+
+def _tenant(tenant: str) -> list[str]:
+    return [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]

@@ -1,0 +1,105 @@
+"""Runs as people read them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cli.printer import Printer
+from cli.questions import request_lines, waiting_lines
+from cli.tenant_client import TenantClient
+from cli.text import compact, shown_time
+from workflows.contracts import EffectView, RunResult, RunView, StepView
+
+#: Characters of an output or error in a table; `show --json` has all of it.
+_SHORT: Final = 72
+
+STEP_COLUMNS: Final = ("step", "tool", "state", "attempts", "outcome")
+EFFECT_COLUMNS: Final = ("effect", "key", "state", "step")
+
+
+def step_rows(steps: list[StepView]) -> list[list[str]]:
+    """Return one row for each step."""
+    return [[s.id, s.tool, s.state, str(s.attempts or ""), _outcome(s)] for s in steps]
+
+
+def effect_rows(effects: list[EffectView]) -> list[list[str]]:
+    """Return one row for each ledger entry."""
+    return [[e.tool, _key(e), e.state, e.step_id] for e in effects]
+
+
+def print_result(printer: Printer, result: RunResult) -> None:
+    """Print how a run ended, or stands."""
+    print_steps(printer, result)
+    printer.say()
+    printer.say(_headline(result), "bold")
+
+
+def print_steps(printer: Printer, result: RunResult) -> None:
+    """Print the steps, the effects, and what is not undone."""
+    printer.table(STEP_COLUMNS, step_rows(result.steps))
+    if result.effects:
+        printer.say()
+        printer.table(EFFECT_COLUMNS, effect_rows(result.effects))
+    if result.uncompensated:
+        printer.say()
+        printer.say("Not undone:", "bold red")
+        for effect in result.uncompensated:
+            reason = f" ({effect.reason})" if effect.reason else ""
+            printer.say(f"  {effect.tool} {_key(effect)}: {effect.state}{reason}")
+
+
+def print_waiting(printer: Printer, server: TenantClient, result: RunResult) -> None:
+    """Print what a run waits for, with the commands that answer it."""
+    for waiting in result.waiting_for:
+        printer.say()
+        for line in waiting_lines(server, result.run_id, waiting):
+            printer.say(line)
+
+
+def print_view(printer: Printer, server: TenantClient, view: RunView) -> None:
+    """Print everything a run says about itself."""
+    printer.say(_headline(view.result), "bold")
+    printer.say(f"  plan     {view.plan.name}, version {view.plan_version}: {view.plan.goal}")
+    printer.say(f"  user     {view.user}, tenant {view.tenant}")
+    printer.say(f"  started  {shown_time(view.started_at)}")
+    printer.say(f"  web ui   {server.web_ui(view.result.run_id)}")
+    printer.say()
+    print_steps(printer, view.result)
+    asked = {request.approval_id for request in view.pending}
+    for request in view.pending:
+        printer.say()
+        for line in request_lines(server, view.result.run_id, request):
+            printer.say(line)
+    others = [item for item in view.result.waiting_for if item.id not in asked]
+    print_waiting(printer, server, view.result.model_copy(update={"waiting_for": others}))
+    if view.verdicts:
+        printer.say()
+        rows = [[v.approval_id, v.code, v.message] for v in view.verdicts]
+        printer.table(("decision on", "verdict", "because"), rows)
+    if view.timeline:
+        printer.say()
+        rows = [[shown_time(t.at), t.step_id or "", t.text] for t in view.timeline]
+        printer.table(("time", "step", "what happened"), rows)
+
+
+def _headline(result: RunResult) -> str:
+    error = f": {result.error}" if result.error else ""
+    return f"Run {result.run_id}: {result.state}{error}"
+
+
+def _outcome(step: StepView) -> str:
+    if step.error:
+        return _short(step.error)
+    made_by = f"made by run {step.made_by}: " if step.made_by else ""
+    replayed = "recorded before: " if step.replayed and not made_by else ""
+    output = "" if step.output is None else compact(step.output)
+    return _short(f"{made_by or replayed}{output}")
+
+
+def _key(effect: EffectView) -> str:
+    generation = "" if effect.generation == 1 else f" (generation {effect.generation})"
+    return effect.key + generation
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"

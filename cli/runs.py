@@ -1,0 +1,176 @@
+"""``list``, ``show``, ``checkpoint`` and ``cancel``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from temporalio.client import WorkflowExecution
+
+from cli import options
+from cli.caller import Caller, perform
+from cli.exits import ExitCode
+from cli.follow import follow
+from cli.ids import find_run_id
+from cli.launch import PLAN_MEMO
+from cli.outcome import CUT_OFF_BY_SERVER, state_of
+from cli.render import print_view
+from cli.shapes import RunList, RunSummary, ShownRun, Steered
+from cli.text import compact, shown_time
+from workflows.contracts import Acknowledged, CancelMode, CancelRun
+from workflows.names import CANCEL, PENDING_APPROVALS, RUN_STATE
+
+LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
+SHOW_EXAMPLE = "Example: python starter.py show refund-1"
+CHECKPOINT_EXAMPLE = "Example: python starter.py checkpoint refund-1 --json"
+CANCEL_EXAMPLE = (
+    "Example: python starter.py cancel refund-1 --mode compensate --reason 'wrong order'"
+)
+
+
+class ListedState(StrEnum):
+    """What ``list --state`` takes: the states of a run, and what the server did to it."""
+
+    RUNNING = "running"
+    WAITING_APPROVAL = "waiting_approval"
+    NEEDS_INTERVENTION = "needs_intervention"
+    COMPENSATING = "compensating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+
+
+def list_runs(
+    state: Annotated[ListedState | None, typer.Option("--state", help="Only these.")] = None,
+    limit: options.Limit = 50,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
+) -> int:
+    """List runs, newest first."""
+
+    async def verb(caller: Caller) -> int:
+        server = await caller.server()
+        newest: dict[str, RunSummary] = {}
+        async for found in server.listed(_condition(state), limit):
+            # An id whose earlier plan was refused is there twice.
+            newest.setdefault(found.id, await _summary(found))
+        runs = list(newest.values())
+        if json_output:
+            caller.printer.document(RunList(runs=runs))
+        elif not runs:
+            caller.printer.say("No runs")
+        else:
+            rows = [
+                [r.run_id, r.state, str(r.pending_approvals), shown_time(r.started_at), r.plan]
+                for r in runs
+            ]
+            caller.printer.table(("run", "state", "pending", "started", "plan"), rows)
+        return ExitCode.DONE
+
+    return perform(verb, json_output=json_output, tenant=tenant)
+
+
+def _condition(state: ListedState | None) -> str:
+    match state:
+        case None:
+            return ""
+        case ListedState.TERMINATED:
+            return "ExecutionStatus = 'Terminated'"
+        case ListedState.FAILED | ListedState.CANCELLED:
+            status = "Failed" if state is ListedState.FAILED else "Canceled"
+            return f"({RUN_STATE.name} = '{state}' OR ExecutionStatus = '{status}')"
+        case ListedState.COMPLETED:
+            return f"{RUN_STATE.name} = '{state}'"
+        case _:
+            return f"{RUN_STATE.name} = '{state}' AND ExecutionStatus = 'Running'"
+
+
+async def _summary(run: WorkflowExecution) -> RunSummary:
+    return RunSummary(
+        run_id=run.id,
+        state=state_of(run),
+        pending_approvals=run.typed_search_attributes.get(PENDING_APPROVALS, 0),
+        started_at=run.start_time,
+        plan=await run.memo_value(PLAN_MEMO, "", type_hint=str),
+    )
+
+
+def show(
+    run: options.Run,
+    tenant: options.Tenant = None,
+    ui_url: options.Ui = None,
+    json_output: options.Json = False,
+) -> int:
+    """Show a run: steps, effects, decisions, timeline, and what it waits for."""
+
+    async def verb(caller: Caller) -> int:
+        run_id = find_run_id(caller.settings.tenant, run)
+        server = await caller.server()
+        state = state_of(await server.describe(run_id))
+        view = await server.view(run_id)
+        if json_output:
+            caller.printer.document(
+                ShownRun(**view.model_dump(), state=state, web_ui=server.web_ui(run_id))
+            )
+        else:
+            if state in CUT_OFF_BY_SERVER:
+                caller.printer.say(f"The server has ended this run ({state}); it stood at:", "red")
+            print_view(caller.printer, server, view)
+        return ExitCode.DONE
+
+    return perform(verb, json_output=json_output, tenant=tenant, ui_url=ui_url)
+
+
+def checkpoint(
+    run: options.Run, tenant: options.Tenant = None, json_output: options.Json = False
+) -> int:
+    """Show a run's state as one document."""
+
+    async def verb(caller: Caller) -> int:
+        run_id = find_run_id(caller.settings.tenant, run)
+        server = await caller.server()
+        await server.describe(run_id)
+        await server.view(run_id)
+        document = await server.checkpoint(run_id)
+        if json_output:
+            caller.printer.document(document)
+        else:
+            rows = [[name, compact(value)] for name, value in document.items()]
+            caller.printer.table(("field", "value"), rows)
+        return ExitCode.DONE
+
+    return perform(verb, json_output=json_output, tenant=tenant)
+
+
+def cancel(
+    run: options.Run,
+    mode: Annotated[
+        CancelMode,
+        typer.Option("--mode", help="What happens to effects: undo all, keep, undo temporary."),
+    ] = CancelMode.COMPENSATE,
+    user: options.Actor = None,
+    reason: options.Reason = "",
+    tenant: options.Tenant = None,
+    wait: options.Wait = False,
+    timeout: options.Timeout = None,
+    json_output: options.Json = False,
+) -> int:
+    """End a run before its plan does."""
+
+    async def verb(caller: Caller) -> int:
+        run_id = find_run_id(caller.settings.tenant, run)
+        server = await caller.server()
+        await server.describe(run_id)
+        message = CancelRun(mode=mode, actor=caller.settings.user, reason=reason)
+        answer = await server.update(run_id, CANCEL, message, Acknowledged)
+        if json_output and not wait:
+            caller.printer.document(Steered(run_id=run_id, message=answer.message))
+        else:
+            caller.printer.say(f"Run {run_id}: {answer.message}")
+        return (
+            await follow(caller.printer, server, run_id, limit=timeout) if wait else ExitCode.DONE
+        )
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user)

@@ -1,0 +1,85 @@
+"""What the starter has to know; it reads no more than that, so it needs no database and no tools.
+
+The environment wins over a ``.env`` file in the current directory. Temporal's own settings are
+read by :mod:`cli.connect`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict
+
+from cli.exits import WrongUse
+from workflows.identity import DEFAULT_TENANT
+
+ENV_FILE: Final = Path(".env")
+
+#: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
+_TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,39}")
+
+#: As long as the ledger's columns for people are.
+LONGEST_USER: Final = 200
+
+#: Where the development server shows its Web UI.
+DEFAULT_UI_URL: Final = "http://localhost:8233"
+
+
+class StarterSettings(BaseModel):
+    """Whom the starter acts for, and where runs are started."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tenant: str
+    user: str
+    task_queue: str
+    ui_url: str
+
+
+def read_environment(env_file: Path = ENV_FILE) -> dict[str, str]:
+    """Return the environment over the values of ``env_file``, which may be missing."""
+    from_file = {key: value or "" for key, value in dotenv_values(env_file).items()}
+    return {**from_file, **os.environ}
+
+
+def starter_settings(
+    environment: Mapping[str, str],
+    *,
+    tenant: str | None = None,
+    user: str | None = None,
+    ui_url: str | None = None,
+) -> StarterSettings:
+    """Return the settings; what the command line says wins.
+
+    Raises:
+        WrongUse: If the tenant cannot be part of a run id, or nobody is named.
+    """
+    chosen = environment.get("SUREHAND_TENANT") or DEFAULT_TENANT if tenant is None else tenant
+    if not _TENANT.fullmatch(chosen):
+        raise WrongUse(
+            f"tenant {chosen!r}: use 1 to 39 letters, digits, '_', '.' and '-' "
+            "(--tenant or SUREHAND_TENANT)"
+        )
+    # An empty --as is no wish to act as somebody else: it is a variable that was never set.
+    named = environment.get("SUREHAND_USER") or _login_name() if user is None else user
+    if not named.strip() or len(named) > LONGEST_USER:
+        raise WrongUse(f"--as {named[:20]!r}: name yourself in 1 to {LONGEST_USER} characters")
+    return StarterSettings(
+        tenant=chosen,
+        user=named,
+        task_queue=environment.get("SUREHAND_TASK_QUEUE") or "surehand",
+        ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or DEFAULT_UI_URL).rstrip("/"),
+    )
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:  # a container's user without a passwd entry
+        raise WrongUse("nobody is named: use --as NAME or set SUREHAND_USER") from error

@@ -1,0 +1,129 @@
+"""The shapes of every ``--json`` output. Add-only, like every message: scripts read them.
+
+What a run answers is printed as it is: ``RunResult`` (``--wait``), ``Verdict`` (``approve``,
+``reject``) and the checkpoint document of ``checkpoint``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from workflows.contracts import ApprovalRequest, PlanError, RunView, ToolSpec
+
+
+class Shape(BaseModel):
+    """Base of every document."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class ErrorReport(Shape):
+    """Any verb that could not do what was asked."""
+
+    error: str
+    exit_code: int
+    problems: list[PlanError] = []
+    """What is wrong with a plan, and where."""
+
+
+class Started(Shape):
+    """``start`` without ``--wait``."""
+
+    run_id: str
+    started: bool
+    """False: a run of this id and plan was there already, and nothing was started."""
+    taken_up: bool
+    """False: no worker has validated the plan yet."""
+    state: str
+    task_queue: str
+    web_ui: str
+
+
+class RunSummary(Shape):
+    """One run as the server lists it."""
+
+    run_id: str
+    state: str
+    pending_approvals: int
+    started_at: datetime
+    plan: str
+
+
+class RunList(Shape):
+    """``list``."""
+
+    runs: list[RunSummary]
+
+
+class ShownRun(RunView):
+    """``show``: the run's own view, and what the server adds."""
+
+    state: str
+    """As ``list`` has it: differs from the view's when the server ended the run."""
+    web_ui: str
+
+
+class PendingApproval(ApprovalRequest):
+    """An approval request with the commands that answer it."""
+
+    run_id: str
+    approve_command: str
+    temporal_command: str
+
+
+class PendingList(Shape):
+    """``pending``."""
+
+    approvals: list[PendingApproval]
+
+
+class Steered(Shape):
+    """``cancel`` and ``resolve``: the run has taken it."""
+
+    run_id: str
+    message: str
+
+
+class LedgerRows(Shape):
+    """``effects``, ``events`` and ``interventions``: rows of the ledger."""
+
+    run_id: str | None
+    rows: list[dict[str, Any]]
+
+
+class ToolList(Shape):
+    """``tools``."""
+
+    tools: list[ToolSpec]
+
+
+class Check(Shape):
+    """One thing that ``doctor`` looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    """What to do; empty when nothing is wrong."""
+
+
+class DoctorReport(Shape):
+    """``doctor``."""
+
+    ok: bool
+    checks: list[Check]
+
+
+class DemoReport(Shape):
+    """``demo``: what the shop itself counted."""
+
+    ok: bool
+    run_id: str
+    state: str
+    refunds: int
+    mails: int
+    worker_killed: bool
+    decided_by: str

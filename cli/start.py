@@ -1,0 +1,93 @@
+"""``start``: from a plan file to a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli import options
+from cli.caller import Caller, perform
+from cli.exits import PlanRefused
+from cli.follow import follow
+from cli.ids import find_run_id, new_run_name
+from cli.launch import launch, taken_up
+from cli.outcome import code_of, state_of
+from cli.planfile import load_plan
+from cli.shapes import Started
+from cli.tenant_client import TenantClient
+from cli.text import command
+from workflows.contracts import StartRun
+
+EXAMPLE = (
+    "Example: python starter.py start examples/refund.yaml --run-id refund-1 "
+    "--set input.order_id=order-1001 --wait"
+)
+
+
+def start(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")],
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Name of the run; default PLAN-NAME-RANDOM.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Change the plan, e.g. input.order_id=order-7."
+        ),
+    ] = None,
+    user: options.Actor = None,
+    tenant: options.Tenant = None,
+    wait: options.Wait = False,
+    timeout: options.Timeout = None,
+    ui_url: options.Ui = None,
+    json_output: options.Json = False,
+) -> int:
+    """Validate a plan and start a run of it."""
+
+    async def verb(caller: Caller) -> int:
+        parsed = load_plan(plan, changes or [])
+        chosen = find_run_id(caller.settings.tenant, run_id or new_run_name(parsed.name))
+        request = StartRun(
+            run_id=chosen, tenant=caller.settings.tenant, user=caller.settings.user, plan=parsed
+        )
+        server = await caller.server()
+        started = await launch(server, request)
+        if not started:
+            caller.printer.say(f"Run {chosen} exists already; nothing was started")
+        try:
+            if wait:
+                return await follow(caller.printer, server, chosen, limit=timeout)
+            return await _report(caller, server, chosen, started=started)
+        except PlanRefused as error:
+            # Found by the run itself, which does not know the file.
+            raise PlanRefused(plan, error.problems) from error
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, ui_url=ui_url)
+
+
+async def _report(caller: Caller, server: TenantClient, run_id: str, *, started: bool) -> int:
+    """Say where the run stands now; a run that was there already may have ended."""
+    taken = await taken_up(server, run_id)
+    state = state_of(await server.describe(run_id))
+    queue = caller.settings.task_queue
+    if caller.printer.json_output:
+        caller.printer.document(
+            Started(
+                run_id=run_id,
+                started=started,
+                taken_up=taken,
+                state=state,
+                task_queue=queue,
+                web_ui=server.web_ui(run_id),
+            )
+        )
+    elif not started:
+        caller.printer.say(f"It is {state}: {command('show', run_id)}")
+    else:
+        if not taken:
+            caller.printer.say(f"Started, but no worker has taken it up yet (task queue {queue})")
+        caller.printer.say(f"Run {run_id} started")
+        caller.printer.say(f"  look    {command('show', run_id)}")
+        caller.printer.say(f"  web ui  {server.web_ui(run_id)}")
+    return code_of(state)

@@ -1,0 +1,220 @@
+"""What the demo shows, step by step, and what the shop counts in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from cli.children import Child
+from cli.connect import connect, find_target
+from cli.exits import NoWorker, Refused, StarterError
+from cli.launch import launch
+from cli.planfile import load_plan
+from cli.printer import Printer
+from cli.questions import request_details
+from cli.render import EFFECT_COLUMNS, effect_rows, print_result
+from cli.settings import starter_settings
+from cli.shapes import DemoReport
+from cli.stage import ROOT, Stage
+from cli.tenant_client import TenantClient
+from workflows.contracts import (
+    ENDED,
+    ApprovalRequest,
+    Decision,
+    DecisionOutcome,
+    RunView,
+    StartRun,
+    Verdict,
+    VerdictCode,
+)
+from workflows.names import DECIDE
+
+RUN: Final = "refund-demo"
+APPROVER: Final = "demo-approver"
+#: The worst moment to die: the shop has paid, and nobody but the shop knows.
+CRASH_AT: Final = "payments.refund:after_call"
+
+#: Each part takes a few seconds, also on a slow machine; after this long something is broken.
+PART_LIMIT: Final = 90.0  # seconds
+_LOOK: Final = timedelta(seconds=2)
+_PAUSE: Final = 0.2  # seconds
+
+
+class Story:
+    """One showing of the demo."""
+
+    def __init__(self, printer: Printer, stage: Stage, *, approver: str | None) -> None:
+        """Prepare the showing.
+
+        Args:
+            printer: Where it is told.
+            stage: Where it happens.
+            approver: Who is asked at the terminal; ``None`` if nobody is there.
+        """
+        self._printer = printer
+        self._stage = stage
+        self._approver = approver
+        self._part = 0
+
+    async def tell(self) -> DemoReport:
+        """Show everything and return what the shop counted.
+
+        Raises:
+            StarterError: A part did not happen in time.
+        """
+        server = await self._server()
+        with self._stage.worker("worker-1", crash_at=CRASH_AT) as first:
+            self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")
+            self._say("It will kill itself with SIGKILL right after the shop has paid the refund,")
+            self._say("before it can write down that it has.")
+            request = await self._start(server, first)
+            decision = await self._decide(server, request)
+            killed = decision.outcome is DecisionOutcome.APPROVE
+            if killed:
+                await self._see_it_die(first)
+        with self._stage.worker("worker-2") as second:
+            self._headline(f"Worker 2 runs (process {second.pid}) and takes over")
+            if killed:
+                self._say("It does not pay again: it asks the shop what became of the first call.")
+            view = await self._until(second, server, lambda view: view.result.state in ENDED)
+            self._end(view)
+        counts = self._stage.shop_counts()
+        refunds, mails = counts.get("refunds", 0), counts.get("mails", 0)
+        expected = 1 if killed else 0
+        return DemoReport(
+            ok=refunds == mails == expected,
+            run_id=RUN,
+            state=view.result.state,
+            refunds=refunds,
+            mails=mails,
+            worker_killed=killed,
+            decided_by=decision.approver,
+        )
+
+    async def _server(self) -> TenantClient:
+        environment = self._stage.environment
+        target = find_target(environment)
+        settings = starter_settings(
+            environment, tenant="default", user="demo", ui_url=self._stage.web_ui
+        )
+        return TenantClient(await connect(target, quiet=True), target, settings)
+
+    async def _start(self, server: TenantClient, worker: Child) -> ApprovalRequest:
+        plan_file = ROOT / "examples" / "refund.yaml"
+        self._headline(f"Run {RUN} starts: examples/refund.yaml")
+        plan = load_plan(str(plan_file))
+        await launch(
+            server,
+            StartRun(run_id=RUN, tenant="default", user=server.settings.user, plan=plan),
+        )
+        self._say(f"Web UI: {server.web_ui(RUN)}")
+        view = await self._until(worker, server, lambda view: bool(view.pending))
+        self._headline("The run waits for an approval of exactly this call")
+        request = view.pending[0]
+        for line in request_details(request):
+            self._say(line)
+        return request
+
+    async def _decide(self, server: TenantClient, request: ApprovalRequest) -> Decision:
+        outcome = DecisionOutcome.APPROVE
+        if self._approver is None:
+            self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
+        elif not await self._asked():
+            outcome = DecisionOutcome.REJECT
+        decision = Decision(
+            approval_id=request.approval_id,
+            params_hash=request.params_hash,
+            outcome=outcome,
+            approver=self._approver or APPROVER,
+            reason="the demo's own approver" if self._approver is None else "",
+        )
+        # The worker may die of the approved call before it can answer; the decision counts then.
+        with contextlib.suppress(NoWorker):
+            verdict = await server.update(RUN, DECIDE, decision, Verdict)
+            if verdict.code is not VerdictCode.ACCEPTED:
+                raise Refused(verdict.message)
+        return decision
+
+    async def _asked(self) -> bool:
+        """Ask at the terminal; read so that Ctrl-C still ends the demo."""
+        print("   Approve this call with these params? [y/N] ", end="", flush=True)
+        loop = asyncio.get_running_loop()
+        typed = asyncio.Event()
+        loop.add_reader(sys.stdin.fileno(), typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    async def _see_it_die(self, worker: Child) -> None:
+        deadline = time.monotonic() + PART_LIMIT
+        while worker.returncode is None:
+            if time.monotonic() > deadline:
+                raise StarterError("worker 1 should have killed itself and did not")
+            await asyncio.sleep(_PAUSE)
+        if worker.returncode != -signal.SIGKILL:
+            raise StarterError(f"worker 1 ended with {worker.returncode}: {_last_line(worker)}")
+        self._headline("Worker 1 is dead: SIGKILL in the middle of the refund")
+        self._say(f"The shop has paid: {self._stage.shop_counts().get('refunds', 0)} refund.")
+        for entry in await self._ledger():
+            self._say(f"The ledger knows no more than: {entry}.")
+
+    async def _ledger(self) -> list[str]:
+        from activities.ledger.reads import effects_of
+        from activities.ledger.store import open_ledger
+
+        async with open_ledger(self._stage.database_url) as ledger:
+            rows = await effects_of(ledger, "default", RUN)
+        return [f"{row['tool']} {row['key']} is {row['state']}" for row in rows]
+
+    def _end(self, view: RunView) -> None:
+        self._headline("How it ended")
+        result = view.result
+        print_result(self._printer, result.model_copy(update={"effects": []}))
+        self._headline("The ledger: one entry for each effect, whoever asks again")
+        self._printer.table(EFFECT_COLUMNS, effect_rows(result.effects))
+        self._headline("The shop's own count of what it has done")
+        for kind, count in self._stage.shop_counts().items():
+            if count:
+                self._say(f"{kind}: {count}")
+
+    async def _until(
+        self, worker: Child, server: TenantClient, reached: Callable[[RunView], bool]
+    ) -> RunView:
+        """Look at the run until it is where the story needs it."""
+        deadline = time.monotonic() + PART_LIMIT
+        said = ""
+        while True:
+            with contextlib.suppress(NoWorker):
+                view = await server.view(RUN, _LOOK)
+                under_way = [s for s in view.result.steps if s.state not in ("pending", "skipped")]
+                if under_way and said != (now := f"{under_way[-1].id}: {under_way[-1].state}"):
+                    said = now
+                    self._say(said)
+                if reached(view):
+                    return view
+            if worker.returncode is not None:
+                raise StarterError(f"a worker ended by itself: {_last_line(worker)}")
+            if time.monotonic() > deadline:
+                raise StarterError(f"the demo is stuck at {said or 'the start of the run'}")
+            await asyncio.sleep(_PAUSE)
+
+    def _headline(self, text: str) -> None:
+        self._part += 1
+        self._printer.say()
+        self._printer.say(f"{self._part}. {text}", "bold")
+
+    def _say(self, text: str) -> None:
+        self._printer.say(f"   {text}")
+
+
+def _last_line(worker: Child) -> str:
+    lines = worker.output().strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

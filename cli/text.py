@@ -1,0 +1,50 @@
+"""Text for people: nothing that a tool, a model or a plan wrote can steer the terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import unicodedata
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+#: Unicode categories that change how text looks without being seen: control characters (escape
+#: sequences), format characters (right-to-left overrides, zero width), lone surrogates, and the
+#: separators that break a line.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def plain(value: object) -> str:
+    r"""Return ``value`` as one line of text with unseen characters written as ``\u001b``.
+
+    An approver must see what will run: params that came from a model or a customer could
+    otherwise move the cursor, hide a digit or reverse an account number on the screen.
+    """
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in _UNSEEN else char
+        for char in str(value)
+    )
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value as one line of text; a plain string as it is."""
+    if isinstance(value, str):
+        return plain(value)
+    return plain(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def shown_time(moment: datetime) -> str:
+    """Return a time as people read it, in their own time zone and with its offset."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+
+
+def program() -> str:
+    """Return how this program was called, for commands that can be pasted."""
+    return "surehand" if Path(sys.argv[0]).name == "surehand" else "python starter.py"
+
+
+def command(*parts: str) -> str:
+    """Return a command of ours, ready to paste."""
+    return f"{program()} {shlex.join(parts)}"

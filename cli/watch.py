@@ -1,0 +1,139 @@
+"""Progress while waiting: a live step table on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from cli.printer import Printer, rich_table
+from cli.questions import waiting_lines
+from cli.render import STEP_COLUMNS, step_rows
+from cli.tenant_client import TenantClient
+from cli.text import plain
+from workflows.contracts import RunView
+
+
+class Watch(Protocol):
+    """Shows a run while it goes on."""
+
+    def __enter__(self) -> Self:
+        """Start showing."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop showing."""
+
+    def show(self, view: RunView) -> None:
+        """Show where the run stands now."""
+
+    def note(self, text: str) -> None:
+        """Say why nothing moves."""
+
+
+def make_watch(printer: Printer, server: TenantClient) -> Watch:
+    """Return the watch that fits where the output goes."""
+    if printer.console.is_terminal:
+        return LiveWatch(printer, server)
+    return LineWatch(printer)
+
+
+class LineWatch:
+    """One line for each change."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._said: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def show(self, view: RunView) -> None:
+        """Print what has changed since the last time."""
+        self._said.pop("note", None)
+        for step in view.result.steps:
+            again = f", attempt {step.attempts}" if step.attempts > 1 else ""
+            if step.state != "pending":
+                self._once(f"step {step.id}", f"{step.state}{again}")
+        self._once("run", view.result.state)
+
+    def note(self, text: str) -> None:
+        """Print why nothing moves, once."""
+        if self._said.get("note") != text:
+            self._said["note"] = text
+            self._printer.say(text)
+
+    def _once(self, what: str, state: str) -> None:
+        if self._said.get(what) != state:
+            self._said[what] = state
+            self._printer.say(f"{what}: {state}")
+
+
+class LiveWatch:
+    """A table that is drawn anew in place; it is gone when the watch ends."""
+
+    def __init__(self, printer: Printer, server: TenantClient) -> None:
+        self._printer = printer
+        self._server = server
+        self._asked: set[str] = set()
+        self._view: RunView | None = None
+        self._note = ""
+        self._spinner = Spinner("dots", text="starting")
+        self._live = Live(self._spinner, console=printer.console, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, view: RunView) -> None:
+        """Draw the steps; what is waited for is printed above them, once."""
+        self._view = view
+        self._note = ""
+        self._ask(view)
+        self._draw()
+
+    def note(self, text: str) -> None:
+        """Draw why nothing moves."""
+        self._note = text
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._view is None:
+            self._spinner.update(text=Text(plain(self._note or "starting")))
+            return
+        result = self._view.result
+        self._spinner.update(text=Text(plain(self._note or f"{result.run_id}: {result.state}")))
+        table = rich_table(STEP_COLUMNS, step_rows(result.steps))
+        self._live.update(Group(table, self._spinner))
+
+    def _ask(self, view: RunView) -> None:
+        """Print each question above the table, unwrapped, so that its commands can be pasted."""
+        for waiting in view.result.waiting_for:
+            if waiting.id not in self._asked:
+                self._asked.add(waiting.id)
+                for line in waiting_lines(self._server, view.result.run_id, waiting):
+                    self._printer.say(line)

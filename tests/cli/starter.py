@@ -1,0 +1,121 @@
+"""Runs the starter's verbs: in a process of their own as people do, or quickly in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from cli import app
+
+ROOT: Final = Path(__file__).parent.parent.parent
+REFUND: Final = str(ROOT / "examples" / "refund.yaml")
+
+#: Seconds. No verb of the tests takes longer than 20, also on a loaded machine.
+LIMIT_S: Final = 90.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a verb ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def document(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.out)
+
+    def line(self) -> str:
+        """The one line on stderr."""
+        lines = self.err.strip().splitlines()
+        assert len(lines) == 1, self.err
+        return lines[0]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A refund of one order."""
+
+    name: str
+    order: str
+
+    @property
+    def start(self) -> list[str]:
+        """The command that starts it, or finds it again."""
+        change = f"input.order_id={self.order}"
+        return ["start", REFUND, "--run-id", self.name, "--set", change]
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with these settings instead of the user's own."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SUREHAND_", "TEMPORAL_", "SHOP_"))
+    }
+    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **environment}
+
+
+class Starter:
+    """``python starter.py`` in one environment, in a folder without a ``.env`` file."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self.environment = clean_environment(environment)
+        self.folder = folder
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(ROOT / "starter.py"), *arguments]
+
+    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments),
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str) -> Ended:
+        with self.popen(*arguments) as process:
+            try:
+                out, err = process.communicate(timeout=LIMIT_S)
+            finally:
+                process.kill()
+        assert "Traceback" not in err, err
+        return Ended(process.returncode, out, err)
+
+
+class Verbs:
+    """The same verbs in this process: a tenth of the time, and nothing learnt about its end."""
+
+    def __init__(
+        self, environment: Mapping[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.environment = clean_environment(environment)
+        self._folder = folder
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str, **settings: str) -> Ended:
+        out, err = io.StringIO(), io.StringIO()
+        with self._monkeypatch.context() as patch:
+            for name in os.environ.keys() - self.environment.keys():
+                patch.delenv(name)
+            for name, value in {**self.environment, **settings}.items():
+                patch.setenv(name, value)
+            patch.chdir(self._folder)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = app.run(arguments)
+        return Ended(code, out.getvalue(), err.getvalue())

@@ -1,0 +1,212 @@
+"""What the command line does without any server: bad input never ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cli import app, runs
+from cli.exits import ExitCode
+from tests.cli.starter import REFUND
+
+VERBS = [
+    "start",
+    "list",
+    "show",
+    "checkpoint",
+    "cancel",
+    "pending",
+    "approve",
+    "reject",
+    "resolve",
+    "effects",
+    "events",
+    "interventions",
+    "tools",
+    "doctor",
+    "demo",
+]
+
+#: Verbs that need a server, with valid arguments.
+REMOTE = [
+    ["start", REFUND],
+    ["list"],
+    ["show", "r"],
+    ["checkpoint", "r"],
+    ["cancel", "r"],
+    ["pending"],
+    ["approve", "r/s/1", "--params-hash", "sha256:0"],
+    ["reject", "r/s/1", "--params-hash", "sha256:0"],
+    ["resolve", "i", "happened"],
+]
+LOCAL = [["effects", "r"], ["events", "r"], ["interventions"], ["tools"]]
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings, no ``.env``, and an address where nobody listens."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DATABASE_URL", "TOOL_MODULES", "TENANT", "TASK_QUEUE"):
+        monkeypatch.delenv(f"SUREHAND_{name}", raising=False)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("SUREHAND_USER", "ana")
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr, after the program's name."""
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("surehand: ")
+    return lines[0].removeprefix("surehand: ")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example_and_json(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run([verb, "--help"]) == ExitCode.DONE
+
+    text = capsys.readouterr().out
+    assert f"Example: python starter.py {verb}" in text
+    assert "--json" in text
+
+
+def test_no_verb_is_missing_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["--help"]) == ExitCode.DONE
+
+    listed = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert listed == VERBS
+
+
+def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([]) == ExitCode.WRONG_USE
+    assert "Usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["strat"], "No such command 'strat'. Did you mean"),
+        (["show"], "Missing argument 'RUN'"),
+        (["show", "r", "--nope"], "No such option"),
+        (["start"], "Missing argument 'PLAN'"),
+        (["start", "none.yaml"], "none.yaml: file: No such file or directory"),
+        (["start", "."], ".: file: Is a directory"),
+        (["start", REFUND, "--set", "input.x=1"], "unknown path"),
+        (["start", REFUND, "--run-id", "a b"], "run id 'a b'"),
+        (["start", REFUND, "--run-id", "acme/x"], "run not found"),
+        (["start", REFUND, "--tenant", "a/b"], "tenant 'a/b'"),
+        (["start", REFUND, "--timeout", "soon"], "such as 90s, 10m or 2h"),
+        (["start", REFUND, "--timeout", "0s"], "such as 90s, 10m or 2h"),
+        (["start", REFUND, "--timeout", f"{'9' * 30}d"], "too long"),
+        (["start", REFUND, "--as", ""], "name yourself"),
+        (["start", REFUND, "--as", "x" * 201], "name yourself"),
+        (["start", REFUND, "--tenant", ""], "tenant ''"),
+        (["show", "r\udcff"], "not UTF-8"),
+        (["resolve", "i", "happened", "--receipt", "{"], "--receipt: line 1"),
+        (["approve", "r/s/1"], "Missing option '--params-hash'"),
+        (["approve", "r", "--params-hash", "x"], "RUN/STEP/NUMBER"),
+        (["cancel", "r", "--mode", "sideways"], "'compensate', 'keep', 'cleanup'"),
+        (["resolve", "i", "perhaps"], "'happened', 'not-happened', 'compensated', 'give-up'"),
+        (["list", "--state", "sleeping"], "'waiting_approval'"),
+        (["list", "--limit", "0"], "greater than or equal to 1"),
+        (["show", "acme/r"], "run not found: acme/r"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(arguments) == ExitCode.WRONG_USE
+    assert said in complaint(capsys)
+
+
+@pytest.mark.parametrize("arguments", REMOTE, ids=lambda a: a[0])
+def test_an_unreachable_server_is_one_line_with_its_address_and_code_4(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(arguments) == ExitCode.NOT_REACHABLE
+    assert "no Temporal server answers at 127.0.0.1:1 (TEMPORAL_ADDRESS)" in complaint(capsys)
+
+
+@pytest.mark.parametrize("arguments", REMOTE, ids=lambda a: a[0])
+def test_an_error_is_a_json_document_where_json_was_asked_for(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    app.run([*arguments, "--json"])
+
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 4
+
+
+def test_temporals_configuration_is_read_from_the_env_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TEMPORAL_ADDRESS")
+    (tmp_path / ".env").write_text("TEMPORAL_ADDRESS=127.0.0.1:2\n")
+
+    assert app.run(["list"]) == ExitCode.NOT_REACHABLE
+    assert "127.0.0.1:2" in complaint(capsys)
+
+
+def test_a_profile_that_does_not_exist_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TEMPORAL_PROFILE", "nope")
+
+    assert app.run(["list"]) == ExitCode.WRONG_USE
+    assert "Profile 'nope' not found" in complaint(capsys)
+
+
+@pytest.mark.parametrize("arguments", LOCAL, ids=lambda a: a[0])
+def test_a_missing_setting_is_named(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(arguments) == ExitCode.WRONG_USE
+    assert "SUREHAND_DATABASE_URL is missing" in complaint(capsys)
+
+
+@pytest.mark.parametrize("arguments", LOCAL[:3], ids=lambda a: a[0])
+def test_a_database_that_is_not_migrated_is_code_4(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path / 'empty.db'}")
+
+    assert app.run(arguments) == ExitCode.NOT_REACHABLE
+    assert "python -m activities.ledger.migrate" in complaint(capsys)
+
+
+def test_a_tool_module_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite+aiosqlite:///x.db")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "acme.none")
+
+    assert app.run(["tools"]) == ExitCode.WRONG_USE
+    assert "'acme.none'" in complaint(capsys)
+
+
+def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(runs, "_condition", broken)
+    monkeypatch.setattr("cli.caller.connect", lambda *_, **__: _nothing())
+
+    assert app.run(["list"]) == ExitCode.UNEXPECTED
+    assert "unexpected ZeroDivisionError: by zero" in complaint(capsys)
+
+    assert app.run(["--debug", "list"]) == ExitCode.UNEXPECTED
+    assert "Traceback" in capsys.readouterr().err
+
+
+async def _nothing() -> None:
+    pass

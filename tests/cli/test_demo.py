@@ -1,0 +1,103 @@
+"""The demo, without a terminal and with one."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.starter import Starter
+from tests.cli.terminal import LIMIT_S, Terminal
+
+
+@pytest.fixture
+def showing(temporal_cli: Path, tmp_path: Path) -> Starter:
+    """The starter with nothing but the Temporal CLI and a folder for temporary files."""
+    return Starter({"TEMPORAL_CLI_PATH": str(temporal_cli), "TMPDIR": str(tmp_path)}, tmp_path)
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What there is of demos in a folder: their own folders, and processes that run there."""
+    demos = [str(demo) for demo in folder.glob("surehand-demo-*")]
+    return demos + [command for _, command in running(f"{folder}/surehand-demo-")]
+
+
+def running(place: str) -> list[tuple[int, str]]:
+    """Processes that run in a place, or have it in their command."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_text().replace("\0", " ")
+            if place in command or str((process / "cwd").readlink()).startswith(place):
+                found.append((int(process.name), command))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not reached():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_without_a_terminal_a_named_approver_approves_and_one_refund_is_paid(
+    showing: Starter, tmp_path: Path
+) -> None:
+    ended = showing("demo", "--json")
+
+    assert ended.code == 0, ended
+    assert "There is no terminal to ask at: 'demo-approver' approves it." in ended.err
+    assert "Worker 1 is dead: SIGKILL in the middle of the refund" in ended.err
+    assert re.search(r"sha256:[0-9a-f]{64}", ended.err)
+    assert "refunds: 1" in ended.err
+    assert ended.err.splitlines()[-1].startswith("OK: ")
+    report = ended.document()
+    assert report["ok"] and report["worker_killed"]
+    assert (report["refunds"], report["mails"]) == (1, 1)
+    assert report["decided_by"] == "demo-approver"
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize(("answer", "code", "refunds"), [("y", 0, 1), ("n", 0, 0)])
+def test_at_a_terminal_it_asks_and_does_what_it_is_told(
+    showing: Starter, tmp_path: Path, answer: str, code: int, refunds: int
+) -> None:
+    terminal = Terminal(showing.command("demo"), showing.environment, tmp_path)
+    terminal.read_until("Approve this call with these params? [y/N]")
+    assert "payments.refund (version 1)" in terminal.text
+    assert '"amount": "120.00"' in terminal.text
+
+    terminal.type(f"{answer}\n")
+    terminal.read_until("Enter stops everything")
+    assert f"Refunds paid: {refunds}." in terminal.text
+    terminal.type("\n")
+
+    assert terminal.end() == code
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_however_it_is_ended_nothing_of_it_stays_running(
+    showing: Starter, tmp_path: Path, number: signal.Signals
+) -> None:
+    place = f"{tmp_path}/surehand-demo-"
+    with showing.popen("demo") as process:
+        until(
+            lambda: any("-m worker" in command for _, command in running(place)),
+            "the demo has started no worker",
+        )
+        assert len(running(place)) >= 3  # and server and shop
+
+        process.send_signal(number)
+        process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == (130 if number is not signal.SIGKILL else -signal.SIGKILL)
+    until(lambda: not running(place), "processes are left")
+    # Only SIGKILL leaves no time to tidy up.
+    assert bool(list(tmp_path.glob("surehand-demo-*"))) is (number is signal.SIGKILL)

@@ -1,0 +1,160 @@
+"""``start`` against a real server and a real worker, mostly in processes of its own."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.starter import Run, Starter, Verbs
+from tests.cli.terminal import Terminal
+from tests.shop_process import ShopProcess
+
+NewRun = Callable[..., Run]
+
+
+@pytest.fixture
+def run(shop: ShopProcess) -> Run:
+    """A refund that has not been started."""
+    return Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
+
+
+def test_a_run_that_waits_for_a_human_ends_the_wait_with_10_and_says_what_to_do(
+    starter: Starter, run: Run
+) -> None:
+    waiting = starter(*run.start, "--wait")
+
+    assert waiting.code == 10
+    assert f"python starter.py approve {run.name}/refund/1 --params-hash sha256:" in waiting.out
+    assert "temporal workflow signal" in waiting.out
+
+
+def test_wait_attaches_to_the_same_run_and_ends_with_its_result(
+    starter: Starter, verbs: Verbs, new_run: NewRun, shop: ShopProcess
+) -> None:
+    run = new_run()
+    [waiting] = verbs("show", run.name, "--json").document()["result"]["waiting_for"]
+    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
+
+    ended = starter(*run.start, "--wait", "--json")
+
+    assert ended.code == 0
+    document = ended.document()
+    assert (document["run_id"], document["state"]) == (run.name, "completed")
+    steps = ["order", "amount", "refund", "restock", "mail"]
+    assert [step["id"] for step in document["steps"]] == steps
+    for step in document["steps"]:
+        assert step["state"] == "succeeded"
+        assert {"tool", "output", "attempts", "replayed"} <= step.keys()
+    tools = ["payments.refund", "inventory.restock", "mail.send"]
+    assert [effect["tool"] for effect in document["effects"]] == tools
+    assert {"key", "state"} <= document["effects"][0].keys()
+    assert document["uncompensated"] == document["waiting_for"] == []
+    assert shop.counts(run.order)["refunds"] == 1
+
+
+def test_the_same_run_twice_starts_nothing_and_says_where_it_stands(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+
+    again = verbs(*run.start)
+
+    assert again.code == 0
+    assert f"Run {run.name} exists already; nothing was started" in again.out
+    assert "waiting_approval" in again.out
+
+
+def test_the_same_run_id_with_another_input_is_refused(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    other = verbs(*run.start, "--set", "input.order_id=order-1003")
+
+    assert other.code == 2
+    assert "exists already, with another plan or input" in other.line()
+
+
+@pytest.mark.parametrize("wait", [(), ("--wait",)])
+def test_a_plan_that_does_not_fit_the_tools_is_refused_with_file_and_path(
+    verbs: Verbs, run: Run, tmp_path: Path, wait: tuple[str, ...]
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("- {tool: no.tool}\n- {tool: orders.read, params: {order_id: 5}}\n")
+
+    refused = verbs("start", str(file), "--run-id", run.name, *wait)
+
+    assert refused.code == 2
+    unknown, wrong = refused.err.splitlines()
+    assert unknown.startswith(f"surehand: {file}: steps.0 (step1).tool: unknown tool 'no.tool'")
+    assert wrong.startswith(f"surehand: {file}: steps.1 (step2).params.order_id: ")
+
+
+def test_a_corrected_plan_may_have_the_run_id_of_the_refused_one(
+    verbs: Verbs, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("- {tool: orders.raed, params: {order_id: order-1001}}\n")
+    assert verbs("start", str(file), "--run-id", run.name).code == 2
+    file.write_text("- {tool: orders.read, params: {order_id: order-1001}}\n")
+
+    assert verbs("start", str(file), "--run-id", run.name, "--wait").code == 0
+
+    listed = verbs("list", "--json").document()["runs"]
+    assert [one["state"] for one in listed if one["run_id"] == run.name] == ["completed"]
+
+
+def test_a_time_out_leaves_the_run_alone(offline: Starter, run: Run) -> None:
+    ended = offline(*run.start, "--wait", "--timeout", "1s")
+
+    assert ended.code == 124
+    assert f"--timeout is over; run {run.name} goes on" in ended.err
+
+
+def test_ctrl_c_leaves_the_run_alone(offline: Starter, run: Run) -> None:
+    with offline.popen(*run.start, "--wait") as waiting:
+        assert waiting.stdout is not None
+        waiting.stdout.readline()  # says that no worker answers: from here on it waits
+
+        waiting.send_signal(signal.SIGINT)
+        _, err = waiting.communicate(timeout=20)
+
+    assert waiting.returncode == 130
+    assert err.splitlines() == [
+        f"surehand: run {run.name} goes on: look with `python starter.py show {run.name}`"
+    ]
+
+
+def test_at_a_terminal_the_wait_goes_on_until_the_run_has_ended(
+    starter: Starter, verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    terminal = Terminal(starter.command(*run.start, "--wait"), starter.environment, starter.folder)
+    terminal.read_until(f"--workflow-id {run.name} --name decide")
+    [waiting] = verbs("show", run.name, "--json").document()["result"]["waiting_for"]
+    line = f"approve {waiting['id']} --params-hash {waiting['params_hash']}\r\n"
+    assert line in terminal.text  # unwrapped: it can be pasted
+
+    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
+
+    terminal.read_until(f"Run {run.name}: completed")
+    assert terminal.end() == 0
+
+
+def test_the_signal_line_that_is_shown_approves(
+    verbs: Verbs, new_run: NewRun, temporal_cli: Path, shop: ShopProcess
+) -> None:
+    run = new_run()
+    approvals = verbs("pending", "--json").document()["approvals"]
+    [line] = [one["temporal_command"] for one in approvals if one["run_id"] == run.name]
+    program, *arguments = shlex.split(line)
+    assert program == "temporal"
+
+    subprocess.run([temporal_cli, *arguments], check=True, capture_output=True)
+
+    assert verbs(*run.start, "--wait").code == 0
+    assert shop.counts(run.order)["refunds"] == 1

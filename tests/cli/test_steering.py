@@ -1,0 +1,208 @@
+"""Approving, cancelling and looking, against a real server and a real worker."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cli import launch, shapes, tenant_client
+from cli.exits import ExitCode
+from devserver import DevServer
+from tests.cli.starter import Run, Verbs
+from workflows.contracts import Checkpoint, Verdict
+
+NewRun = Callable[..., Run]
+
+
+def asked(verbs: Verbs, run: Run) -> tuple[str, str, str]:
+    """What decides the run's request: its id and its hash."""
+    [request] = verbs("show", run.name, "--json").document()["pending"]
+    return request["approval_id"], "--params-hash", request["params_hash"]
+
+
+def test_every_reading_verb_prints_one_document_of_its_shape(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run().name
+
+    shapes.RunList.model_validate(verbs("list", "--json").document())
+    shown = shapes.ShownRun.model_validate(verbs("show", run, "--json").document())
+    Checkpoint.model_validate(verbs("checkpoint", run, "--json").document())
+    shapes.PendingList.model_validate(verbs("pending", "--json").document())
+    shapes.ToolList.model_validate(verbs("tools", "--json").document())
+    for verb in ("effects", "events", "interventions"):
+        shapes.LedgerRows.model_validate(verbs(verb, run, "--json").document())
+    assert shown.web_ui.endswith(f"/namespaces/default/workflows/{run}")
+
+
+def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+    decision = asked(verbs, run)
+
+    for text in (verbs("show", run.name).out, verbs("pending").out):
+        assert f"python starter.py approve {' '.join(decision)}" in text
+        assert '"amount": "120.00"' in text
+    verbs("approve", *decision, "--as", "bob")
+    assert verbs(*run.start, "--wait").code == 0
+
+    shown = verbs("show", run.name).out
+    assert "approved by bob" in shown
+    assert f"refund:{run.order}" in shown
+    assert "committed" in shown
+
+
+def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+    decision = asked(verbs, run)
+
+    refused = verbs("approve", decision[0], "--params-hash", "sha256:0")
+
+    assert refused.code == 2
+    assert "wrong_hash" in refused.line()
+    assert asked(verbs, run) == decision
+
+
+def test_a_refused_decision_is_a_verdict_with_json(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    refused = verbs("approve", f"{run.name}/refund/1", "--params-hash", "sha256:0", "--json")
+
+    assert refused.code == 2
+    assert Verdict.model_validate(refused.document()).code == "wrong_hash"
+
+
+def test_an_early_decision_is_held(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    held = verbs("approve", f"{run.name}/refund/2", "--params-hash", "sha256:0")
+
+    assert held.code == 0
+    assert "before its request" in held.out
+
+
+def test_a_rejected_run_is_code_20_and_takes_no_more_decisions(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    decision = asked(verbs, run)
+
+    verbs("reject", *decision, "--reason", "wrong order")
+
+    assert verbs(*run.start, "--wait").code == 20
+    late = verbs("approve", *decision)
+    assert late.code == 2
+    assert "has ended" in late.line()
+
+
+def test_a_cancelled_run_is_code_30(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    ended = verbs("cancel", run.name, "--reason", "not needed", "--wait", "--json")
+
+    assert ended.code == 30
+    assert ended.document()["state"] == "cancelled"
+    assert verbs("cancel", run.name).code == 2
+    assert verbs(*run.start).code == 30
+
+
+def test_a_run_that_the_server_ended_says_so(
+    verbs: Verbs, new_run: NewRun, temporal_cli: Path, temporal_server: DevServer
+) -> None:
+    run = new_run()
+    terminate = ["workflow", "terminate", "--workflow-id", run.name]
+    terminate += ["--address", temporal_server.address]
+    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+
+    waited = verbs(*run.start, "--wait")
+
+    assert waited.code == 20
+    assert "was terminated from outside" in waited.err
+    assert verbs(*run.start).code == 20
+    assert verbs("show", run.name, "--json").document()["state"] == "terminated"
+    listed = verbs("list", "--state", "terminated", "--json").document()["runs"]
+    assert run.name in [one["run_id"] for one in listed]
+
+
+def test_another_tenants_run_is_not_found_by_any_verb(verbs: Verbs, new_run: NewRun) -> None:
+    acme = ("--tenant", "acme")
+    run = new_run(*acme).name
+    [request] = verbs("show", run, "--json", *acme).document()["pending"]
+    decision = (request["approval_id"], "--params-hash", request["params_hash"])
+
+    for arguments in (
+        ["show", f"acme/{run}"],
+        ["show", run],
+        ["checkpoint", f"acme/{run}"],
+        ["cancel", f"acme/{run}"],
+        ["approve", *decision],
+        ["reject", *decision],
+        ["approve", *decision, "--tenant", "beta"],
+        ["effects", f"acme/{run}"],
+        ["effects", run],
+        ["events", run],
+        ["interventions", run],
+        ["resolve", "iv-1", "happened", "--run", f"acme/{run}"],
+    ):
+        ended = verbs(*arguments)
+        assert ended.code == 2, arguments
+        assert "not found" in ended.line()
+    assert run not in verbs("list").out
+    assert run not in verbs("pending").out
+    assert f"acme/{run}" in verbs("list", *acme).out
+    assert verbs("approve", *decision, *acme).code == 0
+
+
+def test_a_workflow_that_is_no_run_is_not_found(
+    verbs: Verbs, temporal_cli: Path, temporal_server: DevServer
+) -> None:
+    start = ["workflow", "start", "--workflow-id", "other", "--type", "Other"]
+    start += ["--task-queue", "other", "--address", temporal_server.address]
+    subprocess.run([temporal_cli, *start], check=True, capture_output=True)
+
+    assert verbs("show", "other").line() == "surehand: run not found: other"
+
+
+def test_without_a_worker_every_verb_that_needs_one_says_so(
+    lonely: Verbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=0.2))
+    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+    run = Run("alone", "order-1001")
+
+    started = lonely(*run.start)
+
+    assert started.code == ExitCode.DONE
+    assert "no worker has taken it up yet" in started.out
+    for arguments in (
+        ["show", run.name],
+        ["checkpoint", run.name],
+        ["cancel", run.name],
+        ["approve", f"{run.name}/refund/1", "--params-hash", "sha256:0"],
+    ):
+        ended = lonely(*arguments)
+        assert ended.code == ExitCode.NOT_REACHABLE
+        assert "no worker answers" in ended.line()
+
+
+def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs) -> None:
+    well = verbs("doctor", "--json")
+    ill = lonely("doctor", SUREHAND_DATABASE_URL="sqlite+aiosqlite:///empty.db")
+    nowhere = verbs("doctor", TEMPORAL_NAMESPACE="nowhere")
+
+    assert (well.code, ill.code, nowhere.code) == (0, 4, 4)
+    report = shapes.DoctorReport.model_validate(well.document())
+    assert {check.name for check in report.checks} >= {
+        "server",
+        "namespace",
+        "search attributes",
+        "worker",
+        "server clock",
+        "database",
+        "database clock",
+        "tools",
+    }
+    assert "python worker.py" in ill.out
+    assert "python -m activities.ledger.migrate" in ill.out
+    assert "namespace create --namespace nowhere" in nowhere.out
