@@ -1,0 +1,133 @@
+"""What the tests run against: real servers, one set for each process of pytest-xdist.
+
+A service that cannot be had skips the tests that need it, with the reason; where ``CI=true`` it
+fails them. No test passes when its server is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.ledger.store import Ledger, open_ledger
+from cli.temporal_cli import CliMissing, find_cli
+from devserver import DevServer
+from tests.ledger_databases import PostgresLedgers, migrate
+from tests.postgres_server import PostgresMissing, PostgresServer
+from tests.shop_process import ShopProcess
+
+
+def missing(what: str) -> NoReturn:
+    """Skip the test that needs a service; in CI, where every service has to be, fail it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} (and CI=true: every service has to be here)", pytrace=False)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def temporal_cli() -> Path:
+    try:
+        return find_cli(log=lambda _: None)
+    except CliMissing as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def temporal_server(
+    temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevServer]:
+    folder = tmp_path_factory.mktemp("temporal")
+    server = DevServer.start(
+        cli=temporal_cli,
+        db_file=folder / "temporal.db",
+        log_file=folder / "temporal.log",
+        ui_port=None,
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+async def client(temporal_server: DevServer) -> Client:
+    return await Client.connect(
+        temporal_server.address, data_converter=pydantic_data_converter, lazy=False
+    )
+
+
+@pytest.fixture(scope="session")
+def running_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopProcess]:
+    with ShopProcess(tmp_path_factory.mktemp("shop") / "shop.sqlite") as shop:
+        yield shop
+
+
+@pytest.fixture
+def shop(running_shop: ShopProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShopProcess]:
+    """The shop, well behaved; the tools of a worker in this process find it."""
+    monkeypatch.setenv("SHOP_URL", running_shop.url)
+    yield running_shop
+    running_shop.clear_faults()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    try:
+        server = PostgresServer.start()
+    except PostgresMissing as error:
+        missing(str(error))
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres_ledgers(postgres_server: PostgresServer) -> PostgresLedgers:
+    return PostgresLedgers(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy: migrating takes a second."""
+    file = tmp_path_factory.mktemp("ledger") / "template.db"
+    migrate(f"sqlite+aiosqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def database() -> str:
+    """``sqlite`` or ``postgresql``; tests of both take it from ``DATABASES``."""
+    return "sqlite"
+
+
+@pytest.fixture
+def ledger_url(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A fresh, migrated ledger, as the workers' role sees it."""
+    if database == "postgresql":
+        ledgers: PostgresLedgers = request.getfixturevalue("postgres_ledgers")
+        return ledgers.create()
+    file = tmp_path / "ledger.db"
+    shutil.copy(request.getfixturevalue("sqlite_template"), file)
+    return f"sqlite+aiosqlite:///{file}"
+
+
+@pytest.fixture
+async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
+    async with open_ledger(ledger_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def task_queue() -> str:
+    return f"queue-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def order_id(shop: ShopProcess) -> str:
+    """A paid order that no other test knows."""
+    return shop.new_order()

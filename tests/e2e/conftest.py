@@ -1,0 +1,24 @@
+"""The stage of each end-to-end test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from activities.ledger.store import Ledger
+from tests.e2e.stage import Stage
+from tests.shop_process import ShopProcess
+
+
+@pytest.fixture
+def stage(
+    client: Client,
+    shop: ShopProcess,
+    ledger: Ledger,
+    ledger_url: str,
+    task_queue: str,
+    tmp_path: Path,
+) -> Stage:
+    return Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)

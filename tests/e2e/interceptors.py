@@ -1,0 +1,58 @@
+"""Worker interceptors that stand between a run and its activities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from temporalio.client import Client, Interceptor
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+from temporalio.worker import Interceptor as WorkerInterceptor
+
+Execute = Callable[[ExecuteActivityInput], Awaitable[Any]]
+
+
+class Between(Interceptor, WorkerInterceptor):
+    """Hands each activity of a worker to :meth:`around`."""
+
+    def client(self, client: Client) -> Client:
+        """Return a client whose workers are intercepted."""
+        return Client(**{**client.config(), "interceptors": [self]})
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        around = self.around
+
+        class Handed(ActivityInboundInterceptor):
+            async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+                return await around(input, super().execute_activity)
+
+        return Handed(next)
+
+    async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
+        """Run one activity."""
+        return await execute(input)
+
+
+class Pause(Between):
+    """Holds the first call of one activity until it is told to go on."""
+
+    def __init__(self, activity: str) -> None:
+        self._activity = activity
+        self._reached = asyncio.Event()
+        self._go_on = asyncio.Event()
+
+    async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
+        if input.fn.__name__ == self._activity:
+            self._reached.set()
+            await self._go_on.wait()
+        return await execute(input)
+
+    async def reached(self) -> None:
+        """Wait until the activity has been called."""
+        async with asyncio.timeout(30):
+            await self._reached.wait()
+
+    def go_on(self) -> None:
+        """Let it run, and all later calls."""
+        self._go_on.set()

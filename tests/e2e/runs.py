@@ -1,0 +1,178 @@
+"""One run as the tests see it: through the client, as anybody outside sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from workflows.contracts import (
+    Acknowledged,
+    ApprovalRequest,
+    CancelRun,
+    Decision,
+    Resolution,
+    RunResult,
+    RunState,
+    RunView,
+    StepView,
+    Verdict,
+)
+from workflows.plan import Plan
+
+T = TypeVar("T")
+
+EXAMPLES: Final = Path(__file__).parent.parent.parent / "examples"
+
+#: Seconds that a run may take to get somewhere; a retry after a crash needs ten of them.
+PATIENCE_S: Final = 60.0
+_POLL_S: Final = 0.05
+#: A query waits for a worker; while none is there, it shall not use up the whole patience.
+_QUERY_TIMEOUT: Final = timedelta(seconds=3)
+
+
+def example_plan(name: str, **changed_input: Any) -> Plan:
+    """Return a plan of ``examples/`` with another input."""
+    plan = yaml.safe_load((EXAMPLES / name).read_text())
+    plan["input"].update(changed_input)
+    return Plan.model_validate(plan)
+
+
+async def until(
+    look: Callable[[], Awaitable[T]],
+    reached: Callable[[T], bool],
+    timeout_s: float = PATIENCE_S,
+) -> T:
+    """Look again and again until what is seen is as wanted."""
+    deadline = time.monotonic() + timeout_s
+    seen: object = None
+    while time.monotonic() < deadline:
+        try:
+            seen = found = await look()
+        except RPCError as error:
+            seen = error
+        else:
+            if reached(found):
+                return found
+        await asyncio.sleep(_POLL_S)
+    raise AssertionError(f"not reached within {timeout_s} s; last seen: {seen}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A started run."""
+
+    run_id: str
+    handle: WorkflowHandle[Any, Any]
+
+    async def view(self) -> RunView:
+        """Ask where the run stands."""
+        view: RunView = await self.handle.query(
+            "view", result_type=RunView, rpc_timeout=_QUERY_TIMEOUT
+        )
+        return view
+
+    async def until(
+        self, reached: Callable[[RunView], bool], timeout_s: float = PATIENCE_S
+    ) -> RunView:
+        """Wait until the view is as wanted; also while no worker is there to give it."""
+        return await until(self.view, reached, timeout_s)
+
+    async def in_state(self, state: RunState) -> RunView:
+        """Wait until the run is in a state."""
+        return await self.until(lambda view: view.result.state is state)
+
+    async def asks(self, step_id: str | None = None) -> ApprovalRequest:
+        """Wait until the run asks for an approval (of that step) and return the request."""
+
+        def asked(view: RunView) -> list[ApprovalRequest]:
+            return [one for one in view.pending if step_id in (None, one.step_id)]
+
+        return asked(await self.until(lambda view: bool(asked(view))))[0]
+
+    async def history_has(self, event: str, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until an event of that kind is in the history; needs no worker."""
+        kind = f"EVENT_TYPE_{event.upper()}"
+        async with asyncio.timeout(timeout_s):
+            async for one in self.handle.fetch_history_events(wait_new_event=True):
+                if EventType.Name(one.event_type) == kind:
+                    return
+        raise AssertionError(f"run {self.run_id} has ended without {event}")
+
+    async def send(self, decision: object) -> None:
+        """Send a decision as a signal."""
+        await self.handle.signal("decide", decision)
+
+    async def decide(self, decision: object) -> Verdict:
+        """Send a decision as an update and return what became of it."""
+        verdict: Verdict = await self.handle.execute_update("decide", decision, result_type=Verdict)
+        return verdict
+
+    async def approve(self) -> ApprovalRequest:
+        """Wait for the run's next approval request and approve it by signal."""
+        request = await self.asks()
+        await self.send(decision_on(request))
+        return request
+
+    async def cancel(self, **cancel: Any) -> str:
+        """Cancel the run by update and return what it answers."""
+        said: Acknowledged = await self.handle.execute_update(
+            "cancel", CancelRun(**{"actor": "oscar", **cancel}), result_type=Acknowledged
+        )
+        return said.message
+
+    async def resolve(self, **resolution: Any) -> str:
+        """Settle an intervention by update and return what the run answers."""
+        said: Acknowledged = await self.handle.execute_update(
+            "resolve",
+            Resolution(**{"actor": "oscar", **resolution}),
+            result_type=Acknowledged,
+        )
+        return said.message
+
+    async def result(self, timeout_s: float = PATIENCE_S) -> RunResult:
+        """Wait for the end and return it, failed runs included."""
+        try:
+            result = await asyncio.wait_for(self.handle.result(), timeout_s)
+        except WorkflowFailureError as error:
+            cause = error.cause
+            if not isinstance(cause, ApplicationError) or cause.type != "RunFailed":
+                raise
+            result = cause.details[0]
+        return RunResult.model_validate(result)
+
+
+def decision_on(request: ApprovalRequest, **changes: Any) -> Decision:
+    """Return a decision that approves a request, or says something else about it."""
+    decision = {
+        "approval_id": request.approval_id,
+        "params_hash": request.params_hash,
+        "outcome": "approve",
+        "approver": "ann",
+    }
+    return Decision.model_validate(decision | changes)
+
+
+def step(result: RunResult, step_id: str) -> StepView:
+    """Return one step of a run."""
+    return next(view for view in result.steps if view.id == step_id)
+
+
+def states(result: RunResult) -> dict[str, str]:
+    """Return the state of each step."""
+    return {view.id: view.state.value for view in result.steps}
+
+
+def timeline(view: RunView, step_id: str) -> str:
+    """Return what the run tells of one step."""
+    return "\n".join(line.text for line in view.timeline if line.step_id == step_id)

@@ -1,0 +1,123 @@
+"""What one end-to-end test works with: its ledger, its task queue, and the servers it shares."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from temporalio.client import Client
+
+from activities.attempt import Resources
+from activities.crashpoints import Crash
+from activities.ledger.reads import effects_of, events_of
+from activities.ledger.store import Ledger
+from activities.ledger.tables import approvals, decisions, interventions, steps
+from activities.settings import load_settings
+from activities.toolbox import load_toolbox
+from tests.e2e.runs import Run
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
+from worker import make_worker
+from workflows.contracts import RunResult, StartRun
+from workflows.identity import DEFAULT_TENANT, run_id_for
+from workflows.names import WORKFLOW
+from workflows.plan import Plan
+
+SHOP_TOOLS = "examples.shop.tools"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Starts workers and runs, and looks at the rows they leave."""
+
+    client: Client
+    shop: ShopProcess
+    ledger: Ledger
+    ledger_url: str
+    task_queue: str
+    folder: Path
+
+    def environment(self, **settings: str) -> dict[str, str]:
+        """Return a worker's environment; settings by their names without prefix."""
+        given = {
+            "database_url": self.ledger_url,
+            "tool_modules": SHOP_TOOLS,
+            "task_queue": self.task_queue,
+            "max_cached_workflows": "0",
+            **settings,
+        }
+        return {
+            "TEMPORAL_ADDRESS": self.client.service_client.config.target_host,
+            "SHOP_URL": self.shop.url,
+            **{f"SUREHAND_{name.upper()}": value for name, value in given.items()},
+        }
+
+    def worker(self, **settings: str) -> WorkerProcess:
+        """Start a worker as a process of its own."""
+        return WorkerProcess(self.environment(**settings), self.folder)
+
+    @asynccontextmanager
+    async def worker_here(
+        self, *, client: Client | None = None, **settings: str
+    ) -> AsyncIterator[None]:
+        """Work in this process, with this test's ledger; for tests that kill no worker."""
+        loaded = load_settings(self.environment(**settings), Path(os.devnull))
+        resources = Resources(
+            ledger=self.ledger,
+            toolbox=load_toolbox(loaded.tool_modules),
+            crash=Crash(),
+            lease=loaded.lease,
+            renew_every=loaded.lease_renewal,
+        )
+        async with make_worker(client or self.client, loaded, resources):
+            yield
+
+    async def start(
+        self, plan: Plan, *, name: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> Run:
+        """Start a run of a plan."""
+        run_id = run_id_for(tenant, name or f"run-{uuid.uuid4().hex[:12]}")
+        request = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=plan)
+        handle = await self.client.start_workflow(
+            WORKFLOW, request, id=run_id, task_queue=self.task_queue, result_type=RunResult
+        )
+        return Run(run_id, handle)
+
+    async def effects(self, run: Run) -> list[dict[str, Any]]:
+        """Return a run's ledger entries, in the order of their claims."""
+        return await effects_of(self.ledger, DEFAULT_TENANT, run.run_id)
+
+    async def effect_states(self, run: Run) -> dict[str, str]:
+        """Return the states of a run's ledger entries, by tool."""
+        return {row["tool"]: row["state"] for row in await self.effects(run)}
+
+    async def events(self, run: Run, *types: str) -> list[dict[str, Any]]:
+        """Return a run's events, or those of some types, oldest first."""
+        rows = await events_of(self.ledger, DEFAULT_TENANT, run.run_id)
+        return [row for row in rows if not types or row["type"] in types]
+
+    async def approval_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Return a run's approval requests."""
+        return await self._rows(approvals, run, approvals.c.requested_ms)
+
+    async def decision_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Return the decisions that a run was sent, in their order."""
+        return await self._rows(decisions, run, decisions.c.at_ms)
+
+    async def intervention_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Return a run's interventions, oldest first."""
+        return await self._rows(interventions, run, interventions.c.opened_ms)
+
+    async def step_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Return the attempts of a run's steps."""
+        return await self._rows(steps, run, steps.c.started_ms)
+
+    async def _rows(self, table: Any, run: Run, order: Any) -> list[dict[str, Any]]:
+        async with self.ledger.transaction(DEFAULT_TENANT) as tx:
+            return await tx.all(select(table).where(table.c.run_id == run.run_id).order_by(order))

@@ -1,0 +1,236 @@
+"""What a plan does with its tools' answers: "no" is a value, and what is ready runs in parallel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.e2e.runs import decision_on, example_plan, states, step
+from tests.e2e.stage import Stage
+from workflows.contracts import RunState
+from workflows.plan import Plan
+
+
+def plan_of(*steps: dict[str, Any], **rest: Any) -> Plan:
+    return Plan.model_validate({"steps": list(steps), **rest})
+
+
+def refund_step(order_id: str, **rest: Any) -> dict[str, Any]:
+    params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
+    return {"id": "refund", "tool": "payments.refund", "params": params, **rest}
+
+
+def mail_step(order_id: str, kind: str, **rest: Any) -> dict[str, Any]:
+    params = {
+        "order_id": order_id,
+        "kind": kind,
+        "to": "ada@example.com",
+        "subject": "Hello",
+        "body": "Hello",
+    }
+    return {"id": kind, "tool": "mail.send", "params": params, **rest}
+
+
+async def test_a_no_fails_the_run_by_default_and_is_not_retried(stage: Stage) -> None:
+    shipped = stage.shop.new_order(status="shipped")
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=shipped))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert states(result) == {
+        "order": "succeeded",
+        "amount": "failed",
+        "refund": "skipped",
+        "restock": "skipped",
+        "mail": "skipped",
+    }
+    amount = step(result, "amount")
+    assert amount.attempts == 1
+    assert amount.output == {
+        "no": {"reason": f"{shipped} is on its way to the customer", "code": "already_shipped"}
+    }
+    assert set(stage.shop.counts(shipped).values()) == {0}
+
+
+async def test_a_no_of_a_write_is_recorded_not_retried_and_leaves_nothing_to_undo(
+    stage: Stage, order_id: str
+) -> None:
+    before = stage.shop.requests("refunds")["received"]
+    async with stage.worker_here():
+        run = await stage.start(plan_of(mail_step(order_id, "hello"), refund_step("no-such-order")))
+        await run.approve()
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    assert {row["tool"]: row["state"] for row in await stage.effects(run)} == {
+        "mail.send": "committed",
+        "payments.refund": "failed",
+    }
+    assert [event["step_id"] for event in await stage.events(run, "effect.answered_no")] == [
+        "refund"
+    ]
+    # The mail cannot be taken back: it is listed, not forgotten.
+    assert [(view.tool, view.reason) for view in result.uncompensated] == [
+        ("mail.send", "irreversible")
+    ]
+
+
+async def test_a_no_may_be_gone_on_from_and_later_steps_see_it(stage: Stage, order_id: str) -> None:
+    note = mail_step(order_id, "note")
+    note["params"]["body"] = "It says: ${refund.no.code}"
+    async with stage.worker_here():
+        run = await stage.start(plan_of(refund_step("no-such-order", on_no="continue"), note))
+        await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert states(result) == {"refund": "succeeded", "note": "succeeded"}
+    [mail] = stage.shop.world(order_id)["mails"]
+    assert mail["body"] == "It says: order_not_found"
+
+
+async def test_a_no_may_lead_to_another_step_and_what_lies_between_is_skipped(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(
+            plan_of(
+                refund_step("no-such-order", on_no={"goto": "sorry"}),
+                mail_step(order_id, "refunded"),
+                mail_step(order_id, "sorry"),
+            )
+        )
+        await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert states(result) == {"refund": "succeeded", "refunded": "skipped", "sorry": "succeeded"}
+    assert [mail["kind"] for mail in stage.shop.world(order_id)["mails"]] == ["sorry"]
+
+
+async def test_a_failed_step_may_be_gone_on_from(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        close = {"tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
+        run = await stage.start(
+            plan_of(
+                mail_step(order_id, "hello"),
+                {"id": "close", **close, "on_failure": {"goto": "sorry"}},
+                mail_step(order_id, "closed"),
+                mail_step(order_id, "sorry"),
+            )
+        )
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert states(result)["close"] == "failed"
+    assert [mail["kind"] for mail in stage.shop.world(order_id)["mails"]] == ["hello", "sorry"]
+
+
+async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) -> None:
+    orders = [stage.shop.new_order() for _ in range(3)]
+    stage.shop.fault("mails", delay_before_s=2)
+    before = stage.shop.requests("mails")["received"]
+    async with stage.worker_here():
+        run = await stage.start(
+            plan_of(*(mail_step(one, f"mail{n}", after=[]) for n, one in enumerate(orders)))
+        )
+        await asyncio.to_thread(stage.shop.wait_requests, "mails", before + 3)
+        assert stage.shop.requests("mails")["in_flight"] == 3
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert [stage.shop.counts(one)["mails"] for one in orders] == [1, 1, 1]
+
+
+async def test_a_run_does_not_look_parked_while_another_step_is_running(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("mails", delay_before_s=2)
+    async with stage.worker_here():
+        run = await stage.start(
+            plan_of(refund_step(order_id), mail_step(order_id, "hello", after=[]))
+        )
+        await run.asks("refund")
+        assert (await run.view()).result.state is RunState.RUNNING
+        await run.in_state(RunState.WAITING_APPROVAL)
+        await run.approve()
+        assert (await run.result()).state is RunState.COMPLETED
+
+
+async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_step(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
+        hello = mail_step(order_id, "hello")
+        run = await stage.start(
+            plan_of(refund_step(order_id), {**hello, "after": []}, {**close, "after": ["hello"]})
+        )
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert states(result) == {"refund": "failed", "hello": "succeeded", "close": "failed"}
+    assert {row["state"] for row in await stage.approval_rows(run)} <= {"void"}
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_parallel_steps_are_undone_in_the_reverse_order_of_their_commits(
+    stage: Stage, order_id: str
+) -> None:
+    restock = {
+        "id": "restock",
+        "tool": "inventory.restock",
+        "params": {"order_id": order_id, "lines": [{"sku": "desk-lamp", "quantity": 1}]},
+        "after": [],
+    }
+    # Started together; the restock is committed when the refund has been waiting for its approval.
+    close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
+    async with stage.worker_here():
+        run = await stage.start(
+            plan_of(refund_step(order_id), restock, {**close, "after": ["refund", "restock"]})
+        )
+        await run.in_state(RunState.WAITING_APPROVAL)
+        await run.decide(decision_on(await run.asks()))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    undone = await stage.events(run, "effect.compensated")
+    assert [event["step_id"] for event in undone] == ["refund", "restock"]
+    assert result.uncompensated == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts"),
+    [
+        pytest.param({"fail": "before", "status": 503, "times": 1}, 2, id="unavailable"),
+        pytest.param({"retry_after": 1, "times": 1}, 2, id="rate limited"),
+        pytest.param({"fail": "drop_before", "times": 1}, 2, id="connection lost before"),
+        pytest.param({"fail": "drop_after", "times": 1}, 2, id="connection lost after"),
+        pytest.param({"fail": "after", "times": 1}, 2, id="failed after applying"),
+    ],
+)
+async def test_a_shop_that_fails_for_a_moment_is_asked_again_and_refunds_once(
+    stage: Stage, order_id: str, fault: dict[str, Any], attempts: int
+) -> None:
+    stage.shop.fault("refunds", **fault)
+    async with stage.worker_here():
+        run = await stage.start(plan_of(refund_step(order_id)))
+        await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert step(result, "refund").attempts >= attempts
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_refund_that_is_made_in_part_is_a_humans_business(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", half=True, times=1)
+    async with stage.worker_here():
+        run = await stage.start(plan_of(refund_step(order_id)))
+        await run.approve()
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        assert "in part" in question.question
+        assert (await stage.effect_states(run)) == {"payments.refund": "partial"}
+        await run.resolve(intervention_id=question.id, outcome="give_up")
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert [view.state for view in result.uncompensated] == ["partial"]
+    assert stage.shop.counts(order_id)["refunds"] == 1

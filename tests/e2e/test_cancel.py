@@ -1,0 +1,285 @@
+"""Guarantee G4, when people stop a run: what was done is undone, kept or listed, as they say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.exceptions import CancelledError
+
+from tests.e2e.interceptors import Pause
+from tests.e2e.runs import Run, example_plan, states
+from tests.e2e.stage import Stage
+from tests.ledger_databases import DATABASES
+from workflows.contracts import RunState, RunView
+
+MODES = ["compensate", "keep", "cleanup"]
+NEITHER = "tests.variants.refund_human"
+
+
+async def cancelled_by_temporal(run: Run) -> RunView:
+    """Wait until the run is closed as cancelled and return its last view."""
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(run.handle.result(), 60)
+    assert isinstance(failure.value.cause, CancelledError)
+    assert (await run.handle.describe()).status is WorkflowExecutionStatus.CANCELED
+    view = await run.view()
+    assert view.result.state is RunState.CANCELLED
+    return view
+
+
+async def cancel(run: Run, by: str) -> None:
+    if by == "update":
+        await run.cancel()
+    else:
+        await run.handle.cancel()
+        await run.history_has("workflow_execution_cancel_requested")
+
+
+async def refunded_and_restocking(stage: Stage, order_id: str) -> Run:
+    """Return a run whose refund is committed and whose restock is under way."""
+    stage.shop.fault("restocks", delay_after_s=2)
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    await run.approve()
+    await run.until(lambda view: states(view.result)["restock"] == "running")
+    await asyncio.to_thread(stage.shop.wait_effects, "restocks", stage.shop.counts()["restocks"])
+    return run
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_run_cancelled_while_it_waits_for_approval_calls_nothing(
+    stage: Stage, order_id: str, mode: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        assert mode in await run.cancel(mode=mode, reason="changed my mind")
+        result = await run.result()
+        view = await run.view()
+
+    assert result.state is RunState.CANCELLED
+    assert "cancelled by oscar" in (result.error or "")
+    assert "changed my mind" in (result.error or "")
+    assert set(stage.shop.counts(order_id).values()) == {0}
+    assert (result.effects, result.uncompensated, view.pending) == ([], [], [])
+    [approval] = await stage.approval_rows(run)
+    assert (approval["approval_id"], approval["state"]) == (request.approval_id, "void")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_cancel_compensate_undoes_what_was_done_last_first(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await refunded_and_restocking(stage, order_id)
+        await run.cancel(mode="compensate")
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    assert result.uncompensated == []
+    assert stage.shop.counts(order_id) == {
+        "refunds": 1,
+        "refund_cancellations": 1,
+        "restocks": 1,
+        "restock_undos": 1,
+        "mails": 0,
+        "ticket_closures": 0,
+    }
+    undone = await stage.events(run, "effect.compensated")
+    assert [event["step_id"] for event in undone] == ["restock", "refund"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("keep", "kept on cancel"), ("cleanup", "no cleanup")]
+)
+async def test_cancel_without_compensation_keeps_the_effects_and_lists_them(
+    stage: Stage, order_id: str, mode: str, reason: str
+) -> None:
+    async with stage.worker_here():
+        run = await refunded_and_restocking(stage, order_id)
+        await run.cancel(mode=mode)
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    listed = {view.tool: view.reason or "" for view in result.uncompensated}
+    assert listed.keys() == {"payments.refund", "inventory.restock"}
+    assert all(reason in why for why in listed.values())
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
+    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 0, 0)
+
+
+async def test_temporals_own_cancellation_compensates_and_closes_as_cancelled(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await refunded_and_restocking(stage, order_id)
+        await run.handle.cancel()
+        view = await cancelled_by_temporal(run)
+
+    assert view.result.uncompensated == []
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 1, 0)
+    assert [event["type"] for event in await stage.events(run)][-1] == "run.cancelled"
+
+
+async def test_temporals_own_cancellation_while_waiting_for_approval_calls_nothing(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        await run.handle.cancel()
+        await cancelled_by_temporal(run)
+    assert set(stage.shop.counts(order_id).values()) == {0}
+    assert [row["state"] for row in await stage.approval_rows(run)] == ["void"]
+
+
+@pytest.mark.parametrize("by", ["update", "temporal"])
+async def test_a_cancellation_that_comes_while_the_run_unwinds_does_not_stop_the_unwinding(
+    stage: Stage, order_id: str, by: str
+) -> None:
+    stage.shop.fault("restock_undos", delay_after_s=2)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        await run.in_state(RunState.COMPENSATING)
+        if by == "update":
+            assert "ending already" in await run.cancel(mode="keep")
+            view_result = await run.result()
+            assert view_result.state is RunState.FAILED
+        else:
+            await run.handle.cancel()
+            with pytest.raises(WorkflowFailureError):
+                await asyncio.wait_for(run.handle.result(), 60)
+
+    counts = stage.shop.counts(order_id)
+    assert (counts["restock_undos"], counts["refund_cancellations"]) == (1, 1)
+    assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
+
+
+async def test_a_cancellation_that_comes_while_an_undo_is_retried_does_not_stop_it(
+    stage: Stage, order_id: str
+) -> None:
+    # The undo fails at first, so that the cancellation meets it between two attempts.
+    stage.shop.fault("restock_undos", fail="before", status=503, times=1)
+    before = stage.shop.requests("restock_undos")["finished"]
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        await asyncio.to_thread(stage.shop.wait_finished, "restock_undos", before + 1)
+        await run.handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(run.handle.result(), 60)
+    counts = stage.shop.counts(order_id)
+    assert (counts["restock_undos"], counts["refund_cancellations"]) == (1, 1)
+    assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
+
+
+@pytest.mark.parametrize("by", ["update", "temporal"])
+async def test_a_run_cancelled_while_it_is_being_opened_calls_nothing(
+    stage: Stage, order_id: str, by: str
+) -> None:
+    opening = Pause("open_run")
+    async with stage.worker_here(client=opening.client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await opening.reached()
+        await cancel(run, by)
+        opening.go_on()
+        if by == "update":
+            assert (await run.result()).state is RunState.CANCELLED
+        else:
+            await cancelled_by_temporal(run)
+    assert {row["state"] for row in await stage.step_rows(run)} == {"skipped"}
+    assert await stage.approval_rows(run) == []
+
+
+@pytest.mark.parametrize("by", ["update", "temporal"])
+async def test_a_run_cancelled_while_its_request_is_written_does_not_wait_for_the_answer(
+    stage: Stage, order_id: str, by: str
+) -> None:
+    asking = Pause("request_approval")
+    async with stage.worker_here(client=asking.client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await asking.reached()
+        await cancel(run, by)
+        asking.go_on()
+        if by == "update":
+            assert (await run.result(timeout_s=30)).state is RunState.CANCELLED
+        else:
+            await cancelled_by_temporal(run)
+    assert set(stage.shop.counts(order_id).values()) == {0}
+    assert [row["state"] for row in await stage.approval_rows(run)] == ["void"]
+
+
+async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_calls_again(
+    stage: Stage, order_id: str
+) -> None:
+    # The call's answer is lost, and only a human can tell what became of it.
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+        await run.cancel(mode="compensate")
+        view = await run.until(lambda view: view.result.error is not None)
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        [refund] = stage.shop.world(order_id)["refunds"]
+        assert refund["cancellations"] == 0
+        await run.resolve(intervention_id=question.id, outcome="compensated")
+        result = await run.result()
+    assert result.state is RunState.CANCELLED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert result.uncompensated == []
+
+
+async def test_a_run_cancelled_while_its_call_is_lost_never_calls_again(
+    stage: Stage, order_id: str
+) -> None:
+    # Cancelled while the call is under way; then its answer is lost.
+    stage.shop.fault(
+        "refunds", ignore_keys=True, ignore_lookup=True, delay_before_s=2, fail="drop_before"
+    )
+    before = stage.shop.requests("refunds")["received"]
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
+        await run.cancel(mode="compensate")
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="not_happened")
+        result = await run.result()
+    assert result.state is RunState.CANCELLED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_what_is_no_cancellation_is_refused_with_the_reason_and_changes_nothing(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        for payload, why in (
+            ("now", "cancelrun"),
+            ({"actor": "oscar", "mode": "undo"}, "mode"),
+            ({"actor": ""}, "actor"),
+            ({}, "actor"),
+        ):
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await run.handle.execute_update("cancel", payload)
+            assert str(refused.value.cause).startswith(f"Malformed: {why}")
+            await run.handle.signal("cancel", payload)
+        await run.approve()
+        result = await run.result()
+        view = await run.view()
+    assert result.state is RunState.COMPLETED
+    assert sum("signal cancel ignored" in line.text for line in view.timeline) == 4

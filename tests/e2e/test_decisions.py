@@ -1,0 +1,284 @@
+"""Guarantee G3, at the gate: what a decision may do, and what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.runs import Run, decision_on, example_plan, states
+from tests.e2e.stage import Stage
+from tests.ledger_databases import DATABASES
+from workflows.contracts import ApprovalRequest, RunState, RunView, VerdictCode
+from workflows.identity import approval_id, params_hash
+from workflows.plan import Plan
+
+WRONG_HASH = "sha256:" + "0" * 64
+
+
+async def waiting_run(stage: Stage, order_id: str) -> tuple[Run, ApprovalRequest]:
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    return run, await run.asks()
+
+
+def verdict_codes(view: RunView) -> list[str]:
+    return [verdict.code.value for verdict in view.verdicts]
+
+
+async def refusals(stage: Stage, run: Run) -> list[str]:
+    return [event["body"]["reason"] for event in await stage.events(run, "decision.refused")]
+
+
+async def goes_on_after_the_right_decision(
+    stage: Stage, run: Run, request: ApprovalRequest, order_id: str
+) -> None:
+    """Nothing has changed: the run still waits, and the right decision is taken."""
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    assert (await run.view()).pending == [request]
+    assert (await run.decide(decision_on(request))).code is VerdictCode.ACCEPTED
+    assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_the_sender_of_a_decision_on_other_params_is_told_why_it_is_refused(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        verdict = await run.decide(decision_on(request, params_hash=WRONG_HASH))
+        assert verdict.code is VerdictCode.WRONG_HASH
+        assert WRONG_HASH in verdict.message and request.params_hash in verdict.message
+        assert await refusals(stage, run) == ["wrong_hash"]
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+async def test_a_signal_with_a_decision_on_other_params_is_recorded_and_changes_nothing(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        await run.send(decision_on(request, params_hash=WRONG_HASH))
+        view = await run.until(lambda view: bool(view.verdicts))
+        assert verdict_codes(view) == ["wrong_hash"]
+        assert await refusals(stage, run) == ["wrong_hash"]
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+@pytest.mark.parametrize("tenant", ["default", "acme"])
+async def test_an_approval_of_another_run_or_tenant_is_unknown_to_this_one(
+    stage: Stage, order_id: str, tenant: str
+) -> None:
+    async with stage.worker_here():
+        other = await stage.start(
+            example_plan("refund.yaml", order_id=stage.shop.new_order()), tenant=tenant
+        )
+        foreign = await other.asks()
+        run, request = await waiting_run(stage, order_id)
+        verdict = await run.decide(decision_on(foreign))
+        assert verdict.code is VerdictCode.UNKNOWN_APPROVAL
+        assert foreign.params_hash not in verdict.message
+        assert (await other.view()).pending == [foreign]
+        assert await refusals(stage, run) == ["unknown_approval"]
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+@pytest.mark.parametrize(
+    "wrong_id", ["nonsense", "", "{run}/no-such-step/1", "{run}/refund/2x", "{run}/order/1"]
+)
+async def test_an_unknown_approval_id_is_refused(
+    stage: Stage, order_id: str, wrong_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        named = wrong_id.replace("{run}", run.run_id)
+        verdict = await run.decide(decision_on(request, approval_id=named))
+        assert verdict.code is VerdictCode.UNKNOWN_APPROVAL
+        assert await refusals(stage, run) == ["unknown_approval"]
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+MALFORMED: list[Any] = [
+    "yes",
+    None,
+    17,
+    ["approve"],
+    {},
+    {"approval_id": "{id}", "outcome": "approve"},
+    {"approval_id": "{id}", "params_hash": "{hash}", "outcome": "yes", "approver": "ann"},
+    {"approval_id": "{id}", "params_hash": "{hash}", "outcome": "approve", "approver": ""},
+    {"approval_id": 17, "params_hash": [], "outcome": {}, "approver": None},
+]
+
+
+@pytest.mark.parametrize("by", ["signal", "update"])
+async def test_what_is_no_decision_is_refused_and_harms_nothing(
+    stage: Stage, order_id: str, by: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        for payload in MALFORMED:
+            if isinstance(payload, dict) and payload.get("approval_id") == "{id}":
+                known = {"approval_id": request.approval_id, "params_hash": request.params_hash}
+                payload = {name: known.get(name, value) for name, value in payload.items()}
+            if by == "signal":
+                await run.send(payload)
+            else:
+                verdict = await run.decide(payload)
+                assert verdict.code is VerdictCode.MALFORMED
+                assert verdict.message
+        await run.until(lambda view: len(view.verdicts) == len(MALFORMED))
+        assert await refusals(stage, run) == ["malformed"] * len(MALFORMED)
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_text_that_a_database_cannot_carry_does_not_block_the_gate(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        decision = decision_on(request, params_hash=WRONG_HASH).model_dump(mode="json")
+        for field, text in (
+            ("approver", "a\x00nn"),
+            ("approver", "y" * 5000),
+            ("approval_id", "a\x00b"),
+            ("approval_id", "x" * 5000),
+            ("params_hash", "z" * 5000),
+            ("reason", "r\x00" * 5000),
+        ):
+            await run.send(decision | {field: text})
+        await run.until(lambda view: len(view.verdicts) == 6, timeout_s=20)
+        assert len(await refusals(stage, run)) == 6
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+@pytest.mark.parametrize("outcome", ["approve", "reject"])
+async def test_a_second_decision_is_refused(stage: Stage, order_id: str, outcome: str) -> None:
+    # The refund is slow, so that the run is still there for the second decision.
+    stage.shop.fault("refunds", delay_after_s=2)
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        assert (await run.decide(decision_on(request))).code is VerdictCode.ACCEPTED
+        second = await run.decide(decision_on(request, outcome=outcome, approver="bob"))
+        assert second.code is VerdictCode.ALREADY_DECIDED
+        assert "ann" in second.message
+        assert (await run.result()).state is RunState.COMPLETED
+    assert await refusals(stage, run) == ["already_decided"]
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert [row["decided_by"] for row in await stage.approval_rows(run)] == ["ann"]
+
+
+async def test_a_rejected_run_calls_nothing_and_fails_with_the_reason(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        verdict = await run.decide(decision_on(request, outcome="reject", reason="too much"))
+        assert verdict.code is VerdictCode.ACCEPTED
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "rejected by ann: too much" in (result.error or "")
+    assert states(result) == {
+        "order": "succeeded",
+        "amount": "succeeded",
+        "refund": "failed",
+        "restock": "skipped",
+        "mail": "skipped",
+    }
+    assert set(stage.shop.counts(order_id).values()) == {0}
+    assert await stage.effects(run) == []
+
+
+def expiring_plan(order_id: str) -> Plan:
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2]["approval"] = {"expires_in": "1s"}
+    return Plan.model_validate(plan)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_late_decision_is_refused_and_the_run_fails(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(expiring_plan(order_id))
+        request = await run.asks()
+        await run.history_has("timer_started")
+    # The time runs out while no worker is there to notice it.
+    await run.history_has("timer_fired")
+    await run.send(decision_on(request))
+    async with stage.worker_here():
+        result = await run.result()
+        view = await run.view()
+    assert result.state is RunState.FAILED
+    assert "expired" in (result.error or "")
+    assert verdict_codes(view) == ["expired"]
+    assert await refusals(stage, run) == ["expired"]
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    assert [row["state"] for row in await stage.approval_rows(run)] == ["expired"]
+
+
+def early(run: Run, order_id: str, **changes: Any) -> dict[str, Any]:
+    """Return the decision of somebody who knows what the run is going to ask."""
+    params = {
+        "order_id": order_id,
+        "amount": "120.00",
+        "currency": "EUR",
+        "reason": "returned",
+    }
+    return {
+        "approval_id": approval_id(run.run_id, "refund", 1),
+        "params_hash": params_hash("payments.refund", "1", params),
+        "outcome": "approve",
+        "approver": "ann",
+        **changes,
+    }
+
+
+async def test_an_early_decision_is_held_and_then_used(stage: Stage, order_id: str) -> None:
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    await run.send(early(run, order_id))  # no worker has seen the run yet
+    async with stage.worker_here():
+        result = await run.result()
+        view = await run.view()
+    assert result.state is RunState.COMPLETED
+    assert verdict_codes(view) == ["accepted"]
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert await refusals(stage, run) == []
+
+
+async def test_an_early_update_returns_held_at_once(stage: Stage, order_id: str) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"].insert(2, {**plan["steps"][3], "id": "first", "approval": True})
+    plan["steps"] = [step for step in plan["steps"] if step["id"] != "restock"]
+    async with stage.worker_here():
+        run = await stage.start(Plan.model_validate(plan))
+        request = await run.asks("first")
+        held = await run.decide(early(run, order_id))
+        assert held.code is VerdictCode.HELD
+        await run.decide(decision_on(request))
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert [row["decided_by"] for row in await stage.approval_rows(run)] == ["ann", "ann"]
+
+
+async def test_an_early_decision_on_other_params_is_refused_when_the_request_exists(
+    stage: Stage, order_id: str
+) -> None:
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    await run.send(early(run, order_id, params_hash=WRONG_HASH))
+    async with stage.worker_here():
+        await run.until(lambda view: verdict_codes(view) == ["wrong_hash"])
+        request = await run.asks()
+        assert await refusals(stage, run) == ["wrong_hash"]
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+async def test_an_early_decision_whose_request_never_comes_is_recorded_as_refused(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        held = await run.decide(decision_on(request, approval_id=f"{run.run_id}/mail/1"))
+        assert held.code is VerdictCode.HELD
+        await run.send(decision_on(request))
+        assert (await run.result()).state is RunState.COMPLETED
+    assert await refusals(stage, run) == ["unknown_approval"]

@@ -1,0 +1,119 @@
+"""Guarantee G2: what only a human can settle waits for one, and one answer settles it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from tests.e2e.runs import Run, decision_on, example_plan, states, step
+from tests.e2e.stage import Stage
+from tests.ledger_databases import DATABASES
+from workflows.contracts import RunState, Waiting
+
+NEITHER = "tests.variants.refund_human"
+RECEIPT = {"refund_id": "refund-by-hand", "amount": "120.00", "currency": "EUR"}
+
+
+async def in_doubt(stage: Stage, order_id: str, *, applied: bool) -> tuple[Run, Waiting]:
+    """Return a run whose refund's answer was lost, and its question."""
+    fail = "drop_after" if applied else "drop_before"
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail=fail, times=1)
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    await run.approve()
+    [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+    return run, question
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_it_happened_needs_evidence_and_its_receipt_serves_later_steps(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        run, question = await in_doubt(stage, order_id, applied=True)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await run.resolve(intervention_id=question.id, outcome="happened")
+        assert "evidence" in str(refused.value.cause)
+        await run.resolve(
+            intervention_id=question.id,
+            outcome="happened",
+            evidence="bank statement",
+            receipt=RECEIPT,
+        )
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert step(result, "refund").output == RECEIPT
+    [mail] = stage.shop.world(order_id)["mails"]
+    assert "120.00 EUR" in mail["body"]
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_it_did_not_happen_calls_again_with_the_approval_there_is(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        run, question = await in_doubt(stage, order_id, applied=False)
+        await run.resolve(intervention_id=question.id, outcome="not_happened")
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert len(await stage.approval_rows(run)) == 1
+
+
+async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        run, question = await in_doubt(stage, order_id, applied=True)
+        await run.resolve(intervention_id=question.id, outcome="give_up", evidence="bank is shut")
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    [left] = result.uncompensated
+    assert (left.tool, left.state) == ("payments.refund", "in_doubt")
+    assert "bank is shut" in (left.reason or "")
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("resolution", "why"),
+    [
+        ({"intervention_id": "iv-nonsense", "outcome": "not_happened"}, "no intervention"),
+        ({"outcome": "nonsense"}, "outcome"),
+        ({"outcome": "not_happened", "actor": ""}, "actor"),
+    ],
+    ids=["unknown id", "unknown outcome", "nobody"],
+)
+async def test_an_answer_that_does_not_count_says_why_and_changes_nothing(
+    stage: Stage, order_id: str, resolution: dict[str, Any], why: str
+) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        run, question = await in_doubt(stage, order_id, applied=False)
+        answer = {"intervention_id": question.id, "actor": "oscar", **resolution}
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await run.handle.execute_update("resolve", answer)
+        assert why in str(refused.value.cause)
+        await run.handle.signal("resolve", answer)
+        assert (await run.view()).result.state is RunState.NEEDS_INTERVENTION
+        await run.resolve(intervention_id=question.id, outcome="not_happened")
+        assert (await run.result()).state is RunState.COMPLETED
+
+
+async def test_a_second_run_joins_the_open_question_and_goes_on_when_it_is_settled(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        first, question = await in_doubt(stage, order_id, applied=True)
+        second = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await second.send(decision_on(await second.asks()))
+        [joined] = (await second.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        assert joined.id == question.id
+        await first.resolve(
+            intervention_id=question.id,
+            outcome="happened",
+            evidence="bank statement",
+            receipt=RECEIPT,
+        )
+        assert (await first.result()).state is RunState.COMPLETED
+        result = await second.result()
+    assert states(result)["refund"] == "succeeded"
+    assert step(result, "refund").made_by == first.run_id
+    assert stage.shop.counts(order_id)["refunds"] == 1

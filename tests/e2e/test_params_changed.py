@@ -1,0 +1,172 @@
+"""Guarantee G3, at the claim: what runs is what was approved, whoever changes the call on its way.
+
+An interceptor of the worker changes the call between the workflow and the activity, as a bug or an
+intruder would. The hash is checked there again, in the transaction that claims the effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.worker import ExecuteActivityInput
+
+from activities.toolbox import load_toolbox
+from tests.e2e.interceptors import Between, Execute
+from tests.e2e.runs import decision_on, example_plan, states, step
+from tests.e2e.stage import SHOP_TOOLS, Stage
+from tests.ledger_databases import DATABASES
+from workflows.contracts import RunState, ToolCall
+from workflows.identity import params_hash
+from workflows.plan import Plan
+
+Change = Callable[[ToolCall], dict[str, Any]]
+TOOLS = "tests.variants.keyless_notes"
+
+
+class Tamper(Between):
+    """Changes the approved calls of a worker."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+
+    async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
+        match input.args:
+            case [ToolCall(approval_id=str()) as call]:
+                input.args = [call.model_copy(update=self._change(call))]
+        return await execute(input)
+
+
+def raised(call: ToolCall) -> dict[str, Any]:
+    """Return the params with ten times the amount."""
+    return {**call.params, "amount": "1200.00"}
+
+
+def rehashed(call: ToolCall) -> dict[str, Any]:
+    """Return other params with their own hash, as one does who knows the check."""
+    tool = load_toolbox([SHOP_TOOLS]).get(call.tool.name)
+    assert tool is not None
+    validated = tool.validate(raised(call)).model_dump(mode="json")
+    return {"params": raised(call), "params_hash": params_hash(tool.name, tool.version, validated)}
+
+
+CHANGES: dict[str, Change] = {
+    "the params": lambda call: {"params": raised(call)},
+    "the params and the hash": rehashed,
+    "the params, and no hash": lambda call: {"params": raised(call), "params_hash": None},
+    "only the hash": lambda call: {"params_hash": "sha256:" + "0" * 64},
+    "the user": lambda call: {"user": "mallory"},
+}
+
+
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+async def test_a_call_that_is_not_the_approved_one_is_refused_and_has_no_effect(
+    stage: Stage, order_id: str, change: Change
+) -> None:
+    requests = stage.shop.requests("refunds")
+    async with stage.worker_here(client=Tamper(change).client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "ParamsMismatch" in (step(result, "refund").error or "")
+    assert states(result)["mail"] == "skipped"
+    assert set(stage.shop.counts(order_id).values()) == {0}
+    assert stage.shop.requests("refunds") == requests
+    assert await stage.effects(run) == []
+    [refused] = await stage.events(run, "effect.refused")
+    assert refused["body"]["rule"] == "Mismatch"
+    [approval] = await stage.approval_rows(run)
+    assert approval["consumed_entry"] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda call: {"approval_id": None}, lambda call: {"approval_id": None, "gated": False}],
+    ids=["no approval", "said not to need one"],
+)
+async def test_a_call_without_its_approval_goes_back_to_asking(
+    stage: Stage, order_id: str, change: Change
+) -> None:
+    async with stage.worker_here(client=Tamper(change).client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        first = await run.approve()
+        again = await run.until(lambda view: view.pending not in ([], [first]))
+        assert [one.approval_id for one in again.pending] == [f"{run.run_id}/refund/2"]
+        await run.decide(decision_on(again.pending[0], outcome="reject"))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    assert await stage.effects(run) == []
+
+
+def two_notes(order_id: str) -> Plan:
+    """Return a plan that sends the same mail twice, each time with an approval."""
+    note = {
+        "tool": "notes.send",
+        "approval": True,
+        "params": {
+            "order_id": order_id,
+            "kind": "note",
+            "to": "ada@example.com",
+            "subject": "Hello",
+            "body": "Hello",
+        },
+    }
+    return Plan.model_validate([{"id": "one", **note}, {"id": "two", **note}])
+
+
+async def test_one_approval_is_good_for_one_step_even_if_another_has_the_same_params(
+    stage: Stage, order_id: str
+) -> None:
+    def of_step_one(call: ToolCall) -> dict[str, Any]:
+        return {"approval_id": f"{call.run_id}/one/1"}
+
+    client = Tamper(of_step_one).client(stage.client)
+    async with stage.worker_here(client=client, tool_modules=TOOLS):
+        run = await stage.start(two_notes(order_id))
+        first = await run.approve()
+        second = await run.asks("two")
+        assert second.params_hash == first.params_hash
+        await run.decide(decision_on(second))
+        result = await run.result()
+
+    assert states(result) == {"one": "succeeded", "two": "failed"}
+    assert "approval" in (step(result, "two").error or "")
+    assert "ParamsMismatch" in (step(result, "two").error or "")
+    assert stage.shop.counts(order_id)["mails"] == 1
+
+
+async def test_one_approval_is_good_for_one_run_even_if_another_has_the_same_params(
+    stage: Stage, order_id: str
+) -> None:
+    # The first run's approval is still unused: its refund never starts.
+    async with stage.worker_here(client=Tamper(CHANGES["only the hash"]).client(stage.client)):
+        first = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        unused = await first.approve()
+        assert (await first.result()).state is RunState.FAILED
+
+    def of_first_run(call: ToolCall) -> dict[str, Any]:
+        return {"approval_id": unused.approval_id}
+
+    async with stage.worker_here(client=Tamper(of_first_run).client(stage.client)):
+        second = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await second.approve()
+        refused = await second.result()
+    assert "ParamsMismatch" in (step(refused, "refund").error or "")
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_equal_steps_without_a_business_key_are_both_made(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=TOOLS):
+        run = await stage.start(two_notes(order_id))
+        await run.approve()
+        await run.decide(decision_on(await run.asks("two")))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["mails"] == 2

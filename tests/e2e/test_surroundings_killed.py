@@ -1,0 +1,104 @@
+"""Guarantee G5: the database or the outside system is killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import missing
+from tests.e2e.runs import Run, example_plan
+from tests.e2e.stage import Stage
+from tests.ledger_databases import PostgresLedgers
+from tests.postgres_server import PostgresMissing, PostgresServer
+from workflows.contracts import RunState
+
+pytestmark = pytest.mark.crash
+
+
+async def one_refund(stage: Stage, run: Run, order_id: str) -> None:
+    result = await run.result()
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert set((await stage.effect_states(run)).values()) == {"committed"}
+
+
+@pytest.fixture
+def killable_database() -> Iterator[PostgresServer]:
+    """A PostgreSQL of this test's own."""
+    try:
+        server = PostgresServer.start()
+    except PostgresMissing as error:
+        missing(str(error))
+    yield server
+    server.remove()
+
+
+class TestDatabase:
+    pytestmark = pytest.mark.postgres
+
+    @pytest.fixture
+    def ledger_url(self, killable_database: PostgresServer) -> str:
+        return PostgresLedgers(killable_database).create()
+
+    @pytest.mark.parametrize(
+        ("answers_after_s", "down_until_the_answer"),
+        [pytest.param(1, False, id="for a moment"), pytest.param(4, True, id="beyond the lease")],
+    )
+    async def test_a_database_killed_while_a_call_is_under_way_loses_no_outcome(
+        self,
+        stage: Stage,
+        killable_database: PostgresServer,
+        order_id: str,
+        answers_after_s: int,
+        down_until_the_answer: bool,
+    ) -> None:
+        stage.shop.fault("refunds", ignore_keys=True, delay_after_s=answers_after_s)
+        before = stage.shop.requests("refunds")["received"]
+        with stage.worker() as worker:
+            worker.wait_ready()
+            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            await run.approve()
+            stage.shop.wait_requests("refunds", before + 1)
+            killable_database.kill_immediate()
+            if down_until_the_answer:
+                stage.shop.wait_finished("refunds", before + 1)
+            killable_database.restart()
+            await one_refund(stage, run, order_id)
+        assert stage.shop.requests("refunds")["received"] == before + 1
+
+    async def test_a_database_killed_while_a_run_waits_for_approval_keeps_the_request(
+        self, stage: Stage, killable_database: PostgresServer, order_id: str
+    ) -> None:
+        with stage.worker() as worker:
+            worker.wait_ready()
+            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            await run.asks()
+            killable_database.kill_immediate()
+            # The decision arrives while nothing can verify it.
+            await run.approve()
+            worker.wait_said("ledger.unavailable")
+            killable_database.restart()
+            await one_refund(stage, run, order_id)
+
+
+@pytest.mark.parametrize("slow", ["delay_before_s", "delay_after_s"])
+async def test_a_shop_killed_while_it_refunds_is_asked_what_became_of_it(
+    stage: Stage, order_id: str, slow: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, **{slow: 60})
+    refunds = stage.shop.counts()["refunds"]
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker() as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        if slow == "delay_after_s":
+            stage.shop.wait_effects("refunds", refunds + 1)
+        else:
+            stage.shop.wait_requests("refunds", before + 1)
+        stage.shop.kill()
+        stage.shop.start()
+        stage.shop.fault("refunds", ignore_keys=True)
+        await one_refund(stage, run, order_id)

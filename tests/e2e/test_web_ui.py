@@ -1,0 +1,128 @@
+"""What people see in Temporal's own Web UI and command line, and that it is enough to decide."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
+from tests.e2e.runs import Run, decision_on, example_plan, until
+from tests.e2e.stage import Stage
+from workflows.contracts import RunState
+from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT
+
+
+async def current_details(run: Run) -> str:
+    """Return what the Web UI shows of the run."""
+    metadata = await run.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return str(metadata.current_details)
+
+
+async def shows(run: Run, state: str, tenant: str, pending: int) -> None:
+    """Wait until the run can be found by these search attributes."""
+
+    async def shown() -> tuple[str | None, str | None, int | None]:
+        attributes = (await run.handle.describe()).typed_search_attributes
+        return attributes.get(RUN_STATE), attributes.get(TENANT), attributes.get(PENDING_APPROVALS)
+
+    await until(shown, lambda seen: seen == (state, tenant, pending))
+
+
+async def summaries(run: Run) -> list[str]:
+    """Return what the Web UI shows beside each activity."""
+    history = await run.handle.fetch_history()
+    converter = run.handle._client.data_converter.payload_converter
+    return [
+        converter.from_payload(event.user_metadata.summary, str)
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    ]
+
+
+@pytest.mark.parametrize("tenant", ["default", "acme"])
+async def test_a_run_shows_its_state_its_tenant_and_what_it_waits_for(
+    stage: Stage, order_id: str, tenant: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), tenant=tenant)
+        request = await run.asks()
+        await shows(run, "waiting_approval", tenant, 1)
+        details = await current_details(run)
+        assert request.approval_id in details
+        assert request.params_hash in details
+        assert '"amount": "120.00"' in details
+        assert f"Refund 120.00 EUR for {order_id}" in details
+        assert "undone by payments.cancel_refund" in details
+
+        await run.decide(decision_on(request))
+        await run.result()
+        await shows(run, "completed", tenant, 0)
+        details = await current_details(run)
+        assert "completed" in details and request.params_hash not in details
+
+
+async def test_a_run_that_needs_a_human_shows_the_question(stage: Stage, order_id: str) -> None:
+    stage.shop.fault("refunds", half=True, times=1)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        details = await current_details(run)
+        assert question.id in details and question.question in details
+        await shows(run, "needs_intervention", "default", 0)
+        await run.cancel(mode="keep")
+        await run.result()
+
+
+async def test_the_activities_of_a_run_read_like_its_steps(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        await run.result()
+    assert await summaries(run) == [
+        "describe the plan's tools",
+        "open the run",
+        "order: orders.read",
+        "amount: refunds.calculate",
+        "refund: ask for approval of payments.refund",
+        "verify a decision",
+        "refund: payments.refund",
+        "restock: inventory.restock",
+        "close: tickets.close",
+        "close: undo tickets.close",
+        "restock: undo inventory.restock",
+        "refund: undo payments.refund",
+        "close the run",
+    ]
+
+
+async def test_the_line_shown_in_the_web_ui_approves_with_the_plain_temporal_cli(
+    stage: Stage, order_id: str, temporal_cli: Path
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        details = await current_details(run)
+        shown = re.search(r"^temporal workflow signal .*$", details, re.MULTILINE)
+        assert shown is not None
+        line = shown[0].replace("YOUR-NAME", "ann")
+        address = stage.client.service_client.config.target_host
+        command = [str(temporal_cli), *shlex.split(line)[1:], "--address", address]
+        signalled = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=60
+        )
+        assert signalled.returncode == 0, signalled.stderr
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = await stage.decision_rows(run)
+    assert (decision["approver"], decision["verdict"]) == ("ann", "accepted")
+    assert not decision["verified"]

@@ -1,0 +1,59 @@
+"""Valid rows written past the ledger's functions, with one thing changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Table, insert, update
+
+from activities.ledger.tables import approvals, decisions, effects, events, interventions, runs
+from tests.ledger.scene import RUN, Scene
+
+_HASH = "sha256:" + "0" * 64
+
+_VALID: dict[Table, dict[str, Any]] = {
+    runs: {
+        "run_id": "raw-run", "workflow_run_id": "w", "user_id": "ada", "plan_name": "p",
+        "input": {}, "state": "running", "seq": 0, "head": _HASH, "opened_ms": 1,
+    },
+    effects: {
+        "run_id": RUN, "step_id": "s", "entry_id": "ef-1", "tool": "t", "tool_version": "1",
+        "key": "k", "generation": 1, "identity_hash": _HASH, "params_hash": _HASH, "params": {},
+        "state": "claimed", "fencing_token": 1, "lease_until_ms": 1, "calls": 1, "failures": {},
+        "claimed_ms": 1,
+    },
+    approvals: {
+        "run_id": RUN, "step_id": "s", "approval_id": "run-1/s/1", "tool": "t",
+        "tool_version": "1", "key": "k", "params_hash": _HASH, "params": {}, "description": "",
+        "undo": "", "user_id": "ada", "state": "pending", "requested_ms": 1, "expires_ms": 2,
+    },
+    decisions: {
+        "run_id": RUN, "decision_id": "d-1", "approval_id": "run-1/s/1", "approver": "a",
+        "outcome": "approve", "params_hash": _HASH, "reason": "", "verdict": "accepted",
+        "message": "", "verified": False, "at_ms": 1,
+    },
+    interventions: {
+        "run_id": RUN, "step_id": "s", "intervention_id": "iv-1", "entry_id": "ef-1",
+        "question": "?", "state": "open", "opened_ms": 1,
+    },
+    events: {
+        "run_id": RUN, "seq": 1000, "type": "test", "body": {}, "at_ms": 1, "previous": _HASH,
+        "hash": _HASH,
+    },
+}  # fmt: skip
+
+#: What makes a committed effect of a claimed one.
+COMMITTED = {"state": "committed", "lease_until_ms": None, "commit_seq": 7}
+
+
+async def write(scene: Scene, table: Table, **changes: Any) -> None:
+    """Insert a valid row of a table with some columns changed."""
+    values = {"tenant_id": scene.tenant, **_VALID[table], **changes}
+    async with scene.tx() as tx:
+        await tx.execute(insert(table).values(values))
+
+
+async def change(scene: Scene, table: Table, **changes: Any) -> None:
+    """Update all of this tenant's rows of a table."""
+    async with scene.tx() as tx:
+        await tx.execute(update(table).where(table.c.tenant_id == scene.tenant).values(changes))

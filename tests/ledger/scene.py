@@ -1,0 +1,282 @@
+"""A tenant with an open run, and the words in which the tests speak of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Table, select
+
+from activities.ledger import (
+    approvals,
+    claims,
+    compensations,
+    decisions,
+    interventions,
+    outcomes,
+    runs,
+)
+from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
+from activities.ledger.store import Ledger, Transaction
+from activities.ledger.tables import effects, events
+from workflows.contracts import (
+    Decision,
+    DecisionOutcome,
+    Effect,
+    OpenRun,
+    Recovery,
+    Resolution,
+    StartRun,
+    ToolSpec,
+    Verdict,
+    VerifyDecision,
+)
+from workflows.identity import approval_id, identity_hash, params_hash
+from workflows.plan import Plan
+
+NOW: Final = timedelta(0)
+#: As in production: what a dead attempt keeps others away for.
+LEASE: Final = timedelta(seconds=3)
+#: Deadline of one call.
+TIMEOUT: Final = timedelta(seconds=30)
+#: Any time after the lease and before the deadline.
+LEASE_OVER: Final = timedelta(seconds=4)
+SETTLE: Final = timedelta(seconds=10)
+SETTLED: Final = TIMEOUT + SETTLE + timedelta(seconds=1)
+WINDOW: Final = timedelta(hours=1)
+RUN: Final = "run-1"
+OTHER_RUN: Final = "run-2"
+STEP: Final = "refund"
+APPROVER: Final = "alice"
+
+SPEC: Final = ToolSpec(
+    name="payments.refund",
+    version="1",
+    schema_hash="sha256:0",
+    effect=Effect.WRITE,
+    recovery=Recovery.LOOKUP,
+    timeout=TIMEOUT,
+)
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_numbers = itertools.count(1)
+
+
+def call(tenant: str, **changes: Any) -> ClaimRequest:
+    """A refund's claim; ``changes`` name what differs, hashes follow the params."""
+    values: dict[str, Any] = {
+        "tenant": tenant,
+        "run_id": RUN,
+        "step_id": STEP,
+        "user": "ada",
+        "tool": "payments.refund",
+        "tool_version": "1",
+        "key": "refund:order-1001",
+        "params": {"order": "1001", "amount": "120.00"},
+        "attempt": 1,
+        "timeout": TIMEOUT,
+        "lease": LEASE,
+        "recovery": Recovery.LOOKUP,
+        **changes,
+    }
+    tool, version, params = values["tool"], values["tool_version"], values["params"]
+    activity = f"{values['run_id']}:{values['step_id']}"
+    values.setdefault("activity_key", activity)
+    values.setdefault("holder", f"{activity}:{values['attempt']}:{next(_numbers)}")
+    values.setdefault("identity_hash", identity_hash(tool, params))
+    values.setdefault("params_hash", params_hash(tool, version, params))
+    return ClaimRequest(**values)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One tenant's part of a ledger."""
+
+    ledger: Ledger
+    tenant: str
+
+    @classmethod
+    async def begin(cls, ledger: Ledger, tenant: str) -> Scene:
+        """Open this tenant's first run."""
+        scene = cls(ledger, tenant)
+        await scene.open_run(RUN)
+        return scene
+
+    @asynccontextmanager
+    async def tx(self, after: timedelta = NOW) -> AsyncIterator[Transaction]:
+        """Open a transaction that takes place ``after`` some time, without waiting for it."""
+        async with self.ledger.transaction(self.tenant) as tx:
+            tx.now_ms += after // _MILLISECOND
+            yield tx
+
+    async def open_run(self, run_id: str, workflow_run_id: str = "first") -> None:
+        plan = Plan.model_validate([{"id": STEP, "tool": "payments.refund"}])
+        start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
+        async with self.tx() as tx:
+            opening = OpenRun(request=start, tools={SPEC.name: SPEC})
+            await runs.open_run(tx, opening, workflow_run_id)
+
+    def call(self, **changes: Any) -> ClaimRequest:
+        return call(self.tenant, **changes)
+
+    async def claim(self, request: ClaimRequest, after: timedelta = NOW) -> ClaimResult:
+        async with self.tx(after) as tx:
+            return await claims.claim(tx, request)
+
+    async def claimed(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
+        """Claim and take for granted that it works."""
+        result = await self.claim(request, after)
+        assert isinstance(result, Claimed), result
+        return result.entry
+
+    async def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
+        async with self.tx() as tx:
+            seq = await outcomes.commit(tx, request, entry, receipt)
+        assert seq is not None
+        return seq
+
+    async def committed(self, request: ClaimRequest, receipt: Any = "r-1") -> Entry:
+        """Claim and commit, and return the entry as it stands then."""
+        entry = await self.claimed(request)
+        await self.commit(request, entry, receipt)
+        return await self.entry(entry.entry_id)
+
+    async def failed(self, request: ClaimRequest, class_: str = "transient") -> Entry:
+        entry = await self.claimed(request)
+        async with self.tx() as tx:
+            assert await outcomes.fail(tx, request, entry, class_, "no route") is not None
+        return await self.entry(entry.entry_id)
+
+    async def answered_no(self, request: ClaimRequest) -> Entry:
+        entry = await self.claimed(request)
+        async with self.tx() as tx:
+            assert await outcomes.answer_no(tx, request, entry, "already shipped", "shipped")
+        return await self.entry(entry.entry_id)
+
+    async def in_doubt(self, request: ClaimRequest) -> Entry:
+        """A call that ended without saying whether it happened."""
+        entry = await self.claimed(request)
+        async with self.tx() as tx:
+            assert await outcomes.leave_in_doubt(tx, request, entry, "cut off") is not None
+        return await self.entry(entry.entry_id)
+
+    async def asked(self, request: ClaimRequest, *, partial: bool = False) -> tuple[Entry, str]:
+        """An entry that waits for a human, and its intervention's id."""
+        entry = await self.claimed(request)
+        async with self.tx() as tx:
+            intervention = await outcomes.ask_human(tx, entry, "Did it?", partial=partial)
+        assert intervention is not None
+        return await self.entry(entry.entry_id), intervention
+
+    def undo(self, entry: Entry, **changes: Any) -> ClaimRequest:
+        """The claim that compensates an entry."""
+        values: dict[str, Any] = {
+            "run_id": entry.run_id,
+            "step_id": entry.step_id,
+            "tool": "payments.charge",
+            "key": f"undo:{entry.entry_id}",
+            "params": {"refund": "r-1"},
+            "undoes": entry.entry_id,
+            **changes,
+        }
+        return self.call(**values)
+
+    async def compensating(self, request: ClaimRequest) -> Entry:
+        entry = await self.committed(request)
+        await self.claimed(self.undo(entry))
+        return await self.entry(entry.entry_id)
+
+    async def compensated(self, request: ClaimRequest) -> Entry:
+        entry = await self.committed(request)
+        undo = self.undo(entry)
+        await self.commit(undo, await self.claimed(undo))
+        return await self.entry(entry.entry_id)
+
+    async def begin_undo(
+        self, run_id: str = RUN, step_id: str = STEP, after: timedelta = NOW
+    ) -> compensations.BeginResult:
+        async with self.tx(after) as tx:
+            return await compensations.begin(tx, run_id, step_id)
+
+    async def settle(
+        self, resolution: Resolution, run_id: str = RUN, resolution_id: str = "#r1"
+    ) -> tuple[bool, str]:
+        """Deliver a human's answer to an intervention."""
+        async with self.tx() as tx:
+            return await interventions.settle(tx, run_id, f"{run_id}{resolution_id}", resolution)
+
+    async def ask_approval(
+        self, request: ClaimRequest, *, number: int = 1, expires_in: timedelta = WINDOW
+    ) -> ClaimRequest:
+        """Ask for an approval and return the call that uses it."""
+        name = approval_id(request.run_id, request.step_id, number)
+        async with self.tx() as tx:
+            await approvals.request(
+                tx, request, approval_id=name, description="refund", undo="", expires_in=expires_in
+            )
+        return replace(request, gated=True, approval_id=name)
+
+    async def approved(
+        self, request: ClaimRequest, *, number: int = 1, expires_in: timedelta = WINDOW
+    ) -> ClaimRequest:
+        """Ask, have it approved, and return the call that uses it."""
+        gated = await self.ask_approval(request, number=number, expires_in=expires_in)
+        verdict = await self.decide(gated)
+        assert verdict.code == "accepted", verdict
+        return gated
+
+    async def close(self, gated: ClaimRequest, to: str, after: timedelta = NOW) -> str:
+        """Expire or void a call's approval and return its state."""
+        assert gated.approval_id is not None
+        async with self.tx(after) as tx:
+            return await approvals.close(tx, gated.run_id, gated.approval_id, to)
+
+    async def decide(
+        self,
+        gated: ClaimRequest,
+        outcome: str = "approve",
+        *,
+        decision_id: str | None = None,
+        after: timedelta = NOW,
+        **changes: Any,
+    ) -> Verdict:
+        """Deliver a decision on a call's approval and return the verdict."""
+        values: dict[str, Any] = {
+            "approval_id": gated.approval_id,
+            "params_hash": gated.params_hash,
+            "outcome": DecisionOutcome(outcome),
+            "approver": APPROVER,
+            **changes,
+        }
+        asked = VerifyDecision(
+            tenant=self.tenant,
+            run_id=gated.run_id,
+            decision_id=decision_id or f"{gated.run_id}#{next(_numbers)}",
+            decision=Decision(**values),
+        )
+        async with self.tx(after) as tx:
+            return await decisions.verify(tx, asked)
+
+    async def rows(self, table: Table, **where: Any) -> list[dict[str, Any]]:
+        """Return this tenant's rows of a table."""
+        query = select(table).where(table.c.tenant_id == self.tenant)
+        for name, value in where.items():
+            query = query.where(table.c[name] == value)
+        async with self.tx() as tx:
+            return await tx.all(query.order_by(*table.primary_key.columns))
+
+    async def row(self, table: Table, **where: Any) -> dict[str, Any]:
+        """Return the one row that there is."""
+        (found,) = await self.rows(table, **where)
+        return found
+
+    async def entry(self, entry_id: str) -> Entry:
+        return Entry.from_row(await self.row(effects, entry_id=entry_id))
+
+    async def events(self, run_id: str = RUN, type_: str | None = None) -> list[dict[str, Any]]:
+        found = await self.rows(events, run_id=run_id)
+        return [event for event in found if type_ in (None, event["type"])]

@@ -1,0 +1,189 @@
+"""Races: however many processes want the same thing at once, one gets it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from activities.ledger.compensations import NothingToUndo
+from activities.ledger.entries import ApprovalRefused, Barred, Claimed, Held
+from activities.ledger.store import Ledger, open_ledger
+from activities.ledger.tables import approvals, effects, events, runs
+from tests.ledger.databases import Database
+from tests.ledger.scene import RUN, STEP, Scene
+
+#: As many workers as a deployment may have; each has its own connections.
+WORKERS = 6
+#: Races that are repeated: one that is lost in one of a hundred tries is lost in production.
+ROUNDS = 40
+
+
+@pytest.fixture(scope="module")
+async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
+
+
+@pytest.fixture
+def scenes(scene: Scene, workers: list[Ledger]) -> list[Scene]:
+    """The same tenant, as each worker sees it."""
+    return [Scene(ledger, scene.tenant) for ledger in workers]
+
+
+async def test_of_many_claims_of_one_key_at_once_exactly_one_is_claimed(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    for number in range(5):
+        await scene.open_run(f"run-{number + 2}")
+    for round_ in range(5):
+        claims = [
+            worker.claim(worker.call(key=f"order-{round_}", run_id=f"run-{number + 1}"))
+            for number, worker in enumerate(scenes)
+        ]
+        results = await asyncio.gather(*claims)
+
+        assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
+    rows = await scene.rows(effects)
+    assert [(row["calls"], row["fencing_token"]) for row in rows] == [(1, 1)] * 5
+
+
+async def test_of_many_claims_of_a_failed_entry_at_once_exactly_one_is_claimed(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    await scene.failed(scene.call())
+
+    claims = [worker.claim(worker.call(attempt=n + 2)) for n, worker in enumerate(scenes)]
+    results = await asyncio.gather(*claims)
+
+    assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
+    row = await scene.row(effects)
+    assert (row["calls"], row["fencing_token"]) == (2, 2)
+
+
+async def test_of_many_claims_for_one_approval_at_once_one_entry_consumes_it(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    gated = await scene.approved(scene.call())
+
+    claims = [
+        worker.claim(worker.call(gated=True, approval_id=gated.approval_id)) for worker in scenes
+    ]
+    results = await asyncio.gather(*claims)
+
+    assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
+    assert (await scene.row(approvals))["consumed_generation"] == 1
+    assert len(await scene.events(type_="approval.consumed")) == 1
+
+
+async def test_of_a_claim_and_the_undoing_of_its_step_at_once_exactly_one_wins(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    won = set()
+    for round_ in range(ROUNDS):
+        step, key = f"step-{round_}", f"order-{round_}"
+        claim = scenes[0].claim(scene.call(step_id=step, key=key))
+        undo = scenes[1].begin_undo(step_id=step)
+        # Each of the two goes first in half of the rounds.
+        racing = [claim, undo] if round_ % 2 else [undo, claim]
+        found = {type(result) for result in await asyncio.gather(*racing)}
+
+        assert found in ({Claimed, Held}, {Barred, NothingToUndo}), found
+        rows = await scene.rows(effects, step_id=step)
+        assert len(rows) == (1 if Claimed in found else 0)
+        won.add(Claimed in found)
+    assert won == {True, False}, "one of the two has always won: this was no race"
+
+
+async def test_of_many_decisions_at_once_exactly_one_is_accepted(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    for number in range(5):
+        gated = await scene.ask_approval(scene.call(), number=number)
+        outcomes = ["approve" if n % 2 else "reject" for n in range(WORKERS)]
+        deliveries = [
+            worker.decide(gated, outcome) for worker, outcome in zip(scenes, outcomes, strict=True)
+        ]
+        verdicts = await asyncio.gather(*deliveries)
+
+        codes = Counter(verdict.code for verdict in verdicts)
+        assert codes == {"accepted": 1, "already_decided": WORKERS - 1}
+        (accepted,) = [verdict for verdict in verdicts if verdict.code == "accepted"]
+        row = await scene.row(approvals, approval_id=gated.approval_id)
+        assert row["state"] == accepted.state
+
+
+async def test_one_decision_verified_twice_at_once_gets_one_verdict(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    for number in range(10):
+        gated = await scene.ask_approval(scene.call(), number=number)
+        deliveries = [
+            worker.decide(gated, decision_id=f"{RUN}#the-same-{number}") for worker in scenes[:2]
+        ]
+        first, second = await asyncio.gather(*deliveries)
+
+        assert first == second
+        assert first.code == "accepted"
+
+
+async def test_many_writers_of_one_run_leave_its_chain_without_gaps(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    async def write(worker: Scene, number: int) -> None:
+        async with worker.tx() as tx:
+            tx.event(RUN, "test.first", number=number)
+            tx.event(RUN, "test.second", number=number)
+
+    before = len(await scene.events())
+    writers = [write(worker, number) for number in range(5) for worker in scenes]
+    await asyncio.gather(*writers)
+
+    chain = await scene.rows(events)
+    assert [event["seq"] for event in chain] == list(range(1, before + 2 * len(writers) + 1))
+    assert all(a["hash"] == b["previous"] for a, b in itertools.pairwise(chain))
+    run = await scene.row(runs)
+    assert (run["seq"], run["head"]) == (chain[-1]["seq"], chain[-1]["hash"])
+
+
+async def test_writers_of_the_same_two_runs_never_block_each_other_for_good(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    await scene.open_run("a-run")
+    await scene.open_run("z-run")
+
+    async def write(worker: Scene, first: str, second: str) -> None:
+        async with worker.tx() as tx:
+            tx.event(first, "test.first")
+            tx.event(second, "test.second")
+
+    for _ in range(5):
+        await asyncio.gather(
+            *(write(worker, "a-run", "z-run") for worker in scenes[::2]),
+            *(write(worker, "z-run", "a-run") for worker in scenes[1::2]),
+        )
+
+    for run_id in ("a-run", "z-run"):
+        assert len(await scene.events(run_id)) == 1 + 5 * WORKERS
+
+
+async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    for number in range(10):
+        call = scene.call(key=f"order-{number}", step_id=f"{STEP}-{number}")
+        gated = await scene.approved(call)
+        racing = [scenes[0].claim(gated), scenes[1].close(gated, "void")]
+        used, state = await asyncio.gather(*racing)
+
+        row = await scene.row(approvals, approval_id=gated.approval_id)
+        if isinstance(used, Claimed):
+            assert (state, row["state"]) == ("approved", "approved")
+            assert row["consumed_entry"] == used.entry.entry_id
+        else:
+            assert isinstance(used, ApprovalRefused)
+            assert (state, row["state"], row["consumed_entry"]) == ("void", "void", None)

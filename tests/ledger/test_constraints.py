@@ -1,0 +1,193 @@
+"""The database refuses illegal states by itself, whatever the code above it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, delete, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from activities.ledger.tables import approvals, decisions, effects, events, interventions, runs
+from tests.ledger import rows
+from tests.ledger.rows import COMMITTED
+from tests.ledger.scene import Scene
+
+CONSUMED = {"consumed_entry": "ef-1", "consumed_generation": 1}
+DECIDED = {"state": "approved", "decided_by": "alice"}
+SETTLED = {"state": "settled", "outcome": "happened", "actor": "olga"}
+
+LEGAL: list[tuple[Table, dict[str, Any]]] = [
+    (runs, {}),
+    (runs, {"state": "completed", "closed_ms": 2}),
+    (effects, {}),
+    (effects, COMMITTED),
+    (effects, {"state": "failed", "lease_until_ms": None}),
+    (approvals, {}),
+    (approvals, {**DECIDED, **CONSUMED}),
+    (decisions, {}),
+    (interventions, {}),
+    (interventions, SETTLED),
+    (events, {}),
+]
+#: A valid row with one thing wrong, and the rule that refuses it.
+ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
+    ("ck_runs_closed_when_ended", runs, {"state": "completed"}),
+    ("ck_runs_closed_when_ended", runs, {"closed_ms": 2}),
+    ("ck_effects_state", effects, {"state": "done", "lease_until_ms": None}),
+    ("ck_effects_leased_while_claimed", effects, {"lease_until_ms": None}),
+    ("ck_effects_leased_while_claimed", effects, {**COMMITTED, "lease_until_ms": 1}),
+    ("ck_effects_leased_while_claimed", effects, {"state": "in_doubt"}),
+    ("ck_effects_committed_has_seq", effects, {**COMMITTED, "commit_seq": None}),
+    ("ck_effects_committed_has_seq", effects, {"state": "compensated", "lease_until_ms": None}),
+    ("ck_effects_counts", effects, {"generation": 0}),
+    ("ck_effects_counts", effects, {"fencing_token": 0}),
+    ("ck_approvals_state", approvals, {"state": "maybe"}),
+    ("ck_approvals_decided_by_someone", approvals, {"state": "approved"}),
+    ("ck_approvals_decided_by_someone", approvals, {"decided_by": "alice"}),
+    ("ck_approvals_only_approved_is_consumed", approvals, CONSUMED),
+    ("ck_approvals_only_approved_is_consumed", approvals, {**CONSUMED, "state": "void"}),
+    ("ck_approvals_consumed_whole", approvals, {**DECIDED, "consumed_entry": "ef-1"}),
+    ("ck_approvals_consumed_whole", approvals, {**DECIDED, "consumed_generation": 1}),
+    ("ck_interventions_state", interventions, {"state": "closed"}),
+    ("ck_interventions_settled_whole", interventions, {"state": "settled"}),
+    ("ck_interventions_settled_whole", interventions, {**SETTLED, "actor": None}),
+    ("ck_interventions_settled_whole", interventions, {"outcome": "happened", "actor": "olga"}),
+    ("ck_events_seq", events, {"seq": 0}),
+]
+#: Two rows that are valid by themselves, and the rule by which they cannot both be there.
+TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
+    ("uq_effects_live_key", effects, {}, {"entry_id": "ef-2", "generation": 2}),
+    ("uq_effects_live_key", effects, COMMITTED, {"entry_id": "ef-2", "generation": 2}),
+    (
+        "uq_effects_live_key", effects,
+        {**COMMITTED, "state": "compensating"}, {"entry_id": "ef-2", "generation": 2},
+    ),
+    (
+        "uq_effects_tenant_id_tool_key_generation", effects,
+        {"state": "failed", "lease_until_ms": None}, {"entry_id": "ef-2"},
+    ),
+    (
+        "uq_effects_undoes", effects,
+        {"undoes": "ef-0"}, {"entry_id": "ef-2", "tool": "another", "undoes": "ef-0"},
+    ),
+    (
+        "uq_effects_undoes", effects,
+        {**COMMITTED, "undoes": "ef-0"}, {"entry_id": "ef-2", "key": "another", "undoes": "ef-0"},
+    ),
+    ("uq_decisions_accepted", decisions, {}, {"decision_id": "d-2", "outcome": "reject"}),
+    ("uq_interventions_open", interventions, {}, {"intervention_id": "iv-2"}),
+    ("pk_events", events, {}, {"type": "another"}),
+]  # fmt: skip
+#: Two rows that may both be there.
+BESIDE: list[tuple[Table, dict[str, Any], dict[str, Any]]] = [
+    (
+        effects,
+        {"state": "failed", "lease_until_ms": None}, {"entry_id": "ef-2", "generation": 2},
+    ),
+    (
+        effects,
+        {**COMMITTED, "state": "compensated"}, {"entry_id": "ef-2", "generation": 2},
+    ),
+    (
+        effects,
+        {"undoes": "ef-0", "state": "failed", "lease_until_ms": None},
+        {"undoes": "ef-0", "entry_id": "ef-2", "generation": 2},
+    ),
+    (effects, {}, {"entry_id": "ef-2", "tool": "another"}),
+    (decisions, {}, {"decision_id": "d-2", "verdict": "already_decided"}),
+    (interventions, SETTLED, {"intervention_id": "iv-2"}),
+]  # fmt: skip
+
+
+def shown(value: Any) -> str:
+    """Return how a parameter is shown in a test's name."""
+    if isinstance(value, Table):
+        return value.name
+    if isinstance(value, dict):
+        return ",".join(str(value[name]) if name == "state" else name for name in value) or "valid"
+    return str(value)
+
+
+def names(rule: str, error: IntegrityError) -> bool:
+    """Whether the error is of that rule; SQLite names a unique rule by its columns."""
+    message = str(error.orig)
+    if rule in message:
+        return True
+    columns = {
+        "uq_effects_live_key": "effects.tenant_id, effects.tool, effects.key",
+        "uq_effects_tenant_id_tool_key_generation": "effects.key, effects.generation",
+        "uq_effects_undoes": "effects.tenant_id, effects.undoes",
+        "uq_decisions_accepted": "decisions.tenant_id, decisions.approval_id",
+        "uq_interventions_open": "interventions.tenant_id, interventions.entry_id",
+        "pk_events": "events.tenant_id, events.run_id, events.seq",
+    }
+    return message.endswith(columns.get(rule, rule))
+
+
+@pytest.mark.parametrize(("table", "changes"), LEGAL, ids=shown)
+async def test_a_legal_row_is_taken(scene: Scene, table: Table, changes: dict[str, Any]) -> None:
+    await rows.write(scene, table, **changes)
+
+
+@pytest.mark.parametrize(("rule", "table", "changes"), ILLEGAL, ids=shown)
+async def test_an_illegal_state_is_refused(
+    scene: Scene, rule: str, table: Table, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(IntegrityError) as refused:
+        await rows.write(scene, table, **changes)
+
+    assert names(rule, refused.value), refused.value
+
+
+@pytest.mark.parametrize(("rule", "table", "first", "second"), TOGETHER, ids=shown)
+async def test_two_rows_that_exclude_each_other_are_refused(
+    scene: Scene, rule: str, table: Table, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    await rows.write(scene, table, **first)
+
+    with pytest.raises(IntegrityError) as refused:
+        await rows.write(scene, table, **second)
+
+    assert names(rule, refused.value), refused.value
+
+
+@pytest.mark.parametrize(("table", "first", "second"), BESIDE, ids=shown)
+async def test_what_is_settled_makes_room(
+    scene: Scene, table: Table, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    await rows.write(scene, table, **first)
+    await rows.write(scene, table, **second)
+
+
+async def test_two_tenants_may_use_one_key(scene: Scene, other: Scene) -> None:
+    await rows.write(scene, effects)
+    await rows.write(other, effects)
+
+
+async def test_a_legal_row_cannot_be_changed_into_an_illegal_one(scene: Scene) -> None:
+    await rows.write(scene, approvals)
+
+    with pytest.raises(IntegrityError) as refused:
+        await rows.change(scene, approvals, **CONSUMED)
+
+    assert names("ck_approvals_only_approved_is_consumed", refused.value)
+
+
+async def test_a_row_of_a_run_that_was_never_opened_is_refused(scene: Scene) -> None:
+    with pytest.raises(IntegrityError):
+        await rows.write(scene, effects, run_id="nobody's")
+
+
+@pytest.mark.parametrize(
+    "statement", [update(events).values(type="forged"), delete(events)], ids=["UPDATE", "DELETE"]
+)
+async def test_events_are_never_changed_or_deleted(scene: Scene, statement: Any) -> None:
+    before = await scene.events()
+    assert before
+
+    with pytest.raises(DBAPIError, match="append-only"):
+        async with scene.tx() as tx:
+            await tx.execute(statement.where(events.c.tenant_id == scene.tenant))
+
+    assert await scene.events() == before

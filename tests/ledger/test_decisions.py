@@ -1,0 +1,189 @@
+"""Each delivered decision gets one recorded verdict, and one decision decides a request."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activities.ledger import decisions as decision_rows
+from activities.ledger.entries import ClaimRequest
+from activities.ledger.tables import approvals, decisions
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, Scene
+from workflows.contracts import VerifyDecision
+
+MINUTE = timedelta(minutes=1)
+
+
+async def _pending(scene: Scene, gated: ClaimRequest) -> timedelta:
+    return NOW
+
+
+async def _late(scene: Scene, gated: ClaimRequest) -> timedelta:
+    return MINUTE
+
+
+async def _approved(scene: Scene, gated: ClaimRequest) -> timedelta:
+    await scene.decide(gated, "approve", approver="bob")
+    return NOW
+
+
+async def _rejected(scene: Scene, gated: ClaimRequest) -> timedelta:
+    await scene.decide(gated, "reject", approver="bob")
+    return NOW
+
+
+async def _used(scene: Scene, gated: ClaimRequest) -> timedelta:
+    await scene.decide(gated, "approve", approver="bob")
+    await scene.claimed(gated)
+    return NOW
+
+
+async def _expired(scene: Scene, gated: ClaimRequest) -> timedelta:
+    await scene.close(gated, "expired", after=MINUTE)
+    return NOW
+
+
+async def _void(scene: Scene, gated: ClaimRequest) -> timedelta:
+    await scene.close(gated, "void")
+    return NOW
+
+
+RIGHT, WRONG = "right", "wrong"
+#: What the request is in when the decision arrives, the decision's hash, the verdict and the state
+#: that the request is in afterwards.
+TABLE: list[tuple[Any, str, str, str]] = [
+    (_pending, RIGHT, "accepted", "by outcome"),
+    (_pending, WRONG, "wrong_hash", "pending"),
+    (_late, RIGHT, "expired", "pending"),
+    (_late, WRONG, "expired", "pending"),
+    (_approved, RIGHT, "already_decided", "approved"),
+    (_approved, WRONG, "already_decided", "approved"),
+    (_used, RIGHT, "already_decided", "approved"),
+    (_rejected, RIGHT, "already_decided", "rejected"),
+    (_rejected, WRONG, "already_decided", "rejected"),
+    (_expired, RIGHT, "expired", "expired"),
+    (_expired, WRONG, "expired", "expired"),
+    (_void, RIGHT, "not_waiting", "void"),
+    (_void, WRONG, "not_waiting", "void"),
+]
+
+
+@pytest.mark.parametrize(("given", "hash_", "code", "state"), TABLE)
+@pytest.mark.parametrize("outcome", ["approve", "reject"])
+async def test_the_verdict_follows_from_the_request_and_only_an_accepted_one_changes_it(
+    scene: Scene, given: Any, hash_: str, code: str, state: str, outcome: str
+) -> None:
+    gated = await scene.ask_approval(scene.call(), expires_in=MINUTE)
+    after = await given(scene, gated)
+    before = await scene.row(approvals)
+    changes = {} if hash_ == RIGHT else {"params_hash": "sha256:stale"}
+
+    verdict = await scene.decide(gated, outcome, after=after, **changes)
+
+    if state == "by outcome":
+        state = {"approve": "approved", "reject": "rejected"}[outcome]
+    assert (verdict.code, verdict.state) == (code, state)
+    row = await scene.row(approvals)
+    if code == "accepted":
+        assert (row["state"], row["decided_by"], row["verified"]) == (state, "alice", False)
+        assert row == {**before, "state": state, "decided_by": "alice", "verified": False}
+    else:
+        assert row == before
+    type_ = "decision.accepted" if code == "accepted" else "decision.refused"
+    event = (await scene.events(type_=type_))[-1]
+    assert event["body"]["decision_id"] == verdict.decision_id
+    assert event["body"].get("reason") == (None if code == "accepted" else code)
+
+
+async def test_a_decision_on_an_approval_nobody_asked_for_is_unknown(scene: Scene) -> None:
+    gated = await scene.ask_approval(scene.call())
+
+    verdict = await scene.decide(gated, approval_id="run-1/refund/2")
+
+    assert (verdict.code, verdict.state) == ("unknown_approval", None)
+
+
+async def test_a_decision_that_arrives_at_another_run_is_unknown_there(scene: Scene) -> None:
+    gated = await scene.ask_approval(scene.call())
+    await scene.open_run(OTHER_RUN)
+    elsewhere = scene.call(run_id=OTHER_RUN)
+
+    verdict = await scene.decide(
+        elsewhere, approval_id=gated.approval_id, params_hash=gated.params_hash
+    )
+
+    assert (verdict.code, verdict.state) == ("unknown_approval", None)
+    assert (await scene.row(approvals))["state"] == "pending"
+
+
+async def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -> None:
+    asked = VerifyDecision(
+        tenant=scene.tenant,
+        run_id=RUN,
+        decision_id="run-1#1",
+        decision=None,
+        refused="approver: Field required",
+    )
+    async with scene.tx() as tx:
+        verdict = await decision_rows.verify(tx, asked)
+
+    assert (verdict.code, verdict.message) == ("malformed", "approver: Field required")
+    assert (await scene.row(decisions))["verdict"] == "malformed"
+
+
+@pytest.mark.parametrize("changes", [{}, {"params_hash": "sha256:stale"}])
+async def test_a_delivery_that_is_verified_again_gets_its_recorded_verdict(
+    scene: Scene, changes: dict[str, str]
+) -> None:
+    gated = await scene.ask_approval(scene.call())
+    first = await scene.decide(gated, decision_id="run-1#1", **changes)
+    events = await scene.events()
+
+    again = await scene.decide(gated, decision_id="run-1#1", **changes)
+
+    assert again == first
+    assert len(await scene.rows(decisions)) == 1
+    assert await scene.events() == events
+
+
+async def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
+    gated = await scene.ask_approval(scene.call())
+    await scene.decide(gated, "approve", decision_id="run-1#1")
+
+    second = await scene.decide(
+        gated, "reject", decision_id="run-1#2", approver="bob", reason="too much"
+    )
+
+    assert second.code == "already_decided"
+    assert "alice" in second.message
+    assert (await scene.row(approvals))["state"] == "approved"
+    kept = await scene.row(decisions, decision_id="run-1#2")
+    assert (kept["verdict"], kept["reason"]) == ("already_decided", "too much")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"approver": "a" * 300},
+        {"approver": "nul \x00"},
+        {"reason": "nul \x00"},
+        {"reason": "r" * 100_000},
+        {"params_hash": "h" * 300},
+        {"params_hash": "nul \x00"},
+        {"approval_id": "i" * 600},
+        {"approval_id": "nul \x00"},
+    ],
+    ids=lambda odd: next(f"{name}-{value[:4]!r}" for name, value in odd.items()),
+)
+async def test_whatever_text_a_decision_carries_it_gets_a_verdict(
+    scene: Scene, odd: dict[str, str]
+) -> None:
+    gated = await scene.ask_approval(scene.call())
+
+    verdict = await scene.decide(gated, decision_id="run-1#odd", **odd)
+    again = await scene.decide(gated, decision_id="run-1#odd", **odd)
+
+    assert again.code == verdict.code
+    assert (await scene.row(decisions))["verdict"] == verdict.code

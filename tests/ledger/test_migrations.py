@@ -1,0 +1,216 @@
+"""Migrations make exactly the tables that the code works with, and nobody works on others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from activities.ledger.migrate import (
+    DatabaseBehind,
+    current_revision,
+    migrate,
+    newest_revision,
+    require_head,
+)
+from activities.ledger.store import LedgerUnavailable
+from activities.ledger.tables import ALL, metadata
+from tests.ledger.databases import Database
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+async def _with(database: Database, look: Callable[[Connection], Any]) -> Any:
+    engine = create_async_engine(database.owner_url)
+    try:
+        async with engine.begin() as connection:
+            return await connection.run_sync(look)
+    finally:
+        await engine.dispose()
+
+
+async def _execute(database: Database, sql: str) -> None:
+    await _with(database, lambda connection: connection.execute(text(sql)))
+
+
+def _shape(connection: Connection) -> dict[str, Any]:
+    """Return all that the database says of its tables: columns, keys, CHECKs and indexes."""
+    found = inspect(connection)
+    shape: dict[str, Any] = {}
+    for table in ALL:
+        shape[table] = {
+            "columns": [
+                (column["name"], str(column["type"]), column["nullable"], column["default"])
+                for column in found.get_columns(table)
+            ],
+            "key": found.get_pk_constraint(table),
+            "unique": sorted(map(_plain, found.get_unique_constraints(table))),
+            "checks": sorted(map(_plain, found.get_check_constraints(table))),
+            "foreign": sorted(map(_plain, found.get_foreign_keys(table))),
+            "indexes": sorted(map(_plain, found.get_indexes(table))),
+        }
+    return shape
+
+
+def _plain(found: Any) -> str:
+    return json.dumps(found, sort_keys=True, default=str)
+
+
+async def test_migrating_an_empty_database_gives_exactly_the_tables_of_the_code(
+    empty_database: Database,
+) -> None:
+    assert await migrate(empty_database.owner_url) == (None, newest_revision())
+
+    def compare(connection: Connection) -> Any:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        return compare_metadata(context, metadata)
+
+    assert await _with(empty_database, compare) == []
+    # Alembic does not compare CHECKs and the conditions of partial indexes; the databases do.
+    migrated = await _with(empty_database, _shape)
+    await _with(empty_database, metadata.drop_all)
+    await _with(empty_database, metadata.create_all)
+    assert migrated == await _with(empty_database, _shape)
+    assert all(migrated[table]["key"]["constrained_columns"][0] == "tenant_id" for table in ALL)
+
+
+async def test_migrating_twice_changes_nothing(empty_database: Database) -> None:
+    await migrate(empty_database.owner_url)
+    shape = await _with(empty_database, _shape)
+
+    assert await migrate(empty_database.owner_url) == (newest_revision(), newest_revision())
+
+    assert await _with(empty_database, _shape) == shape
+
+
+async def _empty(database: Database) -> str:
+    return "at migration none"
+
+
+async def _without_a_stamp(database: Database) -> str:
+    await migrate(database.owner_url)
+    await _execute(database, "DELETE FROM alembic_version")
+    return "at migration none"
+
+
+@pytest.mark.parametrize("given", [_empty, _without_a_stamp])
+async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_in_one_line(
+    empty_database: Database, given: Callable[[Database], Any], tmp_path: Path
+) -> None:
+    says = await given(empty_database)
+
+    done = run_python("worker.py", "--check", url=empty_database.owner_url, folder=tmp_path)
+
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("surehand: the ledger database ")
+    assert says in line
+    assert newest_revision() in line
+    assert "python -m activities.ledger.migrate" in line
+
+
+def run_python(*arguments: str, url: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of the project in a process of its own, with no settings but the database."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(REPOSITORY),
+        "SUREHAND_DATABASE_URL": url,
+    }
+    program, *rest = arguments
+    command = [program] if program.startswith("-") else [str(REPOSITORY / program)]
+    return subprocess.run(
+        [sys.executable, *command, *rest],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+async def test_a_migrated_database_is_accepted(empty_database: Database) -> None:
+    await migrate(empty_database.owner_url)
+    engine = create_async_engine(empty_database.owner_url)
+
+    await require_head(engine)
+    assert await current_revision(engine) == newest_revision()
+
+    await engine.dispose()
+
+
+async def test_the_migrate_command_says_what_it_did(
+    empty_database: Database, tmp_path: Path
+) -> None:
+    def run() -> str:
+        done = run_python(
+            "-m", "activities.ledger.migrate", url=empty_database.owner_url, folder=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run() == f"ledger database: empty -> {newest_revision()}\n"
+    assert run() == f"ledger database: already at {newest_revision()}\n"
+
+
+async def test_a_database_of_a_newer_version_is_left_alone_and_said_so_in_one_line(
+    empty_database: Database, tmp_path: Path
+) -> None:
+    await migrate(empty_database.owner_url)
+    await _execute(empty_database, "UPDATE alembic_version SET version_num = '9999_after'")
+    shape = await _with(empty_database, _shape)
+    engine = create_async_engine(empty_database.owner_url)
+
+    with pytest.raises(DatabaseBehind, match="9999_after"):
+        await require_head(engine)
+    await engine.dispose()
+    done = run_python(
+        "-m", "activities.ledger.migrate", url=empty_database.owner_url, folder=tmp_path
+    )
+
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert "9999_after" in line
+    assert await _with(empty_database, _shape) == shape
+
+
+UNREACHABLE = [
+    "postgresql+asyncpg://nobody:secret@127.0.0.1:1/ledger",
+    "sqlite+aiosqlite:////proc/no-such-folder/ledger.db",
+]
+
+
+@pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])
+async def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: str) -> None:
+    engine: AsyncEngine = create_async_engine(url)
+
+    with pytest.raises(LedgerUnavailable) as refused:
+        await require_head(engine)
+
+    assert "SUREHAND_DATABASE_URL" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])
+async def test_migrating_a_database_that_cannot_be_reached_ends_in_one_line(
+    url: str, tmp_path: Path
+) -> None:
+    done = run_python("-m", "activities.ledger.migrate", url=url, folder=tmp_path)
+
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("surehand: ")
+    assert "secret" not in line

@@ -1,0 +1,158 @@
+"""On PostgreSQL the database itself keeps tenants apart, also from SQL that forgets to ask."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from activities.ledger.store import Ledger, open_ledger
+from activities.ledger.tables import ALL
+from tests.ledger.databases import OWNER, WORKER, Database
+from tests.ledger.scene import Scene
+
+pytestmark = pytest.mark.postgres
+ROLES = [WORKER, OWNER]
+
+
+@pytest.fixture(scope="module")
+async def worker_ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
+    async with open_ledger(postgres_database.url) as ledger:
+        yield ledger
+
+
+@pytest.fixture(scope="module")
+async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
+    """Two tenants, each with a row in every table."""
+    found = [await Scene.begin(worker_ledger, f"rls-{name}") for name in ("ours", "theirs")]
+    for scene in found:
+        gated = await scene.approved(scene.call())
+        await scene.asked(gated)
+        await scene.begin_undo(step_id="barred")
+        for table in ALL:
+            assert await _count_as(scene, table) > 0, table
+    return found[0], found[1]
+
+
+async def _count_as(scene: Scene, table: str) -> int:
+    async with scene.tx() as tx:
+        return int(
+            (await tx.connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one()
+        )
+
+
+@pytest.fixture(params=ROLES)
+async def engine(
+    request: pytest.FixtureRequest, postgres_database: Database
+) -> AsyncIterator[AsyncEngine]:
+    """Connections of the worker, which owns nothing, and of the owner, who is no superuser."""
+    url = postgres_database.url if request.param == WORKER else postgres_database.owner_url
+    engine = create_async_engine(url)
+    yield engine
+    await engine.dispose()
+
+
+async def _be(connection: AsyncConnection, tenant: str) -> None:
+    await connection.execute(
+        text("SELECT set_config('surehand.tenant', :tenant, true)"), {"tenant": tenant}
+    )
+
+
+async def test_neither_role_could_pass_the_policies_by(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        role = await connection.execute(
+            text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
+        )
+        assert role.scalar_one() is False
+
+
+@pytest.mark.parametrize("table", ALL)
+async def test_a_query_without_a_filter_shows_one_tenant(
+    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+) -> None:
+    async with engine.begin() as connection:
+        await _be(connection, scenes[0].tenant)
+        tenants = await connection.execute(text(f"SELECT DISTINCT tenant_id FROM {table}"))
+
+        assert tenants.scalars().all() == [scenes[0].tenant]
+
+
+@pytest.mark.parametrize("table", ALL)
+async def test_without_a_tenant_nothing_is_shown(
+    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+) -> None:
+    async with engine.begin() as connection:
+        found = await connection.execute(text(f"SELECT count(*) FROM {table}"))
+
+        assert found.scalar_one() == 0
+
+
+@pytest.mark.parametrize("table", ALL)
+async def test_a_row_cannot_be_written_for_another_tenant(
+    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+) -> None:
+    # A whole row of ours, with nothing changed but the tenant.
+    copy = text(
+        f"INSERT INTO {table} SELECT (jsonb_populate_record(t, :tenant)).* FROM {table} t LIMIT 1"
+    )
+    with pytest.raises(DBAPIError, match="row-level security"):
+        async with engine.begin() as connection:
+            await _be(connection, scenes[0].tenant)
+            await connection.execute(copy, {"tenant": '{"tenant_id": "rls-theirs"}'})
+
+
+@pytest.mark.parametrize("table", [table for table in ALL if table != "events"])
+async def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to_another(
+    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+) -> None:
+    async with engine.connect() as connection:
+        await _be(connection, scenes[0].tenant)
+        ours = await connection.execute(text(f"SELECT count(*) FROM {table}"))
+        touched = await connection.execute(text(f"UPDATE {table} SET run_id = run_id"))
+        assert touched.rowcount == ours.scalar_one()
+        with pytest.raises(DBAPIError, match="row-level security"):
+            await connection.execute(text(f"UPDATE {table} SET tenant_id = 'rls-theirs'"))
+        await connection.rollback()
+
+
+async def test_a_connection_that_served_one_tenant_shows_nothing_afterwards(
+    scenes: tuple[Scene, Scene], worker_ledger: Ledger
+) -> None:
+    for scene in scenes:
+        assert await _count_as(scene, "effects") == 1
+
+    async with worker_ledger.engine.connect() as connection:
+        found = await connection.execute(text("SELECT count(*) FROM effects"))
+        assert found.scalar_one() == 0
+
+
+async def test_every_table_has_the_policy_and_forces_it_on_its_owner(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        rows = await connection.execute(
+            text(
+                "SELECT relname FROM pg_class WHERE relkind = 'r' AND relrowsecurity"
+                " AND relforcerowsecurity AND relnamespace = 'public'::regnamespace"
+            )
+        )
+        assert sorted(rows.scalars()) == sorted(ALL)
+
+
+@pytest.mark.parametrize(
+    "sql", ["TRUNCATE events", "UPDATE events SET type = 'forged'", "DELETE FROM events"]
+)
+async def test_not_even_their_owner_changes_or_empties_events(
+    scenes: tuple[Scene, Scene], postgres_database: Database, sql: str
+) -> None:
+    before = await scenes[0].events()
+    engine = create_async_engine(postgres_database.owner_url)
+
+    with pytest.raises(DBAPIError, match="append-only"):
+        async with engine.begin() as connection:
+            await _be(connection, scenes[0].tenant)
+            await connection.execute(text(sql))
+
+    await engine.dispose()
+    assert await scenes[0].events() == before

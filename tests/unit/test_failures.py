@@ -1,0 +1,193 @@
+"""The class of a failure decides what happens; what is not recognised is in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.failures import (
+    JITTER,
+    LONGEST_MESSAGE,
+    RATE_LIMIT_RETRIES,
+    RETRY_AFTER_CAP,
+    DependencyDown,
+    Failure,
+    FailureClass,
+    OutcomeUnknown,
+    Permanent,
+    RateLimited,
+    Transient,
+    classify,
+    retry_after,
+    retry_delay,
+)
+from activities.lease import DeadlineOver, LeaseLost
+from workflows.errors import NON_RETRYABLE, ErrorType
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+REQUEST = httpx.Request("POST", "http://shop.test/refunds?secret=1")
+
+
+def status(code: int, **headers: str) -> httpx.HTTPStatusError:
+    response = httpx.Response(code, headers=headers, request=REQUEST)
+    return httpx.HTTPStatusError("no", request=REQUEST, response=response)
+
+
+CLASSES: list[tuple[BaseException, FailureClass]] = [
+    (Transient("a"), FailureClass.TRANSIENT),
+    (DependencyDown("a"), FailureClass.DEPENDENCY_DOWN),
+    (RateLimited("a", SECOND), FailureClass.RATE_LIMITED),
+    (Permanent("a"), FailureClass.PERMANENT),
+    (OutcomeUnknown("a"), FailureClass.IN_DOUBT),
+    # The request was never sent.
+    (httpx.ConnectError("a"), FailureClass.DEPENDENCY_DOWN),
+    (httpx.ConnectTimeout("a"), FailureClass.DEPENDENCY_DOWN),
+    (httpx.PoolTimeout("a"), FailureClass.DEPENDENCY_DOWN),
+    (httpx.UnsupportedProtocol("a"), FailureClass.PERMANENT),
+    (httpx.InvalidURL("a"), FailureClass.PERMANENT),
+    # It may have arrived.
+    (httpx.ReadTimeout("a"), FailureClass.IN_DOUBT),
+    (httpx.WriteTimeout("a"), FailureClass.IN_DOUBT),
+    (httpx.ReadError("a"), FailureClass.IN_DOUBT),
+    (httpx.WriteError("a"), FailureClass.IN_DOUBT),
+    (httpx.RemoteProtocolError("a"), FailureClass.IN_DOUBT),
+    (status(400), FailureClass.PERMANENT),
+    (status(401), FailureClass.PERMANENT),
+    (status(404), FailureClass.PERMANENT),
+    (status(408), FailureClass.IN_DOUBT),
+    (status(409), FailureClass.IN_DOUBT),
+    (status(422), FailureClass.PERMANENT),
+    (status(423), FailureClass.IN_DOUBT),
+    (status(429), FailureClass.RATE_LIMITED),
+    (status(500), FailureClass.IN_DOUBT),
+    (status(502), FailureClass.IN_DOUBT),
+    (status(503), FailureClass.IN_DOUBT),
+    (status(504), FailureClass.IN_DOUBT),
+    (LeaseLost("a"), FailureClass.IN_DOUBT),
+    (DeadlineOver("a"), FailureClass.IN_DOUBT),
+    (TimeoutError("a"), FailureClass.IN_DOUBT),
+    (ConnectionResetError("a"), FailureClass.IN_DOUBT),
+    (asyncio.CancelledError(), FailureClass.IN_DOUBT),
+    (KeyError("a"), FailureClass.IN_DOUBT),
+    (Exception("a"), FailureClass.IN_DOUBT),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "class_"), CLASSES, ids=[f"{type(e).__name__}-{e}"[:40] for e, _ in CLASSES]
+)
+def test_a_failure_has_this_class(error: BaseException, class_: FailureClass) -> None:
+    assert classify(error).failure_class is class_
+
+
+def test_only_what_proves_that_nothing_was_applied_may_be_repeated() -> None:
+    unknown = [error for error, class_ in CLASSES if class_ is FailureClass.IN_DOUBT]
+
+    for error in unknown:
+        assert retry_delay(classify(error), 0) is None
+
+
+def test_a_message_names_the_error_and_neither_query_nor_more_than_is_kept() -> None:
+    assert classify(Permanent("no such order")).message == "Permanent: no such order"
+    assert classify(ValueError()).message == "ValueError"
+    assert classify(status(404)).message == "HTTP 404 from POST /refunds"
+    assert len(classify(Exception("x" * 10_000)).message) == LONGEST_MESSAGE
+    assert "\x00" not in classify(Exception("nul \x00")).message
+
+
+def test_a_rate_limit_keeps_the_pause_that_the_provider_named() -> None:
+    assert classify(RateLimited("slow", 7 * SECOND)).retry_after == 7 * SECOND
+    assert classify(status(429, **{"Retry-After": "7"})).retry_after == 7 * SECOND
+    assert classify(status(429)).retry_after == SECOND
+
+
+@pytest.mark.parametrize(
+    ("header", "pause"),
+    [
+        (None, SECOND),
+        ("", SECOND),
+        ("0", timedelta(0)),
+        ("120", 120 * SECOND),
+        (" 120 ", 120 * SECOND),
+        ("Sun, 01 Mar 2026 12:00:30 GMT", 30 * SECOND),
+        ("Sun, 01 Mar 2026 13:00:30 +0100", 30 * SECOND),
+        ("Sun, 01 Mar 2026 11:00:00 GMT", timedelta(0)),
+        ("soon", SECOND),
+        ("-5", SECOND),
+        ("1.5", SECOND),
+        ("²", SECOND),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str | None, pause: timedelta) -> None:
+    assert retry_after(header, NOW) == pause
+
+
+@pytest.mark.parametrize("header", ["9" * 30, "9" * 5000, "Fri, 31 Dec 9999 23:59:59 -0100"])
+def test_a_pause_beyond_all_measure_is_a_long_one(header: str) -> None:
+    failure = Failure(FailureClass.RATE_LIMITED, "", retry_after(header, NOW))
+
+    assert retry_delay(failure, 0, lambda low, high: low) == RETRY_AFTER_CAP
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \S*"))
+def test_no_header_breaks_the_recording_of_an_outcome(header: str) -> None:
+    assert retry_after(header, NOW) >= timedelta(0)
+
+
+DELAYS: list[tuple[FailureClass, list[int]]] = [
+    (FailureClass.TRANSIENT, [1, 2, 4]),
+    (FailureClass.DEPENDENCY_DOWN, [5, 10]),
+    (FailureClass.PERMANENT, []),
+    (FailureClass.IN_DOUBT, []),
+]
+
+
+@pytest.mark.parametrize(("class_", "seconds"), DELAYS)
+def test_a_class_is_retried_this_often_after_these_delays_and_no_more(
+    class_: FailureClass, seconds: list[int]
+) -> None:
+    failure = Failure(class_, "")
+
+    def delays(end: int) -> list[timedelta | None]:
+        return [retry_delay(failure, n, lambda *span: span[end]) for n in range(len(seconds) + 2)]
+
+    assert delays(0) == [s * SECOND * (1 - JITTER) for s in seconds] + [None, None]
+    assert delays(1) == [s * SECOND * (1 + JITTER) for s in seconds] + [None, None]
+
+
+@given(st.integers(0, 2))
+def test_retries_are_spread_within_a_fifth_of_their_delay(earlier: int) -> None:
+    delay = retry_delay(Failure(FailureClass.TRANSIENT, ""), earlier)
+
+    assert delay is not None
+    assert 0.8 <= delay / SECOND / 2**earlier <= 1.2
+
+
+def test_a_rate_limit_is_waited_for_as_long_as_was_asked_and_never_less() -> None:
+    failure = Failure(FailureClass.RATE_LIMITED, "", 7 * SECOND)
+
+    assert retry_delay(failure, 0, lambda low, high: low) == 7 * SECOND
+    assert retry_delay(failure, 0, lambda low, high: high) == 7 * SECOND * (1 + JITTER)
+    assert retry_delay(failure, RATE_LIMIT_RETRIES - 1) is not None
+    assert retry_delay(failure, RATE_LIMIT_RETRIES) is None
+
+
+def test_a_long_pause_is_waited_for_in_slices_and_none_is_a_second() -> None:
+    long = Failure(FailureClass.RATE_LIMITED, "", timedelta(days=1))
+    none = Failure(FailureClass.RATE_LIMITED, "")
+
+    assert retry_delay(long, 0, lambda low, high: low) == RETRY_AFTER_CAP
+    assert retry_delay(none, 0, lambda low, high: low) == SECOND
+
+
+@pytest.mark.parametrize("class_", [c for c in FailureClass if c is not FailureClass.PERMANENT])
+def test_a_class_that_is_tried_again_has_a_retryable_name_on_the_wire(
+    class_: FailureClass,
+) -> None:
+    assert ErrorType.for_failure(class_.value) not in NON_RETRYABLE

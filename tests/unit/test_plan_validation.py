@@ -1,0 +1,263 @@
+"""A plan that does not hold together is refused before anything starts, with path and reason."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from workflows.plan import ApprovalPolicy, Goto, Plan, parse_duration
+
+
+def plan(*steps: dict[str, Any], **fields: Any) -> Plan:
+    return Plan.model_validate({"steps": list(steps), **fields})
+
+
+def refusal(value: Any) -> str:
+    with pytest.raises(ValidationError) as refused:
+        Plan.model_validate(value)
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+        for item in refused.value.errors()
+    )
+
+
+def test_a_bare_list_of_tools_is_a_plan_whose_steps_are_numbered() -> None:
+    tools = [{"tool": "orders.read"}, {"tool": "mail.send", "id": "mail"}, {"tool": "a"}]
+    bare = Plan.model_validate(tools)
+
+    assert [step.id for step in bare.steps] == ["step1", "mail", "step3"]
+    assert (bare.name, bare.input, bare.goal) == ("plan", {}, "")
+
+
+def test_a_step_needs_a_tool_and_nothing_else() -> None:
+    (step,) = plan({"tool": "orders.read"}).steps
+
+    assert step.params == {}
+    assert step.after is None
+    assert (step.approval, step.on_no, step.on_failure) == (None, None, None)
+
+
+def test_what_goes_into_history_reads_back_as_the_same_plan() -> None:
+    written = plan(
+        {"id": "a", "tool": "t", "approval": {"expires_in": "15m"}, "on_no": {"goto": "b"}},
+        {"id": "b", "tool": "t", "params": {"x": "${a.y}"}, "after": []},
+        defaults={"approval": "required", "on_failure": "continue"},
+        input={"order": {"id": 1}},
+    )
+
+    assert Plan.model_validate_json(written.model_dump_json()) == written
+    assert Plan.model_validate(written.model_dump(mode="json")) == written
+
+
+T = {"tool": "t"}
+#: What is wrong, where it is and why.
+REFUSED: list[tuple[str, Any, list[str]]] = [
+    ("no steps", {"steps": []}, ["steps", "at least 1"]),
+    ("no tool", [{"id": "a"}], ["steps.0.tool", "required"]),
+    ("unknown field", [{"tool": "t", "parms": {}}], ["steps.0.parms", "not permitted"]),
+    ("unknown field of the plan", {"steps": [T], "goals": ""}, ["goals", "not permitted"]),
+    ("not a step", ["orders.read"], ["steps.0"]),
+    ("not a plan", 7, ["valid dictionary"]),
+    ("bad id", [{"id": "a b", "tool": "t"}], ["steps.0.id", "pattern"]),
+    ("id with a slash", [{"id": "a/b", "tool": "t"}], ["steps.0.id", "pattern"]),
+    ("id taken", [{"id": "a", **T}, {"id": "a", **T}], ["steps.1 (a)", "earlier step"]),
+    ("id of the input", [{"id": "input", **T}], ["steps.0 (input)", "cannot be called"]),
+    ("unknown after", [{"id": "a", **T, "after": ["b"]}], ["steps.0 (a).after", "no step 'b'"]),
+    (
+        "unknown reference",
+        [{"id": "a", **T, "params": {"x": [{"y": "${b.id}"}]}}],
+        ["steps.0 (a).params.x.0.y", "unknown reference ${b.id}"],
+    ),
+    (
+        "reference that is no path",
+        [{"id": "a", **T, "params": {"x": "${input.a b}"}}],
+        ["steps.0 (a).params.x", "${input.a b}"],
+    ),
+    ("empty reference", [{"id": "a", **T, "params": {"x": "${}"}}], ["params.x", "${}"]),
+    (
+        "reference to itself",
+        [{"id": "a", **T, "params": {"x": "${a.id}"}}],
+        ["(a)", "waits for itself"],
+    ),
+    (
+        "reference to a later step",
+        [{"id": "a", **T, "params": {"x": "${b.id}"}}, {"id": "b", **T}],
+        ["waits for itself"],
+    ),
+    (
+        "cycle",
+        [{"id": "a", **T, "after": ["c"]}, {"id": "b", **T}, {"id": "c", **T}],
+        ["waits for itself (a cycle)"],
+    ),
+    (
+        "goto nowhere",
+        [{"id": "a", **T, "on_no": {"goto": "x"}}],
+        ["steps.0 (a).on_no.goto", "no step 'x'"],
+    ),
+    (
+        "goto back",
+        [{"id": "a", **T}, {"id": "b", **T, "on_failure": {"goto": "a"}}],
+        ["steps.1 (b).on_failure.goto", "does not come after"],
+    ),
+    (
+        "goto aside",
+        [{"id": "a", **T, "on_no": {"goto": "b"}}, {"id": "b", **T, "after": []}],
+        ["steps.0 (a).on_no.goto", "does not come after"],
+    ),
+    (
+        "goto itself",
+        [{"id": "a", **T, "on_no": {"goto": "a"}}],
+        ["steps.0 (a).on_no.goto", "does not come after"],
+    ),
+    (
+        "goto nowhere by default",
+        {"steps": [{"id": "a", **T}], "defaults": {"on_no": {"goto": "x"}}},
+        ["on_no.goto", "no step 'x'"],
+    ),
+    (
+        "goto itself by default",
+        {
+            "steps": [{"id": "a", **T}, {"id": "b", **T}],
+            "defaults": {"on_failure": {"goto": "b"}},
+        },
+        ["steps.1 (b).on_failure.goto", "does not come after"],
+    ),
+    ("on_no that is none", [{**T, "on_no": "retry"}], ["steps.0.on_no"]),
+    ("on_failure that is none", [{**T, "on_failure": "fail"}], ["steps.0.on_failure"]),
+    (
+        "approval for no time",
+        [{**T, "approval": {"expires_in": "0s"}}],
+        ["steps.0.approval.expires_in", "longer than nothing"],
+    ),
+    (
+        "approval for ever",
+        [{**T, "approval": {"expires_in": "9999999999999d"}}],
+        ["steps.0.approval.expires_in"],
+    ),
+    (
+        "approval until after the end of dates",
+        [{**T, "approval": {"expires_in": "99999999d"}}],
+        ["steps.0.approval.expires_in"],
+    ),
+    (
+        "approval until whenever",
+        [{**T, "approval": {"expires_in": "soon"}}],
+        ["steps.0.approval.expires_in"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_a_mistake_is_named_with_its_path_and_reason(value: Any, says: list[str]) -> None:
+    message = refusal(value)
+
+    for part in says:
+        assert part in message
+
+
+def test_a_default_goto_counts_for_the_steps_before_its_target() -> None:
+    written = plan(
+        {"id": "a", **T},
+        {"id": "b", **T},
+        {"id": "sorry", **T, "on_no": "fail"},
+        defaults={"on_no": {"goto": "sorry"}},
+    )
+
+    assert written.on_no(written.step("a")) == Goto(goto="sorry")
+    assert written.on_no(written.step("sorry")) == "fail"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["steps", "id", "tool", "params", "after", "approval", "goto"]),
+                inner,
+                max_size=3,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_whatever_is_written_is_a_plan_or_a_validation_error(value: Any) -> None:
+    try:
+        Plan.model_validate(value)
+    except ValidationError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("15m", timedelta(minutes=15)),
+        ("1.5h", timedelta(minutes=90)),
+        ("7d", timedelta(days=7)),
+        ("250ms", timedelta(milliseconds=250)),
+        (" 2 h ", timedelta(hours=2)),
+        ("PT1H", timedelta(hours=1)),
+        (90, timedelta(seconds=90)),
+    ],
+)
+def test_a_duration_is_written_as_people_write_it(written: Any, means: timedelta) -> None:
+    assert ApprovalPolicy.model_validate({"expires_in": written}).expires_in == means
+
+
+@pytest.mark.parametrize("written", ["", "h", "1 week", "-5m", "1h30m", "1,5h"])
+def test_what_is_no_duration_is_refused(written: str) -> None:
+    with pytest.raises(ValidationError):
+        ApprovalPolicy.model_validate({"expires_in": written})
+
+
+@given(st.integers(0, 10**400), st.sampled_from(["ms", "s", "m", "h", "d"]))
+def test_no_duration_is_too_long_to_be_refused(number: int, unit: str) -> None:
+    try:
+        assert parse_duration(f"{number % 10**6}{unit}") >= timedelta(0)
+        ApprovalPolicy.model_validate({"expires_in": f"{number}{unit}"})
+    except ValidationError:
+        return
+
+
+@pytest.mark.parametrize("written", [True, "required", {}])
+def test_an_approval_is_asked_for_in_three_ways(written: Any) -> None:
+    assert plan({**T, "approval": written}).steps[0].approval == ApprovalPolicy()
+
+
+def test_of_two_policies_the_stricter_counts() -> None:
+    short, long = (ApprovalPolicy(expires_in=timedelta(hours=hours)) for hours in (1, 2))
+
+    assert short.stricter(long) == long.stricter(short) == short
+    assert long.stricter(None) == long
+
+
+@pytest.mark.parametrize(
+    ("default", "own", "hours"),
+    [("2h", None, 2), (None, "1h", 1), ("2h", "1h", 1), ("1h", "2h", 1)],
+)
+def test_a_step_cannot_soften_the_approval_that_its_plan_asks_for(
+    default: str | None, own: str | None, hours: int
+) -> None:
+    def policy(expires_in: str | None) -> Any:
+        return expires_in and {"expires_in": expires_in}
+
+    written = plan({**T, "approval": policy(own)}, defaults={"approval": policy(default)})
+
+    assert written.approval(written.steps[0]) == ApprovalPolicy(expires_in=timedelta(hours=hours))
+
+
+def test_what_a_step_does_not_say_its_plan_says() -> None:
+    written = plan(
+        {"id": "a", **T}, {"id": "b", **T, "on_no": "fail"}, defaults={"on_no": "continue"}
+    )
+
+    assert [written.on_no(step) for step in written.steps] == ["continue", "fail"]
+    assert [written.on_failure(step) for step in written.steps] == ["compensate"] * 2

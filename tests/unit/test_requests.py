@@ -1,0 +1,172 @@
+"""From a call on the wire to a claim: validated first, hashed then, and bound to all of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Attempt
+from activities.ledger.entries import ClaimRequest
+from activities.requests import LONGEST_KEY, claim_request, drift, prepare
+from activities.toolbox import WRITE, ApprovalPolicy, Dedupes, Tool, Toolbox, ToolContext, tool
+from workflows.contracts import Recovery, ToolCall
+from workflows.errors import NON_RETRYABLE
+from workflows.identity import identity_hash, params_hash
+
+ATTEMPT = Attempt(number=2, activity_key="activity", holder="activity:2:x")
+LEASE = timedelta(seconds=3)
+POLICY = ApprovalPolicy()
+
+
+class Params(BaseModel):
+    order: str = Field(min_length=1)
+    amount: Decimal = Decimal("0")
+    cents: int = 0
+
+
+def make(**options: Any) -> Tool:
+    @tool("payments.refund", effect=WRITE, recovery="human", **options)
+    async def fn(params: Params, ctx: ToolContext) -> str:
+        """Pay back."""
+        return ""
+
+    return fn
+
+
+def call(recorded: Tool, **changes: Any) -> ToolCall:
+    values: dict[str, Any] = {
+        "tenant": "acme",
+        "run_id": "acme/run-1",
+        "step_id": "refund",
+        "plan_version": 1,
+        "user": "ada",
+        "tool": recorded.spec(),
+        "params": {"order": "1001", "amount": "120.00"},
+        **changes,
+    }
+    return ToolCall(**values)
+
+
+def request(loaded: Tool, sent: ToolCall) -> ClaimRequest:
+    return claim_request(sent, prepare(Toolbox([loaded]), sent), ATTEMPT, LEASE)
+
+
+def test_what_is_hashed_is_what_the_tools_model_made_of_the_params_never_raw_text() -> None:
+    refund = make()
+    raw = call(refund, params={"amount": "120.00", "order": "1001", "unknown": "ignored"})
+
+    prepared = prepare(Toolbox([refund]), raw)
+
+    assert prepared.plain == {"order": "1001", "amount": "120.00", "cents": 0}
+    assert prepared.params_hash == params_hash("payments.refund", "1", prepared.plain)
+    assert prepared.params == Params(order="1001", amount=Decimal("120.00"))
+
+
+def test_a_claim_carries_everything_it_is_bound_to() -> None:
+    refund = make(key=lambda p: f"refund:order-{p.order}", version="3", dedupes=Dedupes(LEASE))
+
+    claim = request(refund, call(refund, approval_id="acme/run-1/refund/1", attempts_before=4))
+
+    plain = {"order": "1001", "amount": "120.00", "cents": 0}
+    assert claim == ClaimRequest(
+        tenant="acme",
+        run_id="acme/run-1",
+        step_id="refund",
+        user="ada",
+        tool="payments.refund",
+        tool_version="3",
+        key="refund:order-1001",
+        params=plain,
+        identity_hash=identity_hash("payments.refund", plain),
+        params_hash=params_hash("payments.refund", "3", plain),
+        holder=ATTEMPT.holder,
+        activity_key=ATTEMPT.activity_key,
+        attempt=6,
+        timeout=refund.timeout,
+        lease=LEASE,
+        recovery=Recovery.DEDUPES,
+        window=LEASE,
+        approval_id="acme/run-1/refund/1",
+    )
+
+
+def test_without_a_business_key_the_key_is_the_run_and_step() -> None:
+    refund = make()
+
+    assert request(refund, call(refund)).key == "acme/run-1:refund"
+
+
+def broken(params: Params) -> str:
+    raise LookupError("no key")
+
+
+REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
+    ("no order", make(), {"order": ""}, "InvalidParams", "order: String should have"),
+    ("no params", make(), {}, "InvalidParams", "order: Field required"),
+    ("big", make(), {"order": "1", "cents": 2**53}, "InvalidParams", "canonical"),
+    ("surrogate", make(), {"order": "\ud800"}, "InvalidParams", ""),
+    ("no key", make(key=lambda p: ""), {"order": "1"}, "InvalidParams", "key(params)"),
+    ("long key", make(key=lambda p: "k" * 401), {"order": "1"}, "InvalidParams", str(LONGEST_KEY)),
+    ("broken key", make(key=broken), {"order": "1"}, "InvalidParams", "LookupError('no key')"),
+    ("NUL in key", make(key=lambda p: "a\x00"), {"order": "1"}, "InvalidParams", "key(params)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("loaded", "params", "type_", "says"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED]
+)
+def test_params_and_keys_that_cannot_be_recorded_are_refused_for_good(
+    loaded: Tool, params: dict[str, Any], type_: str, says: str
+) -> None:
+    sent = call(loaded).model_copy(update={"params": params})
+
+    with pytest.raises(ApplicationError) as refused:
+        prepare(Toolbox([loaded]), sent)
+
+    assert refused.value.type == type_
+    assert refused.value.non_retryable
+    assert type_ in {str(error) for error in NON_RETRYABLE}
+    assert "payments.refund" in refused.value.message
+    assert says in refused.value.message
+
+
+def test_a_tool_that_is_not_loaded_is_named() -> None:
+    with pytest.raises(ApplicationError, match=r"payments\.refund") as refused:
+        prepare(Toolbox([]), call(make()))
+
+    assert (refused.value.type, refused.value.non_retryable) == ("ToolNotFound", True)
+
+
+@pytest.mark.parametrize(
+    ("by_plan", "recorded", "now", "gated"),
+    [
+        (False, None, None, False),
+        (True, None, None, True),
+        (False, POLICY, None, True),
+        (False, None, POLICY, True),
+        (True, POLICY, POLICY, True),
+    ],
+)
+def test_an_approval_is_needed_if_the_plan_or_the_tool_then_or_now_says_so(
+    by_plan: bool, recorded: ApprovalPolicy | None, now: ApprovalPolicy | None, gated: bool
+) -> None:
+    sent = call(make(approval=recorded), gated=by_plan)
+
+    assert request(make(approval=now), sent).gated is gated
+
+
+def test_a_tool_that_is_not_the_recorded_one_any_more_has_drifted() -> None:
+    recorded = make()
+    newer = make(version="2")
+    other_params = replace(recorded, schema_hash="sha256:other")
+
+    assert drift(call(recorded), recorded) is None
+    assert "version 2, the run began with 1" in (drift(call(recorded), newer) or "")
+    assert "params of payments.refund have changed" in (drift(call(recorded), other_params) or "")
+    assert request(newer, call(recorded)).drift is not None

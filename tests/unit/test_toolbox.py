@@ -1,0 +1,280 @@
+"""A toolbox that could not keep its promises is refused at start, by name."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from activities.toolbox import (
+    READ,
+    WRITE,
+    ApprovalPolicy,
+    Dedupes,
+    LookupAnswer,
+    NotFound,
+    Tool,
+    Toolbox,
+    ToolboxError,
+    ToolContext,
+    Undo,
+    derive_recovery,
+    explain,
+    load_toolbox,
+    tool,
+)
+from workflows.contracts import Effect, Recovery, ToolSpec
+
+
+class Params(BaseModel):
+    order: str
+    amount: int = 0
+
+
+class OtherParams(BaseModel):
+    order: str
+    amount: str = ""
+
+
+async def lookup(params: Params, ctx: ToolContext) -> LookupAnswer:
+    return NotFound()
+
+
+def make(name: str = "payments.refund", effect: Effect = WRITE, **options: Any) -> Tool:
+    @tool(name, effect=effect, **options)
+    async def fn(params: Params, ctx: ToolContext) -> str:
+        """Pay back.
+
+        All of it.
+        """
+        return "r-1"
+
+    return fn
+
+
+BOTH = (True, False)
+HUMAN: dict[str, Any] = {"recovery": "human"}
+WINDOW = Dedupes(timedelta(hours=1))
+UNDO = Undo("payments.charge", lambda params, receipt: {"order": params["order"]})
+
+
+@pytest.mark.parametrize(
+    ("effect", "dedupes", "lookup_", "human", "recovery"),
+    [
+        *((READ, *can, Recovery.READ) for can in itertools.product(BOTH, repeat=3)),
+        *((WRITE, True, *can, Recovery.DEDUPES) for can in itertools.product(BOTH, repeat=2)),
+        (WRITE, False, True, True, Recovery.LOOKUP),
+        (WRITE, False, True, False, Recovery.LOOKUP),
+        (WRITE, False, False, True, Recovery.HUMAN),
+        (WRITE, False, False, False, None),
+    ],
+)  # fmt: skip
+def test_how_an_unknown_outcome_is_settled_follows_from_what_the_tool_can_do(
+    effect: Effect, dedupes: bool, lookup_: bool, human: bool, recovery: Recovery | None
+) -> None:
+    assert derive_recovery(effect, dedupes=dedupes, lookup=lookup_, human=human) is recovery
+
+
+def sync_function() -> None:
+    @tool("bad", effect=READ)
+    def fn(params: Params, ctx: ToolContext) -> str:  # type: ignore[arg-type]
+        return ""
+
+
+def one_parameter() -> None:
+    @tool("bad", effect=READ)
+    async def fn(params: Params) -> str:  # type: ignore[arg-type]
+        return ""
+
+
+def no_model() -> None:
+    @tool("bad", effect=READ)
+    async def fn(params: dict, ctx: ToolContext) -> str:  # type: ignore[type-arg]
+        return ""
+
+
+def no_annotation() -> None:
+    @tool("bad", effect=READ)
+    async def fn(params, ctx):  # type: ignore[no-untyped-def]
+        return ""
+
+
+DECLARED: list[tuple[str, Callable[[], Any], str]] = [
+    ("write without recovery", lambda: make("bad"), "a way to settle an unknown outcome"),
+    (
+        "irreversible and undone",
+        lambda: make("bad", **HUMAN, irreversible=True, compensate=UNDO),
+        "either irreversible or has compensate",
+    ),
+    ("read with a key", lambda: make("bad", READ, key=lambda p: p.order), "a READ has no key"),
+    ("read with an undo", lambda: make("bad", READ, compensate=UNDO), "a READ has no key"),
+    ("read with a cleanup", lambda: make("bad", READ, cleanup=UNDO), "a READ has no key"),
+    ("read that dedupes", lambda: make("bad", READ, dedupes=WINDOW), "a READ has no key"),
+    ("read with a lookup", lambda: make("bad", READ, lookup=lookup), "a READ has no key"),
+    ("not async", sync_function, "must be async"),
+    ("one parameter", one_parameter, "takes (params, ctx)"),
+    ("params without a model", no_model, "annotate 'params' with a pydantic model"),
+    ("params without a type", no_annotation, "annotate 'params' with a pydantic model"),
+]
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"), [row[1:] for row in DECLARED], ids=[row[0] for row in DECLARED]
+)
+def test_a_declaration_that_contradicts_itself_is_refused_with_the_tools_name(
+    declare: Callable[[], Any], says: str
+) -> None:
+    with pytest.raises(ToolboxError) as refused:
+        declare()
+
+    assert "'bad'" in str(refused.value)
+    assert says in str(refused.value)
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ToolboxError, match=r"'mail\.send'"):
+        Toolbox([make("mail.send", **HUMAN), make("mail.send", READ)])
+
+
+@pytest.mark.parametrize("kind", ["compensate", "cleanup"])
+@pytest.mark.parametrize("others", [[], [make("payments.charge", READ)]], ids=["none", "a READ"])
+def test_an_undo_has_to_be_a_loaded_write(kind: str, others: list[Tool]) -> None:
+    undone = make(**HUMAN, **{kind: UNDO})
+
+    with pytest.raises(ToolboxError) as refused:
+        Toolbox([undone, *others])
+
+    assert "'payments.refund'" in str(refused.value)
+    assert "'payments.charge'" in str(refused.value)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Write a module of a user's own and return its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    numbers = itertools.count()
+
+    def write(text: str) -> str:
+        name = f"users_tools_{tmp_path.name}_{next(numbers)}".replace("-", "_")
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return name
+
+    return write
+
+
+TOOL = """
+from pydantic import BaseModel
+from activities.toolbox import READ, ToolContext, tool
+
+class Params(BaseModel):
+    order: str
+
+@tool("{name}", effect=READ)
+async def read(params: Params, ctx: ToolContext) -> str:
+    return params.order
+"""
+
+
+def test_modules_are_loaded_once_and_a_tool_that_two_of_them_show_is_one(
+    module: Callable[[str], str],
+) -> None:
+    first = module(TOOL.format(name="orders.read"))
+    second = module(TOOL.format(name="mail.read") + f"\nfrom {first} import read as other\n")
+
+    assert load_toolbox([first, second]).names() == ["mail.read", "orders.read"]
+    assert load_toolbox([]).names() == []
+
+
+BROKEN: list[tuple[str, str, list[str]]] = [
+    ("a mistake", "1 / 0", ["ZeroDivisionError", ".py:1"]),
+    ("a syntax error", "def", ["SyntaxError"]),
+    ("a missing import", "import no_such_package_of_anybody", ["no_such_package_of_anybody"]),
+    ("no tool", "x = 1", ["defines no tool"]),
+    ("a bad tool", TOOL.replace("async def", "def").format(name="bad"), ["'bad'", "async"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN]
+)
+def test_a_module_that_cannot_be_used_is_named_with_the_reason(
+    module: Callable[[str], str], text: str, says: list[str]
+) -> None:
+    name = module(text)
+
+    with pytest.raises(ToolboxError) as refused:
+        load_toolbox([name])
+
+    assert "\n" not in str(refused.value)
+    for part in says:
+        assert part in str(refused.value)
+    if "'bad'" not in says:
+        assert name in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["no_such_module_of_anybody", "not a name", "", ".relative"])
+def test_a_module_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(ToolboxError, match="SUREHAND_TOOL_MODULES") as refused:
+        load_toolbox([name])
+
+    assert repr(name) in str(refused.value)
+
+
+def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
+    spec = make(
+        lookup=lookup,
+        settle=timedelta(seconds=5),
+        compensate=UNDO,
+        approval=ApprovalPolicy(),
+        timeout=timedelta(seconds=7),
+        version="3",
+    ).spec()
+
+    assert spec.model_dump(exclude={"schema_hash"}) == {
+        "name": "payments.refund",
+        "version": "3",
+        "effect": "WRITE",
+        "recovery": "lookup",
+        "timeout": timedelta(seconds=7),
+        "description": "Pay back.",
+        "settle": timedelta(seconds=5),
+        "compensation": "payments.charge",
+        "cleanup": None,
+        "irreversible": False,
+        "approval": {"expires_in": timedelta(hours=24)},
+    }
+    assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_the_schema_hash_changes_with_the_params_and_not_with_the_code() -> None:
+    @tool("payments.refund", effect=WRITE, recovery="human")
+    async def changed(params: OtherParams, ctx: ToolContext) -> str:
+        return ""
+
+    assert make(**HUMAN).schema_hash == make(**HUMAN, version="2").schema_hash
+    assert changed.schema_hash != make(**HUMAN).schema_hash
+
+
+def test_a_human_is_told_what_would_happen_and_how_it_would_be_undone() -> None:
+    params = Params(order="1001", amount=5)
+    plain = make(**HUMAN)
+    told = make(**HUMAN, describe=lambda p: f"refund {p.order}", compensate=UNDO)
+
+    assert plain.describe_call(params) == "payments.refund: Pay back."
+    assert told.describe_call(params) == "refund 1001"
+    assert told.undo_text() == "undone by payments.charge"
+    assert plain.undo_text() == "cannot be undone"
+
+
+def test_a_validation_error_is_told_in_one_line() -> None:
+    with pytest.raises(ValidationError) as refused:
+        make(**HUMAN).validate({"amount": "much"})
+
+    assert explain(refused.value).startswith("order: Field required; amount: Input should be")
