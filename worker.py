@@ -42,6 +42,14 @@ STICKY_TIMEOUT: Final = timedelta(seconds=1)
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
 
 
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """Return the sandbox of the workflows; what is passed through is pure, and slow to import."""
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(
+        "pydantic", "pydantic_core", "annotated_types", "rfc8785"
+    )
+    return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
 def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
     """Return a Temporal worker with ``AgentRun`` and its activities."""
     tools = ToolActivities(resources)
@@ -64,11 +72,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             runs.settle_intervention,
         ],
         interceptors=[ContextInterceptor()],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(
-                "pydantic", "pydantic_core", "annotated_types", "rfc8785"
-            )
-        ),
+        workflow_runner=workflow_runner(),
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -6,6 +6,8 @@ ledger or the tools import ``activities/`` when they are called.
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import sys
 import traceback
@@ -15,8 +17,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import approvals, demo, doctor, interventions, operator, runs, start
+from cli import approvals, demo, doctor, interventions, operator, proof, runs, start
 from cli.exits import ExitCode
+from cli.process import OUTPUT_LOST
 from cli.text import plain
 
 
@@ -35,8 +38,8 @@ def _options(
 ) -> None:
     """Start agent runs, approve their calls, and see what they did.
 
-    Exit codes: 0 done, 2 wrong use or invalid plan, 4 server or database not reachable,
-    10 a human is needed, 20 the run failed, 30 cancelled, 124 --timeout is over.
+    Exit codes: 0 done, 2 wrong use or invalid plan, 3 an audit found a break, 4 server or database
+    not reachable, 10 a human is needed, 20 the run failed, 30 cancelled, 124 --timeout is over.
     """
     context.obj.debug = debug
 
@@ -63,6 +66,8 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("effects", operator.effects, operator.EFFECTS_EXAMPLE),
         ("events", operator.events, operator.EVENTS_EXAMPLE),
         ("interventions", operator.interventions, operator.INTERVENTIONS_EXAMPLE),
+        ("audit", proof.audit, proof.AUDIT_EXAMPLE),
+        ("reconcile", proof.reconcile, proof.RECONCILE_EXAMPLE),
         ("tools", operator.tools, operator.TOOLS_EXAMPLE),
         ("doctor", doctor.doctor, doctor.EXAMPLE),
         ("demo", demo.demo, demo.EXAMPLE),
@@ -90,9 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     if any(_LONE.search(argument) for argument in arguments):
         _complain("the command line is not UTF-8 text")
         return ExitCode.WRONG_USE
-    # What tools and plans wrote must not fail to print because of the terminal's encoding.
-    for stream in (sys.stdout, sys.stderr):
-        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    _prepare_streams()
     try:
         code = build()(
             args=list(arguments) or ["--help"],
@@ -108,7 +111,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        return ExitCode.DONE
+        return ExitCode.OUTPUT_CLOSED
+    except OSError as error:
+        _complain(f"{error.strerror or error} ({error.filename or 'writing the output'})")
+        return OUTPUT_LOST
     except Exception as error:
         if flags.debug:
             traceback.print_exc()
@@ -117,6 +123,16 @@ def run(arguments: Sequence[str]) -> int:
             "run it again as `starter.py --debug ...` and report what that prints"
         )
         return ExitCode.UNEXPECTED
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us (`>&-`)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (stays open to the end)
+        # What tools and plans wrote must not fail to print because of the terminal's encoding.
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _complain(text: str) -> None:

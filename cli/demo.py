@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from typing import Final
@@ -29,7 +30,9 @@ def demo(json_output: options.Json = False) -> int:
             report = asyncio.run(story.tell())
             _verdict(caller, report)
             if attended:
-                input(f"\nLook around at {stage.web_ui} ; Enter stops everything. ")
+                # Ctrl-C and Ctrl-D end a look around as well as Enter.
+                with contextlib.suppress(EOFError, KeyboardInterrupt):
+                    input(f"\nLook around at {stage.web_ui} ; Enter stops everything. ")
         return ExitCode.DONE if report.ok else ExitCode.FAILED
 
     return perform_sync(verb, json_output=json_output)

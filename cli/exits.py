@@ -20,6 +20,8 @@ class ExitCode(IntEnum):
     """A mistake of ours; ``--debug`` shows the traceback."""
     WRONG_USE = 2
     """Wrong use, an invalid plan, something that does not exist, a refused decision."""
+    BROKEN = 3
+    """An audit found a break."""
     NOT_REACHABLE = 4
     """The server, a worker or the database does not answer."""
     HUMAN_NEEDED = 10
@@ -29,6 +31,8 @@ class ExitCode(IntEnum):
     """``--timeout`` is over and the run goes on; the code that timeout(1) uses."""
     INTERRUPTED = 130
     """Ctrl-C: 128 + SIGINT, as shells have it."""
+    OUTPUT_CLOSED = 141
+    """Whoever read our output has gone (``| head``): 128 + SIGPIPE."""
 
 
 #: What ``--wait`` exits with when the run stands there; other states are not an end.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode
+from cli.exits import ExitCode, WrongUse
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings, read_toolbox
 from cli.questions import resolve_command
@@ -51,16 +52,28 @@ def effects(
 
 
 def events(
-    run: options.Run, tenant: options.Tenant = None, json_output: options.Json = False
+    run: options.Run,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write them to a file that `audit` verifies.")
+    ] = None,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
 ) -> int:
     """Show the events of a run, as they were chained."""
 
     async def verb(caller: Caller) -> int:
-        from activities.ledger.reads import events_of
+        from activities.ledger.audit import to_lines
+        from activities.ledger.reads import chain_of, events_of
 
         run_id = find_run_id(caller.settings.tenant, run)
         async with ledger_of(read_settings()) as ledger:
             rows = await events_of(ledger, caller.settings.tenant, run_id)
+            chain, _, _ = await chain_of(ledger, caller.settings.tenant, run_id)
+        if export is not None:
+            try:
+                export.write_text(to_lines(chain), encoding="utf-8")
+            except OSError as error:
+                raise WrongUse(f"{export}: {error.strerror}") from error
         return _print(caller, run_id, _EVENT_COLUMNS, rows, "No events")
 
     return perform(verb, json_output=json_output, tenant=tenant)

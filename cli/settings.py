@@ -43,8 +43,15 @@ class StarterSettings(BaseModel):
 
 
 def read_environment(env_file: Path = ENV_FILE) -> dict[str, str]:
-    """Return the environment over the values of ``env_file``, which may be missing."""
-    from_file = {key: value or "" for key, value in dotenv_values(env_file).items()}
+    """Return the environment over the values of ``env_file``, which may be missing.
+
+    Raises:
+        WrongUse: The file cannot be read.
+    """
+    try:
+        from_file = {key: value or "" for key, value in dotenv_values(env_file).items()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUse(f"{env_file} cannot be read: {error}") from error
     return {**from_file, **os.environ}
 
 

@@ -94,6 +94,27 @@ class LedgerRows(Shape):
     rows: list[dict[str, Any]]
 
 
+class AuditReport(Shape):
+    """``audit``."""
+
+    run_id: str
+    ok: bool
+    events: int
+    compared_with: str
+    """Where the heads came from that the chain has to pass through."""
+    first_break: str | None
+
+
+class SweepReport(Shape):
+    """``reconcile``: what one round has done."""
+
+    looked_at: int
+    committed: int
+    not_applied: int
+    asked: int
+    waiting: int
+
+
 class ToolList(Shape):
     """``tools``."""
 

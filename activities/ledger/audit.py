@@ -74,8 +74,8 @@ class _Story:
     """What the events have said so far."""
 
     gated: set[str] = field(default_factory=set)
-    asked: dict[str, str] = field(default_factory=dict)
-    """Params hash by approval id."""
+    asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The request by approval id."""
     approved: set[str] = field(default_factory=set)
     consumed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Entry and params hash by approval id."""
@@ -89,45 +89,50 @@ def verify_story(events: Sequence[Event]) -> Break | None:
     """Return the first event that should not be where it is, or ``None``.
 
     Checked are: each approval was asked for and given by an accepted decision before it was used;
-    it was used by one entry, for the params that were asked about; each committed write of a step
+    it was used in time, by one entry, for the params that were asked about; each claim of a step
     that needed an approval had one; no entry was committed twice.
     """
     story = _Story()
     for event in events:
-        reason = _tell(story, event["type"], event["step_id"], event["body"])
+        reason = _tell(story, event)
         if reason is not None:
             return Break(event["seq"], reason)
     return None
 
 
-def _tell(story: _Story, type_: str, step_id: str | None, body: Mapping[str, Any]) -> str | None:
-    match type_:
+def _tell(story: _Story, event: Event) -> str | None:
+    body = event["body"]
+    match event["type"]:
         case "run.opened":
             story.gated = set(body.get("gated", []))
         case "approval.requested":
-            story.asked[body["approval_id"]] = body["params_hash"]
+            story.asked[body["approval_id"]] = body
         case "decision.accepted" if body.get("outcome") == "approve":
             story.approved.add(body["approval_id"])
         case "approval.expired" | "approval.void":
             story.approved.discard(body["approval_id"])
         case "approval.consumed":
-            return _consume(story, body)
+            return _consume(story, body, event["at_ms"])
         case "effect.claimed":
-            return _claim(story, step_id, body)
+            return _claim(story, event["step_id"], body)
         case "effect.committed":
             return _commit(story, body)
+        case "intervention.settled" if body.get("action") == "committed":
+            story.standing.add(body["entry_id"])
         case "effect.compensated":
             story.standing.discard(body["entry_id"])
     return None
 
 
-def _consume(story: _Story, body: Mapping[str, Any]) -> str | None:
+def _consume(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
     approval_id, entry = body["approval_id"], body["entry_id"]
     if approval_id not in story.asked:
         return f"approval {approval_id} was used, but never asked for"
     if approval_id not in story.approved:
         return f"approval {approval_id} was used, but no decision approved it"
-    if body["params_hash"] != story.asked[approval_id]:
+    if at_ms >= story.asked[approval_id]["expires_ms"]:
+        return f"approval {approval_id} was used after it had expired"
+    if body["params_hash"] != story.asked[approval_id]["params_hash"]:
         return f"approval {approval_id} was used for other params than were asked about"
     if approval_id in story.consumed and story.consumed[approval_id][0] != entry:
         return f"approval {approval_id} was used by two entries"
@@ -156,6 +161,29 @@ def _commit(story: _Story, body: Mapping[str, Any]) -> str | None:
     if entry in story.standing:
         return f"entry {entry} was committed twice"
     story.standing.add(entry)
+    return None
+
+
+def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]) -> Break | None:
+    """Return the first of a run's ledger entries that its events do not tell of, or ``None``.
+
+    Args:
+        events: All events of the run, in order.
+        entries: The run's rows of ``effects``.
+    """
+    story = _Story()
+    for event in events:
+        _tell(story, event)
+    standing: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        entry_id, name = entry["entry_id"], (entry["tool"], entry["key"])
+        if entry["state"] != "committed":
+            continue
+        if entry_id not in story.standing:
+            return Break(0, f"entry {entry_id} is committed in the ledger, but in no event")
+        if name in standing:
+            return Break(0, f"entries {standing[name]} and {entry_id} of one key are committed")
+        standing[name] = entry_id
     return None
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from activities.ledger.store import Ledger, RunNotFound, Transaction
 from activities.ledger.tables import effects, events, interventions, runs
+from workflows.contracts import ChainHead
 
 
 async def effects_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str, Any]]:
@@ -60,6 +61,28 @@ async def events_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str, 
             .order_by(events.c.seq)
         )
     return [_readable(row) for row in rows]
+
+
+async def chain_of(
+    ledger: Ledger, tenant: str, run_id: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], ChainHead]:
+    """Return a run's events and entries as stored, and the head that its row records.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    async with ledger.transaction(tenant) as tx:
+        tx.watch(run_id)
+        await _require_run(tx, run_id)
+        chain = await tx.all(
+            select(events)
+            .where(events.c.tenant_id == tenant, events.c.run_id == run_id)
+            .order_by(events.c.seq)
+        )
+        entries = await tx.all(
+            select(effects).where(effects.c.tenant_id == tenant, effects.c.run_id == run_id)
+        )
+    return chain, entries, tx.heads[run_id]
 
 
 async def interventions_of(

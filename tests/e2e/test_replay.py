@@ -1,0 +1,51 @@
+"""Parked runs survive a deploy: histories of real runs replay with the code of today.
+
+``python -m tests.record_histories`` has recorded them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from tests.record_histories import FOLDER, SCENES
+from worker import workflow_runner
+from workflows.agent_run import AgentRun
+
+HISTORIES = sorted(FOLDER.glob("*.json"))
+
+
+def history_of(text: str) -> WorkflowHistory:
+    started = json.loads(text)["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(started["workflowId"], text)
+
+
+def replayer() -> Replayer:
+    return Replayer(
+        workflows=[AgentRun],
+        workflow_runner=workflow_runner(),
+        data_converter=pydantic_data_converter,
+    )
+
+
+def test_every_scene_has_a_recorded_history() -> None:
+    assert {path.stem for path in HISTORIES} >= SCENES.keys()
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_a_recorded_history_replays(path: Path) -> None:
+    await replayer().replay_workflow(history_of(path.read_text()))
+
+
+async def test_a_history_that_today_does_not_lead_to_is_noticed() -> None:
+    text = (FOLDER / "completed.json").read_text()
+    changed = text.replace('"name": "request_approval"', '"name": "ask_somebody"')
+    assert changed != text
+    with pytest.raises(NondeterminismError):
+        await replayer().replay_workflow(history_of(changed))

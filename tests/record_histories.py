@@ -1,0 +1,165 @@
+"""Records histories of real runs: ``python -m tests.record_histories [NAME ...]``.
+
+A recorded history is never recorded anew to make a test pass: it stands for the runs that are
+parked somewhere while a new version is deployed. Delete one only when no such run can exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.crashpoints import CrashPoint
+from activities.ledger.store import open_ledger
+from cli.process import leave
+from devserver import DevServer
+from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.stage import Stage
+from tests.ledger_databases import migrate
+from tests.shop_process import ShopProcess
+from workflows.contracts import RunState
+
+FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
+NEITHER: Final = "tests.variants.refund_human"
+
+
+async def completed(stage: Stage) -> Run:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        await run.approve()
+        await run.result()
+    return run
+
+
+async def parked(stage: Stage) -> Run:
+    """A run that waits for an approval, with refused decisions behind it and one held."""
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        request = await run.asks()
+        await run.decide(decision_on(request, params_hash="sha256:" + "0" * 64))
+        await run.decide("nonsense")
+        await run.decide(decision_on(request, approval_id=f"{run.run_id}/mail/1"))
+    return run
+
+
+async def rejected(stage: Stage) -> Run:
+    async with stage.worker_here():
+        plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+        steps = (plan.steps[3].model_copy(update={"after": ("order",)}), *plan.steps[:3])
+        run = await stage.start(plan.model_copy(update={"steps": (*steps[1:], steps[0])}))
+        await run.decide(decision_on(await run.asks(), outcome="reject", reason="too much"))
+        await run.result()
+    return run
+
+
+async def compensated(stage: Stage) -> Run:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=stage.shop.new_order()))
+        await run.approve()
+        await run.result()
+    return run
+
+
+async def crashed_and_recovered(stage: Stage) -> Run:
+    with stage.worker(crash_at=f"payments.refund:{CrashPoint.AFTER_CALL}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        await run.approve()
+        doomed.wait_killed()
+    async with stage.worker_here():
+        await run.result()
+    return run
+
+
+async def settled_by_a_human(stage: Stage) -> Run:
+    stage.shop.fault("refunds", fail="drop_before", times=1)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        await run.approve()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="not_happened")
+        await run.result()
+    return run
+
+
+async def cancelled(stage: Stage) -> Run:
+    """Cancelled while its restock is under way, after its refund."""
+    stage.shop.fault("restocks", delay_after_s=1)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        await run.approve()
+        await run.until(lambda view: view.result.steps[3].state == "running")
+        await run.cancel(reason="changed my mind")
+        await run.result()
+    return run
+
+
+async def cancelled_by_temporal(stage: Stage) -> Run:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        await run.asks()
+        await run.handle.cancel()
+        with suppress(WorkflowFailureError):
+            await run.handle.result()
+    return run
+
+
+SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
+    scene.__name__: scene
+    for scene in (
+        completed,
+        parked,
+        rejected,
+        compensated,
+        crashed_and_recovered,
+        settled_by_a_human,
+        cancelled,
+        cancelled_by_temporal,
+    )
+}
+
+
+async def record(names: list[str], folder: Path) -> None:
+    """Play the scenes and write their histories."""
+    url = f"sqlite+aiosqlite:///{folder / 'ledger.db'}"
+    migrate(url)
+    server = DevServer.start(db_file=folder / "temporal.db", ui_port=None)
+    try:
+        client = await Client.connect(server.address, data_converter=pydantic_data_converter)
+        with ShopProcess(folder / "shop.sqlite") as shop:
+            os.environ["SHOP_URL"] = shop.url
+            async with open_ledger(url) as ledger:
+                for name in names:
+                    stage = Stage(client, shop, ledger, url, f"queue-{name}", folder / name)
+                    run = await SCENES[name](stage)
+                    shop.clear_faults()
+                    history = await run.handle.fetch_history()
+                    (FOLDER / f"{name}.json").write_text(history.to_json() + "\n")
+                    print(f"{name}: {len(history.events)} events")
+    finally:
+        server.stop()
+
+
+def main(names: list[str]) -> int:
+    """Record the scenes that have no history yet, or those that are named."""
+    FOLDER.mkdir(exist_ok=True)
+    wanted = names or [name for name in SCENES if not (FOLDER / f"{name}.json").exists()]
+    if unknown := set(wanted) - SCENES.keys():
+        print(f"unknown: {', '.join(unknown)}; known are {', '.join(SCENES)}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="surehand-histories-") as folder:
+        asyncio.run(record(wanted, Path(folder)))
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))
