@@ -169,7 +169,7 @@ class CompensationActivities:
         )
 
     async def _ask(self, asked: Compensate, entry: Entry, why: str) -> CompensationReport:
-        question = f"undoing {entry.tool} ({entry.entry_id}) failed: {why}"
+        question = f"undoing {entry.tool} {entry.key} failed: {why}"
         async with self._resources.ledger.transaction(asked.tenant) as tx:
             intervention_id = await compensations.failed(tx, entry, question)
         return _asked(intervention_id, question, tx.heads.get(asked.run_id))

@@ -255,7 +255,7 @@ class EffectCall:
         return await self._go_on(result)
 
     async def _ask(self, entry: Entry, why: str, *, partial: bool = False) -> Asked:
-        question = f"{self.tool.name} ({entry.entry_id}): {why}. Did it happen?"
+        question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
         intervention_id = await self._write(
             lambda tx: outcomes.ask_human(tx, entry, question, partial=partial)
         )

@@ -88,6 +88,8 @@ DELAYS: Final[dict[FailureClass, tuple[timedelta, ...]]] = {
 }
 #: A provider that names a longer pause than this is waited for in slices of it.
 RETRY_AFTER_CAP: Final = timedelta(minutes=5)
+#: What a header may say at most; always cut to the cap.
+BEYOND_MEASURE: Final = timedelta(days=365)
 #: Rate limits heal by waiting; after this many the failure is permanent.
 RATE_LIMIT_RETRIES: Final = 10
 #: Retries of many runs that failed together are spread by this share of the delay.
@@ -126,16 +128,23 @@ def _classify_status(response: httpx.Response) -> Failure:
 
 
 def retry_after(value: str | None, now: datetime) -> timedelta:
-    """Return the pause of a ``Retry-After`` header (RFC 9110, 10.2.3): seconds or an HTTP date."""
-    if not value:
-        return timedelta(seconds=1)
-    if value.strip().isdigit():
-        return timedelta(seconds=int(value))
+    """Return the pause of a ``Retry-After`` header (RFC 9110, 10.2.3): seconds or an HTTP date.
+
+    Never raises: a header must not get in the way of recording an outcome. One that makes no sense
+    is a second, one beyond all measure ``BEYOND_MEASURE``.
+    """
+    text = (value or "").strip()
+    if text.isascii() and text.isdigit():
+        # More digits than nine are more than thirty years.
+        return timedelta(seconds=int(text)) if len(text) <= 9 else BEYOND_MEASURE
     try:
-        until = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+        until = email.utils.parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
         return timedelta(seconds=1)
-    return max(until.astimezone(UTC) - now, timedelta(0))
+    try:
+        return max(until.astimezone(UTC) - now, timedelta(0))
+    except OverflowError:
+        return BEYOND_MEASURE
 
 
 def retry_delay(

@@ -115,7 +115,7 @@ async def _settle(resources: Resources, entry: Entry) -> str:
 
 
 async def _ask(resources: Resources, entry: Entry, why: str) -> str:
-    question = f"{entry.tool} ({entry.entry_id}): {why}. Did it happen?"
+    question = f"{entry.tool} {entry.key}: {why}. Did it happen?"
     async with resources.ledger.transaction(entry.tenant) as tx:
         await open_intervention(tx, entry, question, rule="unknown")
     return "asked"

@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Attempt
 from activities.ledger.entries import ClaimRequest
+from activities.outputs import clean_text
 from activities.toolbox import Tool, Toolbox, explain
 from workflows.contracts import ToolCall
 from workflows.errors import ErrorType
@@ -53,8 +54,8 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
         key = str(tool.key(params)) if tool.key else step_key(call.run_id, call.step_id)
     except Exception as error:
         raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
-    if not 0 < len(key) <= LONGEST_KEY:
-        problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters"
+    if not 0 < len(key) <= LONGEST_KEY or key != clean_text(key):
+        problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
         raise _stop(ErrorType.INVALID_PARAMS, problem)
     return PreparedCall(tool, params, plain, hash_, key)
 

@@ -15,7 +15,12 @@ from typing import Annotated, Final, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from workflows.plan import Duration
 
@@ -54,6 +59,18 @@ class Settings(BaseSettings):
     """User the starter acts as; empty takes the login name."""
     crash_at: str = ""
     """For drills: ``tool:point`` at which the worker kills itself with SIGKILL."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what ``load_settings`` has read, once, and look nowhere else."""
+        return (init_settings,)
 
     @field_validator("tool_modules", mode="before")
     @classmethod
@@ -102,4 +119,4 @@ def load_settings(
         name = f"{PREFIX}{str(first['loc'][0]).upper()}"
         if first["type"] == "missing":
             raise SettingsError(f"setting {name} is missing: set it or put it into .env") from error
-        raise SettingsError(f"setting {name}: {first['msg']}") from error
+        raise SettingsError(f"setting {name}: {first['msg'].removeprefix('Value error, ')}") from error

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from activities.outputs import clean_text
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.plan import ApprovalPolicy
@@ -153,7 +154,13 @@ class Tool:
 
     def describe_call(self, params: BaseModel) -> str:
         """Return one line that says to a human what this call would do."""
-        return self.describe(params) if self.describe else f"{self.name}: {self.description}"
+        if self.describe is None:
+            return f"{self.name}: {self.description}"
+        try:
+            return clean_text(str(self.describe(params)))
+        except Exception as error:
+            # The params themselves are shown beside it.
+            return f"{self.name} (describe(params) failed: {type(error).__name__})"
 
     def undo_text(self) -> str:
         """Return one line that says how the effect would be undone."""

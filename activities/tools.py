@@ -223,7 +223,8 @@ def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
             path = [str(part) for part in item["loc"]]
             if _has_reference(_at(step.params, path)):
                 continue
-            problems.append(("".join(f".{part}" for part in path), item["msg"]))
+            message = item["msg"].removeprefix("Value error, ")
+            problems.append(("".join(f".{part}" for part in path), message))
         return problems
     return []
 

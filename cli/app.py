@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> int:
         return ExitCode.WRONG_USE
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
+    except SystemExit:  # so Rich and Typer leave when the reader of the output has gone
         return ExitCode.OUTPUT_CLOSED
     except OSError as error:
         _complain(f"{error.strerror or error} ({error.filename or 'writing the output'})")

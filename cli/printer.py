@@ -34,23 +34,17 @@ _STYLES: Final = {
 }
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command line; Rich itself would end the process with 1."""
-        raise
-
-
 class Printer:
     """Prints results to stdout and, with ``--json``, everything else to stderr."""
 
     def __init__(self, *, json_output: bool) -> None:
         self.json_output = json_output
         # Rich's own markup and guessing would change what a tool or a plan wrote.
-        self.errors = _Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
+        self.errors = Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
         self.console = (
             self.errors
             if json_output
-            else _Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+            else Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
         )
 
     @property

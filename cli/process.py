@@ -34,7 +34,9 @@ def leave(code: int) -> NoReturn:
         logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            # A process started with `>&-` has no such stream.
+            if stream is not None:
+                stream.flush()
         except BrokenPipeError:
             pass
         except (OSError, ValueError):  # A full disk; a stream that was closed before.

@@ -52,7 +52,7 @@ def temporal_server(
         ui_port=None,
     )
     yield server
-    server.stop()
+    server.kill()  # nobody needs its file, and a good end takes ten seconds
 
 
 @pytest.fixture(scope="session")

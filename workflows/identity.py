@@ -88,7 +88,7 @@ def approval_id(run_id: str, step_id: str, number: int) -> str:
 def run_of_approval(approval: str) -> tuple[str, str] | None:
     """Split an approval id into ``(run_id, step_id)``; ``None`` when it has not that form."""
     parts = approval.rsplit("/", 2)
-    if len(parts) != 3 or not all(parts) or not parts[2].isdigit():
+    if len(parts) != 3 or not all(parts) or not (parts[2].isascii() and parts[2].isdecimal()):
         return None
     return parts[0], parts[1]
 

@@ -10,7 +10,6 @@ from sqlalchemy import insert, select, update
 from activities.ledger.approvals import locked
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, decisions
-from activities.outputs import clean_text
 from workflows.contracts import (
     ApprovalState,
     Decision,
@@ -20,8 +19,6 @@ from workflows.contracts import (
     VerifyDecision,
 )
 
-#: Characters of a decision's texts that are kept.
-_LONGEST = {"approval_id": 400, "params_hash": 200, "approver": 200, "reason": 10_000}
 _STATE_OF = {
     DecisionOutcome.APPROVE: ApprovalState.APPROVED,
     DecisionOutcome.REJECT: ApprovalState.REJECTED,
@@ -33,7 +30,7 @@ async def verify(tx: Transaction, asked: VerifyDecision) -> Verdict:
 
     Verifying the same delivery again returns the recorded verdict.
     """
-    decision = asked.decision and _storable(asked.decision)
+    decision = asked.decision
     # Locked before looking for a verdict: the same delivery may be verified twice at once.
     row = await locked(tx, decision.approval_id) if decision else None
     if row is not None and row["run_id"] != asked.run_id:
@@ -65,16 +62,8 @@ async def verify(tx: Transaction, asked: VerifyDecision) -> Verdict:
         message=message,
         state=_state_after(decision, row, code),
     )
-    await _record(tx, asked, decision, verdict, row)
+    await _record(tx, asked, verdict, row)
     return verdict
-
-
-def _storable(decision: Decision) -> Decision:
-    """Return a decision as both databases can keep it: a signal cannot be refused, only judged."""
-    kept = {
-        name: clean_text(getattr(decision, name))[:longest] for name, longest in _LONGEST.items()
-    }
-    return decision.model_copy(update=kept)
 
 
 def judge(
@@ -125,21 +114,18 @@ def _state_after(
 
 
 async def _record(
-    tx: Transaction,
-    asked: VerifyDecision,
-    decision: Decision | None,
-    verdict: Verdict,
-    row: Mapping[str, Any] | None,
+    tx: Transaction, asked: VerifyDecision, verdict: Verdict, row: Mapping[str, Any] | None
 ) -> None:
+    decision = asked.decision
     await tx.execute(
         insert(decisions).values(
             tenant_id=tx.tenant,
             decision_id=asked.decision_id,
             run_id=asked.run_id,
-            approval_id=verdict.approval_id,
+            approval_id=verdict.approval_id[:400],
             approver=decision.approver if decision else "",
             outcome=decision.outcome.value if decision else "",
-            params_hash=decision.params_hash if decision else "",
+            params_hash=decision.params_hash[:200] if decision else "",
             reason=decision.reason if decision else "",
             verdict=verdict.code.value,
             message=verdict.message,
@@ -153,7 +139,7 @@ async def _record(
         "decision.accepted" if accepted else "decision.refused",
         step_id=row["step_id"] if row else None,
         decision_id=asked.decision_id,
-        approval_id=verdict.approval_id,
+        approval_id=verdict.approval_id[:400],
         outcome=decision.outcome.value if decision else None,
         approver=decision.approver if decision else None,
         verified=verdict.verified,

@@ -7,11 +7,8 @@ from sqlalchemy import func, insert, select, update
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions
-from activities.outputs import clean_text
 from workflows.contracts import Resolution, ResolutionOutcome
 
-#: Characters of an answer's texts that are kept.
-_LONGEST = {"intervention_id": 80, "actor": 200, "evidence": 10_000}
 #: What each answer makes of the entry, by what the entry is in.
 _SETTLES = {
     ("in_doubt", ResolutionOutcome.HAPPENED): "committed",
@@ -73,10 +70,6 @@ async def settle(
     tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
 ) -> tuple[bool, str]:
     """Apply a human's answer, once. Returns whether it counted, and a sentence that says why."""
-    kept = {
-        name: clean_text(getattr(resolution, name))[:longest] for name, longest in _LONGEST.items()
-    }
-    resolution = resolution.model_copy(update=kept)
     accepted, message = await _settle(tx, run_id, resolution_id, resolution)
     if not accepted:
         tx.event(

@@ -55,6 +55,8 @@ async def take_over(tx: Transaction, seen: Entry) -> Entry | None:
             effects.c.entry_id == seen.entry_id,
             effects.c.fencing_token == seen.fencing_token,
             effects.c.state == seen.state,
+            # A call that is alive after all has renewed its lease meanwhile.
+            or_(effects.c.lease_until_ms.is_(None), effects.c.lease_until_ms <= tx.now_ms),
         )
         .with_for_update()
     )

@@ -25,6 +25,8 @@ VERBS = [
     "effects",
     "events",
     "interventions",
+    "audit",
+    "reconcile",
     "tools",
     "doctor",
     "demo",

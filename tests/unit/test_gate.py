@@ -78,6 +78,10 @@ def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(gate: Gat
     [
         ({}, "approval_id: Field required"),
         (decision(approver=""), "approver: "),
+        (decision(approver="a" * 201), "approver: "),
+        (decision(reason="nul \x00"), "reason: "),
+        (decision(params_hash="nul \x00"), "params_hash: "),
+        (decision(approval_id="nul \x00"), "approval_id: "),
         (decision(outcome="maybe"), "outcome: "),
         (decision(params_hash=7), "params_hash: "),
         ("approve", "decision: "),

@@ -1,0 +1,106 @@
+"""G2: what nobody is settling is found by the sweep, and by the sweep alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from activities.ledger import outcomes, overdue
+from activities.ledger.entries import Entry, Held
+from tests.ledger.scene import LEASE, LEASE_OVER, NOW, TIMEOUT, Scene
+from workflows.contracts import Resolution, ResolutionOutcome
+
+QUIET = timedelta(seconds=30)
+LATER = TIMEOUT + QUIET + timedelta(seconds=5)
+
+
+async def found(scene: Scene, after: timedelta = LATER, limit: int = 100) -> list[Entry]:
+    async with scene.tx(after) as tx:
+        return await overdue.overdue(tx, QUIET, limit)
+
+
+async def take_over(scene: Scene, seen: Entry) -> Entry | None:
+    async with scene.tx(LATER) as tx:
+        return await overdue.take_over(tx, seen)
+
+
+async def test_entries_without_an_outcome_are_overdue_oldest_first(scene: Scene) -> None:
+    claimed = await scene.claimed(scene.call(key="a"))
+    doubted = await scene.in_doubt(scene.call(key="b", step_id="b"), after=timedelta(seconds=1))
+
+    assert await found(scene) == [claimed, doubted]
+    assert await found(scene, limit=1) == [claimed]
+
+
+async def test_what_its_own_run_may_still_settle_is_left_to_it(scene: Scene) -> None:
+    await scene.claimed(scene.call(key="a"))
+    await scene.in_doubt(scene.call(key="b", step_id="b"))
+
+    for after in (NOW, LEASE_OVER, QUIET):
+        assert await found(scene, after) == []
+    (claimed,) = await found(scene, LEASE + QUIET + timedelta(seconds=1))
+    assert claimed.state == "claimed"
+
+
+async def test_what_is_settled_is_never_overdue(scene: Scene) -> None:
+    await scene.committed(scene.call(key="a"))
+    await scene.failed(scene.call(key="b", step_id="b"))
+    await scene.answered_no(scene.call(key="c", step_id="c"))
+    await scene.compensated(scene.call(key="d", step_id="d"))
+
+    assert await found(scene) == []
+
+
+@pytest.mark.parametrize("partial", [False, True])
+async def test_what_a_human_is_asked_about_or_has_given_up_is_left_alone(
+    scene: Scene, partial: bool
+) -> None:
+    _, intervention = await scene.asked(scene.call(), partial=partial)
+    assert await found(scene) == []
+
+    outcome = ResolutionOutcome.GIVE_UP
+    await scene.settle(Resolution(intervention_id=intervention, outcome=outcome, actor="olga"))
+    assert await found(scene) == []
+
+
+async def test_another_tenants_entries_are_another_sweeps(scene: Scene, other: Scene) -> None:
+    entry = await scene.claimed(scene.call())
+
+    assert await found(other) == []
+    assert await take_over(other, entry) is None
+    assert await scene.entry(entry.entry_id) == entry
+
+
+async def test_the_sweep_takes_an_entry_over_under_the_next_token(scene: Scene) -> None:
+    request = scene.call()
+    claimed = await scene.claimed(request)
+
+    taken = await take_over(scene, claimed)
+
+    assert taken is not None
+    assert (taken.state, taken.fencing_token) == ("in_doubt", claimed.fencing_token + 1)
+    async with scene.tx() as tx:
+        assert await outcomes.commit(tx, request, claimed, "late") is None
+
+
+@pytest.mark.parametrize("quicker", ["renewed", "committed", "swept"])
+async def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
+    scene: Scene, quicker: str
+) -> None:
+    request = scene.call()
+    seen = await scene.claimed(request)
+    if quicker == "swept":
+        assert await take_over(scene, seen) is not None
+    elif quicker == "committed":
+        await scene.commit(request, seen)
+    else:
+        async with scene.tx(LATER) as tx:
+            assert await outcomes.renew(tx, seen, LEASE)
+    before = await scene.entry(seen.entry_id)
+
+    assert await take_over(scene, seen) is None
+
+    assert await scene.entry(seen.entry_id) == before
+    if quicker == "renewed":
+        assert isinstance(await scene.claim(scene.call(attempt=2), after=LATER), Held)
