@@ -119,4 +119,5 @@ def load_settings(
         name = f"{PREFIX}{str(first['loc'][0]).upper()}"
         if first["type"] == "missing":
             raise SettingsError(f"setting {name} is missing: set it or put it into .env") from error
-        raise SettingsError(f"setting {name}: {first['msg'].removeprefix('Value error, ')}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"setting {name}: {reason}") from error

@@ -49,7 +49,7 @@ class Stage:
             "database_url": self.ledger_url,
             "tool_modules": SHOP_TOOLS,
             "task_queue": self.task_queue,
-            "max_cached_workflows": "100",
+            "max_cached_workflows": "0",
             **settings,
         }
         return {

@@ -135,7 +135,7 @@ async def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Sc
 
 @pytest.mark.parametrize("changes", [{}, {"params_hash": "sha256:stale"}])
 async def test_a_delivery_that_is_verified_again_gets_its_recorded_verdict(
-    scene: Scene, changes: dict[str, str]
+    scene: Scene, changes: dict[str, Any]
 ) -> None:
     gated = await scene.ask_approval(scene.call())
     first = await scene.decide(gated, decision_id="run-1#1", **changes)
@@ -173,7 +173,7 @@ async def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
     ids=lambda odd: next(iter(odd)),
 )
 async def test_however_long_the_texts_of_a_decision_are_it_gets_a_verdict(
-    scene: Scene, odd: dict[str, str]
+    scene: Scene, odd: dict[str, Any]
 ) -> None:
     gated = await scene.ask_approval(scene.call())
 
