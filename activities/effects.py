@@ -9,6 +9,7 @@ the outside system is asked, or a human.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -39,7 +40,7 @@ from activities.ledger.entries import (
     Mismatch,
 )
 from activities.ledger.store import LedgerUnavailable, Transaction
-from activities.outputs import to_json
+from activities.outputs import clean_text, to_json
 from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
 from workflows.contracts import ChainHead, Recovery
 from workflows.errors import ErrorType
@@ -97,6 +98,8 @@ class EffectCall:
     request: ClaimRequest
     head: ChainHead | None = None
     """The run's chain after the newest of this attempt's transactions."""
+    _asked: float = 0.0
+    """When the newest transaction began, by this process's monotonic clock."""
 
     def before_report(self) -> None:
         """Pass the last crash point: recorded, and Temporal has not heard of it."""
@@ -150,6 +153,9 @@ class EffectCall:
                 assert_never(result)
 
     async def _call(self, entry: Entry) -> CallResult:
+        if time.monotonic() >= self._asked + self.request.lease.total_seconds():
+            # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
+            return await self._go_on(await self._claim())
         self.resources.crash.during(self.tool.name)
         try:
             answer = await hold(
@@ -158,11 +164,13 @@ class EffectCall:
                 lease=self.request.lease,
                 every=self.resources.renew_every,
                 timeout=self.request.timeout,
+                claimed=self._asked,
             )
         except Exception as error:
             return await self._failed(entry, classify(error))
         self._crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
+            answer = answer.cleaned()
             recorded = await self._write(
                 lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
             )
@@ -196,6 +204,12 @@ class EffectCall:
         if earlier is None:
             self._fenced()
         delay = retry_delay(failure, earlier)
+        if delay is None and entry.unproven:
+            doubtful = replace(entry, state="in_doubt")
+            if self.tool.lookup is not None:
+                return await self.reconcile(doubtful)
+            why = f"an earlier call was never answered, and calling again ended with: {message}"
+            return await self._ask(doubtful, why)
         if delay is None:
             raise stop(ErrorType.TOOL_FAILED, message)
         raise again(ErrorType.for_failure(failure.failure_class), message, delay)
@@ -223,7 +237,7 @@ class EffectCall:
             return await self._ask(entry, "a crash left its outcome unknown")
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
-                answer = await self.tool.lookup(self.params, self._context(entry))
+                answer: object = await self.tool.lookup(self.params, self._context(entry))
         except Exception as error:
             return await self._unsettled(entry, f"lookup failed: {classify(error).message}")
         log.info("effect.looked_up", entry_id=entry.entry_id, answer=type(answer).__name__)
@@ -234,11 +248,12 @@ class EffectCall:
             case NotFound():
                 return await self._not_found(entry, forward=forward)
             case Partial(details):
-                return await self._ask(entry, f"it happened in part: {details}", partial=True)
+                why = clean_text(f"it happened in part: {details}")
+                return await self._ask(entry, why, partial=True)
             case Unknown(reason):
-                return await self._ask(entry, f"the lookup cannot tell: {reason}")
-            case _:
-                assert_never(answer)
+                return await self._ask(entry, clean_text(f"the lookup cannot tell: {reason}"))
+        # User code may return anything at all; then it says nothing.
+        return await self._unsettled(entry, f"lookup answered {type(answer).__name__}")
 
     async def _not_found(self, entry: Entry, *, forward: bool) -> CallResult:
         settle = self.tool.settle
@@ -278,6 +293,7 @@ class EffectCall:
         )
 
     async def _in_ledger(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        self._asked = time.monotonic()
         async with self.resources.ledger.transaction(self.request.tenant) as tx:
             result = await work(tx)
         self.head = tx.heads.get(self.request.run_id, self.head)

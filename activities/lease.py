@@ -24,6 +24,10 @@ class LeaseLost(Exception):
     """The lease ran out or was taken over while the call lasted: its outcome is unknown."""
 
 
+class CallCancelled(Exception):
+    """The tool ended with a cancellation of its own: its outcome is unknown."""
+
+
 class DeadlineOver(Exception):
     """The call did not answer within its deadline: its outcome is unknown."""
 
@@ -40,6 +44,7 @@ async def hold(
     lease: timedelta,
     every: timedelta,
     timeout: timedelta,
+    claimed: float | None = None,
 ) -> T:
     """Await a call within its deadline, renewing its lease beside it.
 
@@ -52,12 +57,14 @@ async def hold(
         lease: The lease's time limit.
         every: How often to renew it.
         timeout: Deadline of the call.
+        claimed: ``time.monotonic()`` before the claim was asked for, which lease and deadline
+            count from; ``None`` is now.
 
     Raises:
         LeaseLost: The lease could not be kept.
         DeadlineOver: No answer in time.
     """
-    start = time.monotonic()
+    start = time.monotonic() if claimed is None else claimed
     state = _Lease(renewed=start)
     ended = asyncio.Event()
     running = asyncio.ensure_future(call)
@@ -71,6 +78,8 @@ async def hold(
                 await asyncio.wait(
                     {running, renewing}, timeout=left, return_when=asyncio.FIRST_COMPLETED
                 )
+            if running.cancelled():
+                raise CallCancelled("the tool cancelled itself")
             if running.done():
                 return running.result()
             if renewing.done():

@@ -46,18 +46,31 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
         params = tool.validate(call.params)
         plain = params.model_dump(mode="json")
         hash_ = params_hash(tool.name, tool.version, plain)
+        same = tool.validate(plain) == params
     except ValidationError as error:
         raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error
     except NotCanonical as error:
         raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+    except Exception as error:  # a validator of the user's own
+        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {error!r}") from error
+    if not same:
+        # What the hash does not cover, nobody has approved: secrets, excluded or rounded fields.
+        problem = f"{tool.name}: its params do not survive the way through JSON unchanged"
+        raise _stop(ErrorType.INVALID_PARAMS, problem)
+    return PreparedCall(tool, params, plain, hash_, _key(tool, params, call))
+
+
+def _key(tool: Tool, params: BaseModel, call: ToolCall) -> str:
+    if tool.key is None:
+        return step_key(call.run_id, call.step_id)
     try:
-        key = str(tool.key(params)) if tool.key else step_key(call.run_id, call.step_id)
+        key: object = tool.key(params)
     except Exception as error:
         raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
-    if not 0 < len(key) <= LONGEST_KEY or key != clean_text(key):
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or key != clean_text(key):
         problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
         raise _stop(ErrorType.INVALID_PARAMS, problem)
-    return PreparedCall(tool, params, plain, hash_, key)
+    return key
 
 
 def claim_request(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import structlog
 from temporalio import activity
@@ -49,6 +51,9 @@ def configure_logging(format_: str, level: str) -> None:
         logging.getLogger(ours).setLevel(level.upper())
 
 
+T = TypeVar("T")
+
+
 class ContextInterceptor(Interceptor):
     """Gives every log line of an activity its run, step and attempt."""
 
@@ -71,10 +76,27 @@ class _ActivityContext(ActivityInboundInterceptor):
             log = structlog.get_logger(__name__)
             log.debug("activity.started")
             try:
-                result = await super().execute_activity(input)
+                result = await _undisturbed(super().execute_activity(input))
             except LedgerUnavailable as error:
                 log.warning("ledger.unavailable", error=str(error))
                 raise
             outcome = getattr(result, "outcome", None)
             log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
             return result
+
+
+async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:
+    """Run an activity to its end although it is cancelled meanwhile.
+
+    All of them are short or end within a deadline; a transaction that is cut off in the middle can
+    leave the ledger's file locked for every process.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
+        except Exception:
+            break
+    return task.result()

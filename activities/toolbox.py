@@ -52,6 +52,11 @@ WRITE: Final = Effect.WRITE
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 
 
+#: As long as the ledger's columns are.
+LONGEST_NAME: Final = 120
+LONGEST_VERSION: Final = 40
+
+
 class ToolboxError(Exception):
     """A tool module cannot be used; the message says which, where and what to do."""
 
@@ -75,6 +80,10 @@ class No:
 
     reason: str
     code: str = "no"
+
+    def cleaned(self) -> No:
+        """Return the answer as ledger and history can carry it, whatever the tool has put in."""
+        return No(clean_text(str(self.reason))[:2000], clean_text(str(self.code))[:80])
 
 
 @dataclass(frozen=True)
@@ -150,7 +159,7 @@ class Tool:
 
     def validate(self, params: Mapping[str, Any]) -> BaseModel:
         """Return the params as the tool's model; ``ValidationError`` if they do not fit."""
-        return self.params_model.model_validate(dict(params))
+        return self.params_model.model_validate(dict(params), by_alias=True, by_name=True)
 
     def describe_call(self, params: BaseModel) -> str:
         """Return one line that says to a human what this call would do."""
@@ -249,6 +258,11 @@ def tool(
     """
 
     def decorate(fn: ToolFunction) -> Tool:
+        if not 0 < len(name) <= LONGEST_NAME or not 0 < len(version) <= LONGEST_VERSION:
+            raise ToolboxError(
+                f"tool {name[:LONGEST_NAME]!r}: a name has 1 to {LONGEST_NAME} characters,"
+                f" a version 1 to {LONGEST_VERSION}"
+            )
         model = _params_model(name, fn)
         settled_by = derive_recovery(
             effect,

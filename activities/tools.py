@@ -71,13 +71,13 @@ class ToolActivities:
     async def execute_tool(self, call: ToolCall) -> ToolReport:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
         attempt = Attempt.current()
-        prepared = prepare(self._resources.toolbox, call)
-        if call.params_hash is not None and call.params_hash != prepared.params_hash:
-            await self._refuse_changed_params(call, prepared)
         try:
-            if prepared.tool.effect is Effect.READ:
-                return await self._read(call, prepared, attempt)
-            return await to_the_end(self._write(call, prepared, attempt))
+            prepared = prepare(self._resources.toolbox, call)
+            if call.params_hash is not None and call.params_hash != prepared.params_hash:
+                await self._refuse_changed_params(call, prepared)
+            is_read = prepared.tool.effect is Effect.READ
+            work = self._read if is_read else self._write
+            return await to_the_end(work(call, prepared, attempt))
         except ApplicationError as error:
             if not error.non_retryable:
                 raise
@@ -161,9 +161,10 @@ class ToolActivities:
         try:
             async with asyncio.timeout(tool.timeout.total_seconds()):
                 answer = await tool.fn(prepared.params, context)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             raise await self._read_failed(call, row, classify(error)) from error
         if isinstance(answer, No):
+            answer = answer.cleaned()
             head = await self._finish_read(call, row, "failed", error=answer.reason, class_="no")
             no = AnsweredNo(reason=answer.reason, code=answer.code, attempts=number)
             return ToolReport(outcome=no, head=head)
@@ -226,6 +227,8 @@ def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
             message = item["msg"].removeprefix("Value error, ")
             problems.append(("".join(f".{part}" for part in path), message))
         return problems
+    except Exception as error:  # a validator of the user's own
+        return [] if _has_reference(step.params) else [("", repr(error))]
     return []
 
 

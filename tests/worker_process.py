@@ -65,10 +65,6 @@ class WorkerProcess:
             print(f"--- {self.log}\n{self.output()}")
         self.kill()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def output(self) -> str:
         """Return what this process has logged so far."""
         with self.log.open("rb") as log:
@@ -98,6 +94,10 @@ class WorkerProcess:
             raise AssertionError(f"not killed within {timeout_s} s" + self._why()) from None
         self._guard.dismiss()
         assert code == -signal.SIGKILL, f"the worker ended with {code}" + self._why()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL) and wait; no-op when it has ended."""

@@ -7,7 +7,7 @@ humans without holding a process, and unwinds what it has done when it cannot fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -58,7 +58,7 @@ class AgentRun:
 
     @workflow.init
     def __init__(self, request: StartRun) -> None:
-        gate = Gate(request.run_id)
+        gate = Gate(request.run_id, workflow.info().run_id)
         self._book = Book(request, workflow.now(), gate, Saga())
         self._desk = Desk(self._book, self._changed)
         self._unwinding = Unwinding(self._book, self._desk, self._changed)
@@ -87,7 +87,7 @@ class AgentRun:
             raise ApplicationError(
                 result.error or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
             )
-        if self._cancelled_by_temporal:
+        if self._cancelled_by_temporal and result.state is RunState.CANCELLED:
             raise asyncio.CancelledError
         return result
 
@@ -169,7 +169,7 @@ class AgentRun:
             stopping = True
             for task in running.values():
                 task.cancel()
-            await self._undisturbed(_ended(running.values()))
+            await self._undisturbed(_ended(list(running.values())))
         return failure
 
     def _settle(self, step: Step, task: asyncio.Task[Goto | None], settled: set[str]) -> str | None:
@@ -180,7 +180,7 @@ class AgentRun:
             follows = task.result()
         except StepFailed as failed:
             on_failure = plan.on_failure(step)
-            if failed.rejected or on_failure == "compensate":
+            if failed.rejected or failed.unsettled or on_failure == "compensate":
                 return f"step {step.id}: {failed.reason}"
             follows = on_failure if isinstance(on_failure, Goto) else None
         if follows is not None:
@@ -343,6 +343,6 @@ def _refused_if_malformed() -> Iterator[None]:
         raise ApplicationError(str(error), type="Malformed", non_retryable=True) from error
 
 
-async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Wait until all of them have ended, however they end."""
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await workflow.wait_condition(lambda: all(task.done() for task in tasks))

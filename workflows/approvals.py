@@ -41,6 +41,8 @@ class Gate:
     """What one run knows of its approvals."""
 
     run_id: str
+    delivered_to: str
+    """Part of the ids of deliveries: Temporal's Run Id, because a reset run counts anew."""
     inbox: deque[Delivery] = field(default_factory=deque)
     held: list[Delivery] = field(default_factory=list)
     pending: dict[str, ApprovalRequest] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class Gate:
     def receive(self, payload: Any) -> str:
         """Put a decision, whatever its form, into the inbox and return its id; never raises."""
         self._deliveries += 1
-        decision_id = f"{self.run_id}#{self._deliveries}"
+        decision_id = f"{self.run_id}#{self.delivered_to}.{self._deliveries}"
         try:
             delivery = Delivery(decision_id, parse(Decision, payload))
         except Malformed as error:

@@ -5,6 +5,7 @@ Pure state without decisions: ``AgentRun`` writes it, the queries and the Web UI
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +34,10 @@ from workflows.saga import Saga
 
 #: Lines of a run's story that its view shows; the ledger's events are complete.
 LONGEST_TIMELINE: Final = 300
+
+#: Characters of all outputs together that a result or a view carries: a message over 4 MiB is
+#: refused by the server, and a run that cannot report its result cannot end.
+MOST_OUTPUT: Final = 1024 * 1024
 
 #: Steps in these states are under way.
 _OPEN: Final = frozenset(
@@ -131,12 +136,24 @@ class Book:
         return RunResult(
             run_id=self.request.run_id,
             state=self.state,
-            steps=list(self.steps.values()),
+            steps=self._shown_steps(),
             effects=live if self.final_effects is None else self.final_effects,
             uncompensated=self.uncompensated,
             waiting_for=[] if self.ended else self.waiting(),
             error=self.error,
         )
+
+    def _shown_steps(self) -> list[StepView]:
+        """Return the steps with as much of their outputs as one message can carry."""
+        shown, left = [], MOST_OUTPUT
+        for view in self.steps.values():
+            size = len(json.dumps(view.output)) if view.output is not None else 0
+            if size > left:
+                view = view.model_copy(update={"output": {"too_large": {"bytes": size}}})
+            else:
+                left -= size
+            shown.append(view)
+        return shown
 
     def view(self) -> RunView:
         """Return the answer of the query ``view``."""

@@ -53,7 +53,7 @@ class Desk:
     def resolve(self, resolution: Resolution) -> str:
         """Put a resolution into the inbox and return its id."""
         self._received += 1
-        resolution_id = f"{self._book.request.run_id}#r{self._received}"
+        resolution_id = f"{self._gate.run_id}#{self._gate.delivered_to}.r{self._received}"
         self._resolutions.append(ResolutionDelivery(resolution_id, resolution))
         return resolution_id
 

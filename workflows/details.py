@@ -27,7 +27,10 @@ def current_details(book: Book) -> str:
 
 
 def signal_command(run_id: str, request: ApprovalRequest) -> str:
-    """Return the plain Temporal CLI line that approves a request."""
+    """Return the plain Temporal CLI command that approves a request.
+
+    Its JSON stands on lines of its own, so that it can be copied into the Web UI's signal dialog.
+    """
     decision = {
         "approval_id": request.approval_id,
         "params_hash": request.params_hash,
@@ -36,7 +39,7 @@ def signal_command(run_id: str, request: ApprovalRequest) -> str:
     }
     return (
         f"temporal workflow signal --workflow-id {shlex.quote(run_id)} --name decide"
-        f" --input {shlex.quote(json.dumps(decision))}"
+        f" --input {shlex.quote(json.dumps(decision, indent=2))}"
     )
 
 
@@ -55,7 +58,7 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
         params,
         "```",
         "",
-        "Approve with:",
+        "Approve with this command, or with its JSON in the signal dialog (`decide`):",
         "",
         "```",
         signal_command(run_id, request),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -25,8 +25,12 @@ from workflows.contracts import (
     ToolSpec,
 )
 from workflows.desk import Desk
+from workflows.errors import ErrorType
 from workflows.options import tool_call
 from workflows.plan import INPUT, ApprovalPolicy, Goto, ReferenceUnresolved, Step, resolve
+
+#: Ends of a write that say that its effect did not happen. Any other end is in doubt.
+PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})
 
 
 class StepFailed(Exception):
@@ -36,12 +40,14 @@ class StepFailed(Exception):
         reason: Why, as one line.
         rejected: A human said no, or nobody answered in time: the run ends, whatever
             ``on_failure`` says.
+        unsettled: A write that may have happened; nothing may go on over it, either.
     """
 
-    def __init__(self, reason: str, *, rejected: bool = False) -> None:
+    def __init__(self, reason: str, *, rejected: bool = False, unsettled: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.rejected = rejected
+        self.unsettled = unsettled
 
 
 class Stepper:
@@ -84,7 +90,10 @@ class Stepper:
             reason = reason_of(error)
             self._set(step, StepState.FAILED, error=reason, attempts=attempts_of(error))
             book.say(workflow.now(), f"failed: {reason}", step.id)
-            raise StepFailed(reason) from error
+            if type_of(error) in PROVEN:
+                book.saga.drop(step.id)
+            unsettled = step.id in book.saga.unsettled()
+            raise StepFailed(reason, unsettled=unsettled) from error
         return follows
 
     async def _run(self, step: Step) -> Goto | None:
@@ -254,6 +263,11 @@ def reason_of(error: ActivityError) -> str:
     if isinstance(cause, ApplicationError):
         return f"{cause.message} ({cause.type})"
     return str(cause or error)
+
+
+def type_of(error: ActivityError) -> str | None:
+    """Return the wire type of the failure that ended an activity."""
+    return error.cause.type if isinstance(error.cause, ApplicationError) else None
 
 
 def attempts_of(error: ActivityError) -> int:

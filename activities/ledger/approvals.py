@@ -18,12 +18,14 @@ from workflows.contracts import ApprovalState
 
 
 async def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
-    """Return an approval's row under its lock."""
-    return await tx.one(
+    """Return an approval's row under its lock; the clock is read once the lock is held."""
+    row = await tx.one(
         select(approvals)
         .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == approval_id)
         .with_for_update()
     )
+    await tx.tick()
+    return row
 
 
 async def is_settled(tx: Transaction, call: ClaimRequest) -> bool:

@@ -59,6 +59,7 @@ async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
         .with_for_update()
     )
     entry = Entry.from_row(row) if row else None
+    await tx.tick()
     result = await _look(tx, request, entry)
     await _note(tx, request, result)
     return result
@@ -167,6 +168,7 @@ async def _first(tx: Transaction, request: ClaimRequest, generation: int) -> Cla
         "undoes": request.undoes,
         "fencing_token": 1,
         "first_call_ms": tx.now_ms,
+        "unproven": False,
         "calls": 1,
         "failures": {},
         "claimed_ms": tx.now_ms,
@@ -197,6 +199,9 @@ async def take(
             fencing_token=entry.fencing_token + 1,
             calls=effects.c.calls + 1,
             failures=entry.failures if mine else {},
+            # Called again with the same key although the first call may have happened: what this
+            # call proves, it proves of itself only.
+            unproven=rule == "dedupes",
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
             **_lease(tx, request),
@@ -329,11 +334,23 @@ async def _authorise(
     )
     if barred is not None and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
+    if request.undoes and not await _still_stands(tx, request.undoes):
+        return Barred("a human has settled the effect to undo meanwhile")
     if request.drift:
         return Drifted(request.drift)
     if not request.gated:
         return None
     return await approval_rows.consume(tx, request, entry_id, generation)
+
+
+async def _still_stands(tx: Transaction, original: str) -> bool:
+    """Return whether the effect to undo is there to be undone, under its row's lock."""
+    row = await tx.one(
+        select(effects.c.state)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original)
+        .with_for_update()
+    )
+    return row is not None and row["state"] in ("committed", "compensating")
 
 
 async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:

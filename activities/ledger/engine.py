@@ -14,11 +14,16 @@ SQLITE_BUSY_MS: Final = 10_000
 #: Connections a worker keeps to PostgreSQL; each activity holds one for a few milliseconds only.
 POOL_SIZE: Final = 10
 
+#: Seconds. A host that loses its power says nothing: without a limit its clients wait for ever.
+CONNECT_TIMEOUT: Final = 5
+COMMAND_TIMEOUT: Final = 10
+
 _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _POSTGRES_BEGIN: Final = (
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
     " set_config('surehand.tenant', $1, true)"
 )
+_POSTGRES_CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _POSTGRES_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 
 
@@ -66,7 +71,11 @@ def make_engine(url: str) -> AsyncEngine:
         event.listen(engine.sync_engine, "begin", _begin_immediate)
         return engine
     return create_async_engine(
-        url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=30, connect_args={"timeout": 5}
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        pool_timeout=30,
+        connect_args={"timeout": CONNECT_TIMEOUT, "command_timeout": COMMAND_TIMEOUT},
     )
 
 
@@ -96,6 +105,16 @@ async def enter_transaction(connection: AsyncConnection, tenant: str) -> int:
     else:
         row = await connection.exec_driver_sql(_POSTGRES_BEGIN, (tenant,))
     return int(row.scalar_one())
+
+
+async def read_clock(connection: AsyncConnection) -> int:
+    """Return the database's clock in milliseconds, inside a transaction that has waited.
+
+    On SQLite a transaction waits before it begins, so its first reading stays good.
+    """
+    if connection.dialect.name == "sqlite":
+        return 0
+    return int((await connection.exec_driver_sql(_POSTGRES_CLOCK)).scalar_one())
 
 
 async def lock_name(connection: AsyncConnection, name: str) -> None:

@@ -77,6 +77,7 @@ class Entry:
     lease_until_ms: int | None
     deadline_ms: int | None
     first_call_ms: int | None
+    unproven: bool
     failures: dict[str, int]
     receipt: Any
     answer: Any

@@ -6,7 +6,7 @@ from sqlalchemy import func, insert, select, update
 
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
-from activities.ledger.tables import effects, interventions
+from activities.ledger.tables import effects, interventions, runs
 from workflows.contracts import Resolution, ResolutionOutcome
 
 #: What each answer makes of the entry, by what the entry is in.
@@ -90,10 +90,11 @@ async def _settle(
         .where(
             interventions.c.tenant_id == tx.tenant,
             interventions.c.intervention_id == resolution.intervention_id,
-            interventions.c.run_id == run_id,
         )
         .with_for_update()
     )
+    if row is not None and row["run_id"] != run_id and await _is_open(tx, row["run_id"]):
+        row = None  # Its own run settles it, and goes on; a run that has ended cannot.
     if row is None:
         return False, f"this run has no intervention {resolution.intervention_id!r}"
     if row["state"] == "settled":
@@ -147,6 +148,13 @@ async def _settle(
         action=state,
     )
     return True, f"settled: {resolution.outcome.value}"
+
+
+async def _is_open(tx: Transaction, run_id: str) -> bool:
+    row = await tx.one(
+        select(runs.c.closed_ms).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    return row is not None and row["closed_ms"] is None
 
 
 async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) -> None:

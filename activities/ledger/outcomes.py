@@ -118,7 +118,9 @@ async def answer_no(
 async def fail(
     tx: Transaction, request: ClaimRequest, entry: Entry, failure_class: str, message: str
 ) -> int | None:
-    """Record that the effect is proven not applied.
+    """Record that this call did not apply the effect.
+
+    That proves the effect not applied, unless an earlier call may have: then it stays in doubt.
 
     Returns:
         How many failures of this class the entry had before, or ``None`` when it is not ours.
@@ -128,11 +130,11 @@ async def fail(
         update(effects)
         .where(_guard(tx, entry))
         .values(
-            state="failed",
+            state="in_doubt" if entry.unproven else "failed",
             failures={**entry.failures, failure_class: earlier + 1},
             error=message,
             lease_until_ms=None,
-            settled_ms=tx.now_ms,
+            settled_ms=None if entry.unproven else tx.now_ms,
         )
     )
     if not touched:
@@ -144,6 +146,7 @@ async def fail(
         entry_id=entry.entry_id,
         failure_class=failure_class,
         failures=earlier + 1,
+        action="reconcile" if entry.unproven else None,
     )
     await _finish(tx, request, error=message, error_class=failure_class)
     return earlier

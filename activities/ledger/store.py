@@ -18,6 +18,7 @@ from activities.ledger.engine import (
     enter_transaction,
     lock_name,
     make_engine,
+    read_clock,
     unreachable,
 )
 from activities.ledger.tables import events, runs
@@ -52,7 +53,7 @@ class Transaction:
     connection: AsyncConnection
     tenant: str
     now_ms: int
-    """The database's clock at the start of the transaction."""
+    """The database's clock at the start of the transaction, or at its newest ``tick``."""
     pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))
     heads: dict[str, ChainHead] = field(default_factory=dict)
     """The head of each run that got an event or was watched; filled when the transaction ends."""
@@ -66,6 +67,10 @@ class Transaction:
     async def lock_key(self, tool: str, key: str) -> None:
         """Let claims of one business key follow one another."""
         await lock_name(self.connection, f"key:{self.tenant}:{tool}:{key}")
+
+    async def tick(self) -> None:
+        """Read the clock again: after waiting for a lock, what was read before it is too early."""
+        self.now_ms = max(self.now_ms, await read_clock(self.connection))
 
     def event(
         self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any
@@ -108,7 +113,8 @@ class Transaction:
         row = await self.one(
             select(runs.c.seq, runs.c.head)
             .where(runs.c.tenant_id == self.tenant, runs.c.run_id == run_id)
-            .with_for_update()
+            # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
+            .with_for_update(key_share=True)
         )
         if row is None:
             raise RunNotFound(run_id)

@@ -143,6 +143,8 @@ effects = Table(
     # nothing.
     Column("deadline_ms", BigInteger),
     Column("first_call_ms", BigInteger),
+    # An earlier call of this entry may have happened: only a commit or a lookup settles it.
+    Column("unproven", Boolean, nullable=False),
     Column("calls", Integer, nullable=False),
     Column("failures", Json, nullable=False),
     Column("approval_id", String(400)),

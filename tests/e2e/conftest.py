@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from tests.shop_process import ShopProcess
 
 
 @pytest.fixture
-def stage(
+async def stage(
     client: Client,
     shop: ShopProcess,
     ledger: Ledger,
     ledger_url: str,
     task_queue: str,
     tmp_path: Path,
-) -> Stage:
-    return Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
+) -> AsyncIterator[Stage]:
+    """A stage; after each test what its runs have left in the ledger is audited."""
+    stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
+    yield stage
+    await stage.audit()

@@ -37,13 +37,15 @@ class Between(Interceptor, WorkerInterceptor):
 class Pause(Between):
     """Holds the first call of one activity until it is told to go on."""
 
-    def __init__(self, activity: str) -> None:
+    def __init__(self, activity: str, of: Callable[[Any], bool] = lambda message: True) -> None:
+        """Hold ``activity``, or only the calls whose message is one ``of`` those wanted."""
         self._activity = activity
+        self._of = of
         self._reached = asyncio.Event()
         self._go_on = asyncio.Event()
 
     async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
-        if input.fn.__name__ == self._activity:
+        if input.fn.__name__ == self._activity and self._of(input.args[0]):
             self._reached.set()
             await self._go_on.wait()
         return await execute(input)

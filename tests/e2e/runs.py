@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from workflows.contracts import (
     Acknowledged,
     ApprovalRequest,
     CancelRun,
+    ChainHead,
     Decision,
     Resolution,
     RunResult,
@@ -108,6 +110,16 @@ class Run:
                 if EventType.Name(one.event_type) == kind:
                     return
         raise AssertionError(f"run {self.run_id} has ended without {event}")
+
+    async def heads(self) -> list[ChainHead]:
+        """Return the heads of the event chain that were carried into Temporal's history."""
+        heads = []
+        async for event in self.handle.fetch_history_events():
+            for payload in event.activity_task_completed_event_attributes.result.payloads:
+                result = json.loads(payload.data)
+                if isinstance(result, dict) and result.get("head"):
+                    heads.append(ChainHead.model_validate(result["head"]))
+        return heads
 
     async def send(self, decision: object) -> None:
         """Send a decision as a signal."""

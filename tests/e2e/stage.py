@@ -6,17 +6,20 @@ import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 from temporalio.client import Client
+from temporalio.worker import Worker
 
 from activities.attempt import Resources
 from activities.crashpoints import Crash
-from activities.ledger.reads import effects_of, events_of
-from activities.ledger.store import Ledger
+from activities.ledger.audit import verify_chain, verify_entries, verify_story
+from activities.ledger.reads import chain_of, effects_of, events_of
+from activities.ledger.store import Ledger, RunNotFound
 from activities.ledger.tables import approvals, decisions, interventions, steps
 from activities.settings import load_settings
 from activities.toolbox import load_toolbox
@@ -25,7 +28,7 @@ from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
 from worker import make_worker
 from workflows.contracts import RunResult, StartRun
-from workflows.identity import DEFAULT_TENANT, run_id_for
+from workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
 from workflows.names import WORKFLOW
 from workflows.plan import Plan
 
@@ -42,6 +45,7 @@ class Stage:
     ledger_url: str
     task_queue: str
     folder: Path
+    started: list[Run] = field(default_factory=list)
 
     def environment(self, **settings: str) -> dict[str, str]:
         """Return a worker's environment; settings by their names without prefix."""
@@ -64,19 +68,19 @@ class Stage:
 
     @asynccontextmanager
     async def worker_here(
-        self, *, client: Client | None = None, **settings: str
-    ) -> AsyncIterator[None]:
+        self, *, client: Client | None = None, crash: Crash | None = None, **settings: str
+    ) -> AsyncIterator[Worker]:
         """Work in this process, with this test's ledger; for tests that kill no worker."""
         loaded = load_settings(self.environment(**settings), Path(os.devnull))
         resources = Resources(
             ledger=self.ledger,
             toolbox=load_toolbox(loaded.tool_modules),
-            crash=Crash(),
+            crash=crash or Crash(),
             lease=loaded.lease,
             renew_every=loaded.lease_renewal,
         )
-        async with make_worker(client or self.client, loaded, resources):
-            yield
+        async with make_worker(client or self.client, loaded, resources) as worker:
+            yield worker
 
     async def start(
         self, plan: Plan, *, name: str | None = None, tenant: str = DEFAULT_TENANT
@@ -87,7 +91,29 @@ class Stage:
         handle = await self.client.start_workflow(
             WORKFLOW, request, id=run_id, task_queue=self.task_queue, result_type=RunResult
         )
-        return Run(run_id, handle)
+        run = Run(run_id, handle)
+        self.started.append(run)
+        return run
+
+    async def audit(self) -> None:
+        """Prove of all runs that their events are whole, and tell of nothing that must not be."""
+        for run in self.started:
+            tenant = tenant_of_run(run.run_id)
+            try:
+                events, entries, head = await chain_of(self.ledger, tenant, run.run_id)
+            except RunNotFound:
+                continue  # refused before it was opened
+            broken = (
+                verify_chain(events, [head, *await run.heads()])
+                or verify_story(events)
+                or verify_entries(events, entries)
+            )
+            assert broken is None, f"{run.run_id}: {broken}"
+
+    async def now(self) -> datetime:
+        """Return the database's clock."""
+        async with self.ledger.transaction(DEFAULT_TENANT) as tx:
+            return datetime.fromtimestamp(tx.now_ms / 1000, UTC)
 
     async def effects(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's ledger entries, in the order of their claims."""

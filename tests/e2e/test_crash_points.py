@@ -74,6 +74,22 @@ async def test_a_worker_killed_at_any_point_leaves_one_refund_and_a_completed_ru
     await one_approval_was_enough(stage, run)
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"])
+@pytest.mark.parametrize("tools", [DEDUPES, LOOKUP], ids=["dedupes", "lookup"])
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_CLAIM, CrashPoint.AFTER_CALL])
+async def test_a_killed_worker_leaves_one_refund_in_postgresql_too(
+    stage: Stage, order_id: str, point: CrashPoint, tools: str
+) -> None:
+    run = await killed_at(stage, order_id, point, tools, {})
+    with stage.worker(tool_modules=tools):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    await one_approval_was_enough(stage, run)
+
+
 @pytest.mark.parametrize("point", CERTAIN)
 async def test_a_tool_without_recovery_needs_nobody_where_the_crash_left_nothing_unknown(
     stage: Stage, order_id: str, point: CrashPoint

@@ -13,8 +13,8 @@ import pytest
 from temporalio.worker import ExecuteActivityInput
 
 from activities.toolbox import load_toolbox
-from tests.e2e.interceptors import Between, Execute
-from tests.e2e.runs import decision_on, example_plan, states, step
+from tests.e2e.interceptors import Between, Execute, Pause
+from tests.e2e.runs import decision_on, example_plan, states, step, timeline, until
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger_databases import DATABASES
 from workflows.contracts import RunState, ToolCall
@@ -101,6 +101,28 @@ async def test_a_call_without_its_approval_goes_back_to_asking(
     assert result.state is RunState.FAILED
     assert stage.shop.counts(order_id)["refunds"] == 0
     assert await stage.effects(run) == []
+
+
+async def test_an_approval_that_runs_out_before_its_call_goes_back_to_asking(
+    stage: Stage, order_id: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2]["approval"] = {"expires_in": "1s"}
+    calling = Pause("execute_tool", of=lambda call: call.approval_id is not None)
+    async with stage.worker_here(client=calling.client(stage.client)):
+        run = await stage.start(Plan.model_validate(plan))
+        first = await run.approve()
+        await calling.reached()
+        await until(stage.now, lambda now: now > first.expires_at)
+        calling.go_on()
+        again = await run.until(lambda view: view.pending not in ([], [first]))
+        assert [one.approval_id for one in again.pending] == [f"{run.run_id}/refund/2"]
+        assert "expired" in timeline(again, "refund")
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await run.decide(decision_on(again.pending[0]))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 def two_notes(order_id: str) -> Plan:

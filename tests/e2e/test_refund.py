@@ -11,10 +11,11 @@ from workflows.contracts import RunState
 
 
 @pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("cached", ["0", "1000"], ids=["replayed at each step", "kept in memory"])
 async def test_the_refund_plan_makes_one_refund_and_sends_one_mail(
-    stage: Stage, order_id: str
+    stage: Stage, order_id: str, cached: str
 ) -> None:
-    with stage.worker() as worker:
+    with stage.worker(max_cached_workflows=cached) as worker:
         worker.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.approve()

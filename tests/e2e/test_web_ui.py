@@ -110,9 +110,11 @@ async def test_the_line_shown_in_the_web_ui_approves_with_the_plain_temporal_cli
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.asks()
         details = await current_details(run)
-        shown = re.search(r"^temporal workflow signal .*$", details, re.MULTILINE)
+        shown = re.search(
+            r"^(temporal workflow signal .*?)\n```$", details, re.MULTILINE | re.DOTALL
+        )
         assert shown is not None
-        line = shown[0].replace("YOUR-NAME", "ann")
+        line = shown[1].replace("YOUR-NAME", "ann")
         address = stage.client.service_client.config.target_host
         command = [str(temporal_cli), *shlex.split(line)[1:], "--address", address]
         signalled = await asyncio.to_thread(

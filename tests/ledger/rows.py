@@ -19,7 +19,8 @@ _VALID: dict[Table, dict[str, Any]] = {
     effects: {
         "run_id": RUN, "step_id": "s", "entry_id": "ef-1", "tool": "t", "tool_version": "1",
         "key": "k", "generation": 1, "identity_hash": _HASH, "params_hash": _HASH, "params": {},
-        "state": "claimed", "fencing_token": 1, "lease_until_ms": 1, "calls": 1, "failures": {},
+        "state": "claimed", "fencing_token": 1, "lease_until_ms": 1, "unproven": False,
+        "calls": 1, "failures": {},
         "claimed_ms": 1,
     },
     approvals: {

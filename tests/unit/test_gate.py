@@ -61,7 +61,7 @@ def verdict(delivery: Delivery, code: VerdictCode, state: ApprovalState | None) 
 
 @pytest.fixture
 def gate() -> Gate:
-    return Gate(RUN)
+    return Gate(RUN, "first")
 
 
 def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(gate: Gate) -> None:
@@ -102,7 +102,7 @@ def test_what_is_no_decision_is_kept_with_the_reason_why(
 
 @given(json_values)
 def test_a_signal_handler_never_raises(payload: Any) -> None:
-    gate = Gate(RUN)
+    gate = Gate(RUN, "first")
 
     gate.receive(payload)
 
@@ -264,12 +264,12 @@ def test_only_the_newest_verdicts_are_remembered(gate: Gate) -> None:
         gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
 
     assert len(gate.verdicts) == MOST_VERDICTS
-    assert f"{RUN}#{MOST_VERDICTS + 5}" in gate.verdicts
-    assert f"{RUN}#5" not in gate.verdicts
+    assert f"{RUN}#first.{MOST_VERDICTS + 5}" in gate.verdicts
+    assert f"{RUN}#first.5" not in gate.verdicts
 
 
 def test_a_decision_says_who_and_what_in_full() -> None:
-    gate = Gate(RUN)
+    gate = Gate(RUN, "first")
     gate.receive(decision(reason="as agreed"))
 
     assert gate.inbox[0].decision == Decision(

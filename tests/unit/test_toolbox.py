@@ -82,14 +82,14 @@ def test_how_an_unknown_outcome_is_settled_follows_from_what_the_tool_can_do(
 
 
 def sync_function() -> None:
-    @tool("bad", effect=READ)
-    def fn(params: Params, ctx: ToolContext) -> str:  # type: ignore[arg-type]
+    @tool("bad", effect=READ)  # type: ignore[arg-type]
+    def fn(params: Params, ctx: ToolContext) -> str:
         return ""
 
 
 def one_parameter() -> None:
-    @tool("bad", effect=READ)
-    async def fn(params: Params) -> str:  # type: ignore[arg-type]
+    @tool("bad", effect=READ)  # type: ignore[arg-type]
+    async def fn(params: Params) -> str:
         return ""
 
 
@@ -145,7 +145,8 @@ def test_a_name_is_taken_once() -> None:
 @pytest.mark.parametrize("kind", ["compensate", "cleanup"])
 @pytest.mark.parametrize("others", [[], [make("payments.charge", READ)]], ids=["none", "a READ"])
 def test_an_undo_has_to_be_a_loaded_write(kind: str, others: list[Tool]) -> None:
-    undone = make(**HUMAN, **{kind: UNDO})
+    options: dict[str, Any] = {**HUMAN, kind: UNDO}
+    undone = make(**options)
 
     with pytest.raises(ToolboxError) as refused:
         Toolbox([undone, *others])

@@ -80,7 +80,7 @@ class VerifyDecision(Message):
     tenant: str
     run_id: str
     decision_id: str
-    """``{run_id}#{delivery}``: one per delivery, so that verifying twice finds the same verdict."""
+    """``{run_id}#{workflow_run_id}.{delivery}``: verifying a delivery twice finds its verdict."""
     decision: Decision | None
     refused: str | None = None
     """Set when the run already knows why it cannot count (malformed, unknown)."""

@@ -199,6 +199,7 @@ def _tables() -> None:
         sa.Column("lease_until_ms", sa.BigInteger(), nullable=True),
         sa.Column("deadline_ms", sa.BigInteger(), nullable=True),
         sa.Column("first_call_ms", sa.BigInteger(), nullable=True),
+        sa.Column("unproven", sa.Boolean(), nullable=False),
         sa.Column("calls", sa.Integer(), nullable=False),
         sa.Column("failures", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("approval_id", sa.String(length=400), nullable=True),

@@ -1,0 +1,96 @@
+"""Guarantee G1 against attempts that are late: a worker that was frozen wakes up and goes on.
+
+Nothing kills a frozen worker, so nothing stops it from finishing what it began. What it does after
+its lease must not count, and a call that it has not begun must not be begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass, field
+
+import pytest
+
+from activities.crashpoints import Crash, CrashPoint
+from tests.e2e.interceptors import Pause
+from tests.e2e.runs import example_plan, step
+from tests.e2e.stage import SHOP_TOOLS, Stage
+from tests.worker_process import WorkerProcess
+from workflows.contracts import RunState
+
+pytestmark = pytest.mark.crash
+DEDUPES = "tests.variants.refund_dedupes"
+
+
+@dataclass(frozen=True)
+class Freeze(Crash):
+    """Freezes this worker at a point, as a stopped virtual machine would, until another is done."""
+
+    stage: Stage | None = None
+    tools: str = SHOP_TOOLS
+    until: str = "run.completed"
+    frozen: list[WorkerProcess] = field(default_factory=list)
+
+    def at(self, tool: str, point: CrashPoint) -> None:
+        if self.stage is not None and not self.frozen and (tool, point) == (self.tool, self.point):
+            self.frozen.append(self.stage.worker(tool_modules=self.tools))
+            self.frozen[0].wait_said(self.until)
+
+
+@pytest.mark.parametrize("tools", [SHOP_TOOLS, DEDUPES], ids=["lookup", "dedupes"])
+async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wakes_up(
+    stage: Stage, order_id: str, tools: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True)
+    before = stage.shop.requests("refunds")["received"]
+    freeze = Freeze("payments.refund", CrashPoint.AFTER_CLAIM, stage, tools)
+    calling = Pause("execute_tool", of=lambda call: call.tool.name == "payments.refund")
+    async with stage.worker_here(
+        client=calling.client(stage.client), crash=freeze, tool_modules=tools
+    ) as worker:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await calling.reached()
+        # From here on it takes no more work, which would be lost with it.
+        stopping = asyncio.create_task(worker.shutdown())
+        calling.go_on()
+        await stopping
+        with freeze.frozen[0]:
+            result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert step(result, "refund").attempts > 1
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert set((await stage.effect_states(run)).values()) == {"committed"}
+
+
+async def test_a_worker_frozen_in_its_call_changes_nothing_when_it_wakes_up(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=1)
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker() as frozen:
+        frozen.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        stage.shop.wait_requests("refunds", before + 1)
+        frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
+        frozen.wait_said("worker.stopping")
+        frozen.signal(signal.SIGSTOP)
+        with stage.worker():
+            result = await run.result()
+            frozen.signal(signal.SIGCONT)
+            await asyncio.to_thread(frozen.wait_said, "worker.stopped")
+        assert "has taken this effect over" in frozen.output()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    entries = {row["tool"]: row for row in await stage.effects(run)}
+    assert entries["payments.refund"]["state"] == "committed"
+    assert entries["payments.refund"]["receipt"] == step(result, "refund").output
+    # Woken up, it may have read the shop's answer: that is kept as evidence.
+    types = [event["type"] for event in await stage.events(run)]
+    assert set(types[types.index("run.completed") + 1 :]) <= {"effect.late_receipt"}
