@@ -115,6 +115,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             lease=settings.lease,
             renew_every=settings.lease_renewal,
         )
+        resources.watchdog.start()
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from activities.crashpoints import Crash
 from activities.lease import heartbeats
 from activities.ledger.store import Ledger
 from activities.toolbox import Toolbox
+from activities.watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ class Resources:
     crash: Crash
     lease: timedelta
     renew_every: timedelta
+    watchdog: Watchdog = field(default_factory=Watchdog)
 
 
 @dataclass(frozen=True)

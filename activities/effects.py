@@ -42,6 +42,7 @@ from activities.ledger.entries import (
 from activities.ledger.store import LedgerUnavailable, Transaction
 from activities.outputs import clean_text, to_json
 from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
+from activities.watchdog import grace
 from workflows.contracts import ChainHead, Recovery
 from workflows.errors import ErrorType
 
@@ -159,7 +160,7 @@ class EffectCall:
         self.resources.crash.during(self.tool.name)
         try:
             answer = await hold(
-                self.tool.fn(self.params, self._context(entry)),
+                self._watched(entry, self._asked),
                 lambda: self._in_ledger(lambda tx: outcomes.renew(tx, entry, self.request.lease)),
                 lease=self.request.lease,
                 every=self.resources.renew_every,
@@ -179,6 +180,14 @@ class EffectCall:
             self._crash(CrashPoint.AFTER_OUTCOME)
             return SaidNo(answer.reason, answer.code, False)
         return await self._record(entry, to_json(answer))
+
+    async def _watched(self, entry: Entry, claimed: float) -> Any:
+        # Inside the call's own task: one that ignores its cancellation stays watched.
+        must_end = self.request.timeout + grace(self.tool.settle)
+        deadline = claimed + must_end.total_seconds()
+        what = f"{self.tool.name} of run {self.request.run_id}"
+        with self.resources.watchdog.watching(what, deadline):
+            return await self.tool.fn(self.params, self._context(entry))
 
     async def _record(
         self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None

@@ -88,12 +88,17 @@ class WorkerProcess:
 
     def wait_killed(self, timeout_s: float = KILLED_S) -> None:
         """Wait until it has killed itself at its crash point."""
+        code = self.wait_exit(timeout_s)
+        assert code == -signal.SIGKILL, f"the worker ended with {code}" + self._why()
+
+    def wait_exit(self, timeout_s: float = KILLED_S) -> int:
+        """Wait until it has ended by itself and return its exit code."""
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"not killed within {timeout_s} s" + self._why()) from None
+            raise AssertionError(f"still there after {timeout_s} s" + self._why()) from None
         self._guard.dismiss()
-        assert code == -signal.SIGKILL, f"the worker ended with {code}" + self._why()
+        return code
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

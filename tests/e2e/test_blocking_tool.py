@@ -1,0 +1,27 @@
+"""A call that cannot be stopped at its deadline takes its worker down, before it does harm (G1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from activities.watchdog import EXIT_CODE
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import SHOP_TOOLS, Stage
+from workflows.contracts import RunState
+
+pytestmark = pytest.mark.crash
+
+
+async def test_a_tool_that_blocks_its_worker_ends_it_and_another_worker_goes_on(
+    stage: Stage, order_id: str
+) -> None:
+    with stage.worker(tool_modules="tests.variants.refund_blocks") as blocked:
+        blocked.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        assert blocked.wait_exit() == EXIT_CODE
+    with stage.worker(tool_modules=SHOP_TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
