@@ -82,12 +82,13 @@ class Gate:
         assert delivery.decision is not None
         self.held.append(delivery)
         self._remember(
+            delivery,
             Verdict(
                 decision_id=delivery.decision_id,
                 approval_id=delivery.decision.approval_id,
                 code=VerdictCode.HELD,
                 message="arrived before its request; it is verified when the request exists",
-            )
+            ),
         )
 
     def ask(self, request: ApprovalRequest, state: ApprovalState) -> None:
@@ -106,7 +107,7 @@ class Gate:
 
     def settle(self, delivery: Delivery, verdict: Verdict) -> None:
         """Follow the row after a verdict."""
-        self._remember(verdict)
+        self._remember(delivery, verdict)
         if verdict.code is VerdictCode.ACCEPTED and delivery.decision is not None:
             self.accepted[verdict.approval_id] = delivery.decision
         if verdict.state is not None:
@@ -123,7 +124,8 @@ class Gate:
         prefix = f"{self.run_id}/{step_id}/"
         return 1 + sum(1 for approval_id in self.states if approval_id.startswith(prefix))
 
-    def _remember(self, verdict: Verdict) -> None:
-        self.verdicts[verdict.decision_id] = verdict
+    def _remember(self, delivery: Delivery, verdict: Verdict) -> None:
+        # Not by the verdict's own id: a reset run replays verdicts that carry the ids of before.
+        self.verdicts[delivery.decision_id] = verdict
         while len(self.verdicts) > MOST_VERDICTS:
             del self.verdicts[next(iter(self.verdicts))]

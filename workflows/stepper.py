@@ -90,9 +90,7 @@ class Stepper:
             reason = reason_of(error)
             self._set(step, StepState.FAILED, error=reason, attempts=attempts_of(error))
             book.say(workflow.now(), f"failed: {reason}", step.id)
-            if type_of(error) in PROVEN:
-                book.saga.drop(step.id)
-            unsettled = step.id in book.saga.unsettled()
+            unsettled = step.id in book.saga.unsettled() and type_of(error) not in PROVEN
             raise StepFailed(reason, unsettled=unsettled) from error
         return follows
 
