@@ -23,7 +23,7 @@ from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
 from activities.failures import DELAYS, Failure, FailureClass, classify, retry_delay
 from activities.lease import hold
-from activities.ledger import claims, outcomes
+from activities.ledger import claims, lookups, outcomes
 from activities.ledger.entries import (
     Answered,
     ApprovalRefused,
@@ -271,7 +271,7 @@ class EffectCall:
                 entry, "the lookup found nothing, and the tool declares no settle time"
             )
         result = await self._in_ledger(
-            lambda tx: claims.after_not_found(tx, self.request, entry, settle, forward=forward)
+            lambda tx: lookups.after_not_found(tx, self.request, entry, settle, forward=forward)
         )
         if isinstance(result, Held):
             message = f"{self.tool.name}: not found, but the first call may still arrive"

@@ -17,8 +17,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from activities.answers import (
+    Dedupes,
+    Found,
+    LookupAnswer,
+    No,
+    NotFound,
+    Partial,
+    Undo,
+    Unknown,
+)
 from activities.outputs import clean_text
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
@@ -74,62 +84,6 @@ class ToolContext:
     """Opaque key to send to the outside system; the same in every attempt at the same effect."""
 
 
-@dataclass(frozen=True)
-class No:
-    """The tool's answer is no (not found, already shipped): a value, never retried."""
-
-    reason: str
-    code: str = "no"
-
-    def cleaned(self) -> No:
-        """Return the answer as ledger and history can carry it, whatever the tool has put in."""
-        return No(clean_text(str(self.reason))[:2000], clean_text(str(self.code))[:80])
-
-
-@dataclass(frozen=True)
-class Dedupes:
-    """The provider honours our key."""
-
-    window: timedelta
-    """For how long after the first call; later only a lookup or a human can tell."""
-
-
-@dataclass(frozen=True)
-class Undo:
-    """How an effect is undone: another tool, with params made from the call and its receipt."""
-
-    tool: str
-    params: Callable[[dict[str, Any], Any], Mapping[str, Any]]
-    """``(params, receipt) -> params of the undoing tool``, all in JSON form."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """Lookup: the effect happened; ``receipt`` is what the call would have returned."""
-
-    receipt: JsonValue
-
-
-@dataclass(frozen=True)
-class NotFound:
-    """Lookup: there is no such effect (yet)."""
-
-
-@dataclass(frozen=True)
-class Partial:
-    """Lookup: the effect happened in part."""
-
-    details: str
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """Lookup: the outside system cannot tell."""
-
-    reason: str
-
-
-LookupAnswer = Found | NotFound | Partial | Unknown
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
 LookupFunction = Callable[[Any, ToolContext], Awaitable[LookupAnswer]]
 

@@ -14,6 +14,7 @@ from sqlalchemy import insert, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import steps as step_rows
+from activities.ledger.doubts import doubt
 from activities.ledger.entries import (
     Answered,
     ApprovalRefused,
@@ -29,6 +30,7 @@ from activities.ledger.entries import (
     Held,
     Mismatch,
     entry_id_for,
+    milliseconds,
 )
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, effects, interventions
@@ -36,11 +38,6 @@ from workflows.contracts import Recovery
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
 COMPENSATING_WAIT = timedelta(seconds=2)
-
-
-def milliseconds(duration: timedelta) -> int:
-    """Return a duration in whole milliseconds."""
-    return int(duration / timedelta(milliseconds=1))
 
 
 async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
@@ -61,7 +58,7 @@ async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     entry = Entry.from_row(row) if row else None
     await tx.tick()
     result = await _look(tx, request, entry)
-    await _note(tx, request, result)
+    await note(tx, request, result)
     return result
 
 
@@ -213,57 +210,6 @@ async def take(
     return await _claimed(tx, request, Entry.from_row(row), rule)
 
 
-async def after_not_found(
-    tx: Transaction, request: ClaimRequest, entry: Entry, settle: timedelta, *, forward: bool
-) -> ClaimResult:
-    """Go on after a lookup that found nothing.
-
-    Until the newest call's deadline plus the tool's settle time, a request may still be on the
-    wire, and the fencing token cannot stop it: wait and look again. After that the effect is
-    proven not to have happened.
-
-    Args:
-        tx: The transaction.
-        request: The call.
-        entry: The entry, in doubt under our fencing token.
-        settle: The tool's settle time.
-        forward: Claim it again; otherwise record that it did not happen and bar the step.
-    """
-    left = (entry.deadline_ms or 0) + milliseconds(settle) - tx.now_ms
-    if left > 0:
-        return Held(timedelta(milliseconds=left))
-    if forward:
-        result = await take(tx, request, entry, rule="lookup_not_found")
-        await _note(tx, request, result)
-        return result
-    await settle_not_applied(tx, entry)
-    return Barred("it did not happen, and this step is being undone")
-
-
-async def settle_not_applied(tx: Transaction, entry: Entry) -> None:
-    """Record that a lookup proved that the effect did not happen."""
-    touched = await tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.state == entry.state,
-            effects.c.fencing_token == entry.fencing_token,
-        )
-        .values(state="failed", lease_until_ms=None, settled_ms=tx.now_ms)
-    )
-    if touched:
-        tx.event(
-            entry.run_id,
-            "effect.reconciled",
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            rule="lookup_not_found",
-            evidence="not_found",
-            action="bar",
-        )
-
-
 def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
     return {
         "tool_version": request.tool_version,
@@ -353,38 +299,7 @@ async def _still_stands(tx: Transaction, original: str) -> bool:
     return row is not None and row["state"] in ("committed", "compensating")
 
 
-async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:
-    """Put an entry in doubt under a new fencing token, so that no earlier attempt can write it."""
-    row = await tx.one(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.fencing_token == entry.fencing_token,
-        )
-        .values(
-            state="partial" if entry.state == "partial" else "in_doubt",
-            fencing_token=entry.fencing_token + 1,
-            lease_until_ms=None,
-            holder=None,
-        )
-        .returning(effects)
-    )
-    assert row is not None, "the entry's row is locked by this transaction"
-    if reason:
-        tx.event(
-            entry.run_id,
-            "effect.in_doubt",
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            rule="lease_over",
-            evidence=reason,
-            action="reconcile",
-        )
-    return Entry.from_row(row)
-
-
-async def _note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
+async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
     """Record what a claim found, where that changes what the run does next."""
     body: dict[str, Any]
     match result:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from activities.ledger.claims import doubt
+from activities.ledger.doubts import doubt
 from activities.ledger.entries import Asked, Doubtful, Entry, Held
 from activities.ledger.interventions import open_intervention
 from activities.ledger.store import Transaction

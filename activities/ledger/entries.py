@@ -15,6 +15,11 @@ from workflows.identity import provider_key
 _ENTRY_DIGITS = 24
 
 
+def milliseconds(duration: timedelta) -> int:
+    """Return a duration in whole milliseconds."""
+    return int(duration / timedelta(milliseconds=1))
+
+
 def entry_id_for(tenant: str, tool: str, key: str, generation: int) -> str:
     """Return the id of the entry of one generation of a business key."""
     return "ef-" + provider_key(tenant, tool, key, generation)[3 : 3 + _ENTRY_DIGITS]

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from activities.ledger import steps as step_rows
-from activities.ledger.claims import milliseconds
-from activities.ledger.entries import ClaimRequest, Entry
+from activities.ledger.entries import ClaimRequest, Entry, milliseconds
 from activities.ledger.interventions import mark_compensated, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects

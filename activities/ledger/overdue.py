@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from sqlalchemy import and_, exists, or_, select
 
-from activities.ledger.claims import doubt, milliseconds
-from activities.ledger.entries import Entry
+from activities.ledger.doubts import doubt
+from activities.ledger.entries import Entry, milliseconds
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions
 

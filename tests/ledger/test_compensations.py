@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.ledger import claims, compensations, outcomes
+from activities.ledger import compensations, lookups, outcomes
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import Asked, Barred, Claimed, Committed, Doubtful, Held
 from activities.ledger.tables import bars, effects, interventions
@@ -243,7 +243,7 @@ async def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene)
     found = await scene.claim(scene.undo(committed, attempt=2))
     assert isinstance(found, Doubtful)
     async with scene.tx(after=WINDOW) as tx:
-        again = await claims.after_not_found(
+        again = await lookups.after_not_found(
             tx, scene.undo(committed, attempt=2), found.entry, LEASE, forward=True
         )
 

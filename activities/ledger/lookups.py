@@ -1,0 +1,63 @@
+"""Going on after a lookup that found nothing (guarantee G2)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import update
+
+from activities.ledger.claims import note, take
+from activities.ledger.entries import Barred, ClaimRequest, ClaimResult, Entry, Held, milliseconds
+from activities.ledger.store import Transaction
+from activities.ledger.tables import effects
+
+
+async def after_not_found(
+    tx: Transaction, request: ClaimRequest, entry: Entry, settle: timedelta, *, forward: bool
+) -> ClaimResult:
+    """Go on after a lookup that found nothing.
+
+    Until the newest call's deadline plus the tool's settle time, a request may still be on the
+    wire, and the fencing token cannot stop it: wait and look again. After that the effect is
+    proven not to have happened.
+
+    Args:
+        tx: The transaction.
+        request: The call.
+        entry: The entry, in doubt under our fencing token.
+        settle: The tool's settle time.
+        forward: Claim it again; otherwise record that it did not happen and bar the step.
+    """
+    left = (entry.deadline_ms or 0) + milliseconds(settle) - tx.now_ms
+    if left > 0:
+        return Held(timedelta(milliseconds=left))
+    if forward:
+        result = await take(tx, request, entry, rule="lookup_not_found")
+        await note(tx, request, result)
+        return result
+    await settle_not_applied(tx, entry)
+    return Barred("it did not happen, and this step is being undone")
+
+
+async def settle_not_applied(tx: Transaction, entry: Entry) -> None:
+    """Record that a lookup proved that the effect did not happen."""
+    touched = await tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == entry.entry_id,
+            effects.c.state == entry.state,
+            effects.c.fencing_token == entry.fencing_token,
+        )
+        .values(state="failed", lease_until_ms=None, settled_ms=tx.now_ms)
+    )
+    if touched:
+        tx.event(
+            entry.run_id,
+            "effect.reconciled",
+            step_id=entry.step_id,
+            entry_id=entry.entry_id,
+            rule="lookup_not_found",
+            evidence="not_found",
+            action="bar",
+        )
