@@ -53,7 +53,7 @@ def killable(temporal_cli: Path, tmp_path: Path) -> Iterator[KillableServer]:
 
 
 @pytest.fixture
-async def stage(stage: Stage, killable: KillableServer) -> Stage:
+async def stage(killable: KillableServer, stage: Stage) -> Stage:
     """The stage, on a Temporal server that may be killed."""
     client = await Client.connect(killable.address, data_converter=pydantic_data_converter)
     return replace(stage, client=client)
