@@ -108,11 +108,12 @@ class CompensationActivities:
             )
         except Exception as error:
             return await self._ask(asked, entry, f"params of {undo.tool} cannot be made: {error!r}")
-        return await self._call(asked, entry, undoing, params, request)
+        return await self._call(asked, attempt, entry, undoing, params, request)
 
     async def _call(
         self,
         asked: Compensate,
+        attempt: Attempt,
         entry: Entry,
         undoing: Tool,
         params: BaseModel,
@@ -131,10 +132,17 @@ class CompensationActivities:
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
             case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, effect.head)
+            case Barred() if not await self._stands(asked):
+                # This attempt is late: a human has settled it while it was on its way.
+                return await self._compensate(asked, attempt)
             case SaidNo(reason, _, _) | Barred(reason) | ApprovalRefused(reason):
                 return await self._ask(asked, entry, f"{undoing.name} says no: {reason}")
             case _:
                 assert_never(result)
+
+    async def _stands(self, asked: Compensate) -> bool:
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            return isinstance(await compensations.begin(tx, asked.run_id, asked.step_id), ToUndo)
 
     def _request(
         self,

@@ -205,14 +205,15 @@ class EffectCall:
         message = f"{self.tool.name}: {failure.message}"
         if failure.failure_class is FailureClass.IN_DOUBT:
             return await self._unsettled(entry, failure.message)
-        earlier = await self._write(
+        class_ = failure.failure_class.value
+        delay = retry_delay(failure, entry.failures.get(class_, 0))
+        recorded = await self._write(
             lambda tx: outcomes.fail(
-                tx, self.request, entry, failure.failure_class.value, failure.message
+                tx, self.request, entry, class_, failure.message, last=delay is None
             )
         )
-        if earlier is None:
+        if recorded is None:
             self._fenced()
-        delay = retry_delay(failure, earlier)
         if delay is None and entry.unproven:
             doubtful = replace(entry, state="in_doubt")
             if self.tool.lookup is not None:
@@ -221,7 +222,7 @@ class EffectCall:
             return await self._ask(doubtful, why)
         if delay is None:
             raise stop(ErrorType.TOOL_FAILED, message)
-        raise again(ErrorType.for_failure(failure.failure_class), message, delay)
+        raise again(ErrorType.for_failure(class_), message, delay)
 
     async def _unsettled(self, entry: Entry, message: str) -> Asked:
         """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
@@ -247,7 +248,7 @@ class EffectCall:
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer: object = await self.tool.lookup(self.params, self._context(entry))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             return await self._unsettled(entry, f"lookup failed: {classify(error).message}")
         log.info("effect.looked_up", entry_id=entry.entry_id, answer=type(answer).__name__)
         match answer:

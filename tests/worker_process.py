@@ -18,10 +18,8 @@ ROOT: Final = Path(__file__).parent.parent
 
 #: Seconds until a started worker has to be ready; it takes two, and many on a loaded machine.
 READY_S: Final = 60.0
-#: Seconds until a worker that a drill kills has to be dead.
-KILLED_S: Final = 60.0
-#: Seconds until a worker that was told to stop has to be gone: its grace period and some more.
-STOP_S: Final = 30.0
+#: Seconds until a worker that a drill kills, or that was told to stop, has to be gone.
+ENDED_S: Final = 60.0
 _POLL_S: Final = 0.02
 
 
@@ -86,12 +84,12 @@ class WorkerProcess:
         self.wait_said("worker.ready")
         return self
 
-    def wait_killed(self, timeout_s: float = KILLED_S) -> None:
+    def wait_killed(self, timeout_s: float = ENDED_S) -> None:
         """Wait until it has killed itself at its crash point."""
         code = self.wait_exit(timeout_s)
         assert code == -signal.SIGKILL, f"the worker ended with {code}" + self._why()
 
-    def wait_exit(self, timeout_s: float = KILLED_S) -> int:
+    def wait_exit(self, timeout_s: float = ENDED_S) -> int:
         """Wait until it has ended by itself and return its exit code."""
         try:
             code = self._process.wait(timeout_s)
@@ -113,9 +111,7 @@ class WorkerProcess:
     def stop(self) -> int:
         """End it in good order (SIGTERM), wait, and return its exit code."""
         self._process.terminate()
-        code = self._process.wait(STOP_S)
-        self._guard.dismiss()
-        return code
+        return self.wait_exit()
 
     def _why(self) -> str:
         return f"; its log {self.log} ends with:\n{self.output()[-4000:]}"

@@ -14,8 +14,10 @@ from sqlalchemy import insert, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import steps as step_rows
-from activities.ledger.doubts import doubt
+from activities.ledger.compensations import still_stands
+from activities.ledger.doubts import doubt, give_back
 from activities.ledger.entries import (
+    NO_MORE_REPEATS,
     Answered,
     ApprovalRefused,
     Asked,
@@ -32,8 +34,9 @@ from activities.ledger.entries import (
     entry_id_for,
     milliseconds,
 )
+from activities.ledger.interventions import newest_question
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects, interventions
+from activities.ledger.tables import bars, effects
 from workflows.contracts import Recovery
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
@@ -109,11 +112,15 @@ async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry)
     return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))
 
 
-async def _found_itself(tx: Transaction, request: ClaimRequest, entry: Entry) -> Claimed:
+async def _found_itself(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
     """Return the claim whose answer was lost, its lease and deadline counted from now.
 
-    The call starts only now: what others hold against it must not have run out before.
+    The call starts only now: what others hold against it must not have run out before, and its
+    approval must not, either.
     """
+    refused = await _authorise(tx, request, entry.entry_id, entry.generation)
+    if refused is not None:
+        return await give_back(tx, request, entry, refused)
     fresh = _lease(tx, request)
     row = await tx.one(
         update(effects)
@@ -126,12 +133,7 @@ async def _found_itself(tx: Transaction, request: ClaimRequest, entry: Entry) ->
 
 
 async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
-    question = await tx.one(
-        select(interventions)
-        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id)
-        .order_by(interventions.c.opened_ms.desc())
-        .limit(1)
-    )
+    question = await newest_question(tx, entry.entry_id)
     if question is not None and question["state"] == "open":
         return Asked(entry, question["intervention_id"], question["question"])
     if question is not None and question["outcome"] == "give_up":
@@ -142,8 +144,10 @@ async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry
 
 
 def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
-    """Return whether the provider still recognises the key of this entry's first call."""
+    """Return whether calling again, by the same key, may settle this entry."""
     if request.recovery is not Recovery.DEDUPES or request.window is None:
+        return False
+    if NO_MORE_REPEATS in entry.failures:
         return False
     age = tx.now_ms - (entry.first_call_ms or 0)
     return entry.state != "partial" and age < milliseconds(request.window)
@@ -195,7 +199,7 @@ async def take(
         .values(
             fencing_token=entry.fencing_token + 1,
             calls=effects.c.calls + 1,
-            failures=entry.failures if mine else {},
+            failures=entry.counted_failures() if mine else {},
             # Called again with the same key although the first call may have happened: what this
             # call proves, it proves of itself only.
             unproven=rule == "dedupes",
@@ -280,23 +284,13 @@ async def _authorise(
     )
     if barred is not None and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
-    if request.undoes and not await _still_stands(tx, request.undoes):
+    if request.undoes and not await still_stands(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
     if request.drift:
         return Drifted(request.drift)
     if not request.gated:
         return None
     return await approval_rows.consume(tx, request, entry_id, generation)
-
-
-async def _still_stands(tx: Transaction, original: str) -> bool:
-    """Return whether the effect to undo is there to be undone, under its row's lock."""
-    row = await tx.one(
-        select(effects.c.state)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original)
-        .with_for_update()
-    )
-    return row is not None and row["state"] in ("committed", "compensating")
 
 
 async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.doubts import doubt
 from activities.ledger.entries import Asked, Doubtful, Entry, Held
-from activities.ledger.interventions import open_intervention
+from activities.ledger.interventions import newest_question, open_intervention
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects, interventions
+from activities.ledger.tables import bars, effects
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,7 @@ async def _bar(tx: Transaction, run_id: str, step_id: str) -> None:
 
 
 async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
-    row = await tx.one(
-        select(interventions)
-        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id)
-        .order_by(interventions.c.opened_ms.desc())
-        .limit(1)
-    )
+    row = await newest_question(tx, entry.entry_id)
     if row is None:
         return None
     if row["state"] == "open":
@@ -103,6 +98,23 @@ async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
     if row["outcome"] == "give_up":
         return GivenUp(f"{row['actor']} left it as it is: {row['evidence'] or 'no reason given'}")
     return None
+
+
+async def still_stands(tx: Transaction, original: str) -> bool:
+    """Return whether the effect to undo is there to be undone, under its row's lock.
+
+    It is not while a human is asked about it, who may be undoing it by hand, nor after one has
+    decided to leave it as it is.
+    """
+    row = await tx.one(
+        select(effects.c.state)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original)
+        .with_for_update()
+    )
+    if row is None or row["state"] not in ("committed", "compensating"):
+        return False
+    question = await newest_question(tx, original)
+    return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
 
 
 async def failed(tx: Transaction, original: Entry, question: str) -> str:

@@ -1,10 +1,11 @@
-"""Putting an entry in doubt, so that no earlier attempt can write it any more."""
+"""Taking an entry out of an attempt's hands: in doubt after a call, or given back without one."""
 
 from __future__ import annotations
 
 from sqlalchemy import update
 
-from activities.ledger.entries import Entry
+from activities.ledger import steps as step_rows
+from activities.ledger.entries import ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 
@@ -38,3 +39,31 @@ async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:
             action="reconcile",
         )
     return Entry.from_row(row)
+
+
+async def give_back(
+    tx: Transaction, request: ClaimRequest, entry: Entry, refused: ClaimResult
+) -> ClaimResult:
+    """Give back a claim under which nothing was called, and must not be."""
+    await tx.execute(
+        update(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
+        .values(
+            state="in_doubt" if entry.unproven else "failed",
+            lease_until_ms=None,
+            settled_ms=None if entry.unproven else tx.now_ms,
+        )
+    )
+    tx.event(
+        entry.run_id,
+        "effect.failed",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        rule="not_called",
+        action="reconcile" if entry.unproven else None,
+    )
+    if request.undoes is None:
+        await step_rows.finish(
+            tx, request.step_attempt, "failed", error="not called", error_class="refused"
+        )
+    return refused

@@ -14,6 +14,9 @@ from workflows.identity import provider_key
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
 _ENTRY_DIGITS = 24
 
+#: Among an entry's failures: its repeats fail for good, so its first call has to be settled first.
+NO_MORE_REPEATS = "no_more_repeats"
+
 
 def milliseconds(duration: timedelta) -> int:
     """Return a duration in whole milliseconds."""
@@ -114,6 +117,10 @@ class Entry:
             undoes=self.undoes,
             reason=reason,
         )
+
+    def counted_failures(self) -> dict[str, int]:
+        """Return the failures by class."""
+        return {name: count for name, count in self.failures.items() if name != NO_MORE_REPEATS}
 
     def owned_by(self, run_id: str, step_id: str) -> bool:
         """Return whether that step made this effect."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import func, insert, select, update
 
 from activities.ledger.entries import Entry
@@ -64,6 +66,16 @@ async def open_intervention(tx: Transaction, entry: Entry, question: str, *, rul
         action="ask_human",
     )
     return intervention_id
+
+
+async def newest_question(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
+    """Return the newest intervention about an entry, open or settled."""
+    return await tx.one(
+        select(interventions)
+        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry_id)
+        .order_by(interventions.c.opened_ms.desc())
+        .limit(1)
+    )
 
 
 async def settle(
@@ -137,8 +149,9 @@ async def _settle(
             settled_ms=tx.now_ms,
         )
     )
+    # In the chain of the run whose effect it is, where `commit_seq` has its place.
     tx.event(
-        run_id,
+        entry.run_id,
         "intervention.settled",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
@@ -146,6 +159,7 @@ async def _settle(
         outcome=resolution.outcome.value,
         actor=resolution.actor,
         action=state,
+        through=None if run_id == entry.run_id else run_id,
     )
     return True, f"settled: {resolution.outcome.value}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sqlite3
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -50,9 +51,13 @@ async def current_revision(engine: AsyncEngine) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
     try:
+        if engine.url.drivername.startswith("sqlite") and engine.url.database:
+            # Tried here first: where it fails in aiosqlite, its thread may outlive the event loop
+            # and end with a traceback.
+            sqlite3.connect(engine.url.database).close()
         async with engine.connect() as connection:
             return await connection.run_sync(look)
-    except (DBAPIError, OSError) as error:
+    except (DBAPIError, OSError, sqlite3.Error) as error:
         where = engine.url.render_as_string(hide_password=True)
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise LedgerUnavailable(

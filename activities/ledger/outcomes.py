@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from activities.ledger import steps as step_rows
-from activities.ledger.entries import ClaimRequest, Entry, milliseconds
+from activities.ledger.entries import NO_MORE_REPEATS, ClaimRequest, Entry, milliseconds
 from activities.ledger.interventions import mark_compensated, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
@@ -115,22 +115,32 @@ async def answer_no(
 
 
 async def fail(
-    tx: Transaction, request: ClaimRequest, entry: Entry, failure_class: str, message: str
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    failure_class: str,
+    message: str,
+    *,
+    last: bool = False,
 ) -> int | None:
     """Record that this call did not apply the effect.
 
-    That proves the effect not applied, unless an earlier call may have: then it stays in doubt.
+    That proves the effect not applied, unless an earlier call may have: then it stays in doubt, and
+    after the ``last`` failure of its class it is not called again before that doubt is settled.
 
     Returns:
         How many failures of this class the entry had before, or ``None`` when it is not ours.
     """
     earlier = entry.failures.get(failure_class, 0)
+    failures = {**entry.failures, failure_class: earlier + 1}
+    if entry.unproven and last:
+        failures[NO_MORE_REPEATS] = 1
     touched = await tx.execute(
         update(effects)
         .where(_guard(tx, entry))
         .values(
             state="in_doubt" if entry.unproven else "failed",
-            failures={**entry.failures, failure_class: earlier + 1},
+            failures=failures,
             error=message,
             lease_until_ms=None,
             settled_ms=None if entry.unproven else tx.now_ms,

@@ -1,0 +1,153 @@
+"""What may have happened stops a plan, whatever the plan says; what has ended stays ended."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import ExecuteActivityInput
+
+from tests.e2e.interceptors import Between, Execute, Pause
+from tests.e2e.runs import Run, decision_on, example_plan, states
+from tests.e2e.stage import Stage
+from tests.variants import odd
+from workflows.contracts import RunState
+from workflows.plan import Plan
+
+ODD = "tests.variants.odd"
+GOING_ON: list[Any] = ["continue", {"goto": "after"}]
+
+
+@pytest.fixture(autouse=True)
+def counted_anew() -> None:
+    odd.CALLS.clear()
+
+
+def going_on(tool: str, on_failure: Any) -> Plan:
+    """A plan that would go on after its write has failed."""
+    write = {"id": "it", "tool": tool, "on_failure": on_failure}
+    between = {"id": "between", "tool": "read.fine"}
+    return Plan.model_validate({"steps": [write, between, {**between, "id": "after"}]})
+
+
+class LosesItsAnswer(Between):
+    """Has a call's activity end for good although the call's outcome is in doubt."""
+
+    def __init__(self, type_: str) -> None:
+        self._type = type_
+
+    async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
+        result = await execute(input)
+        if input.fn.__name__ == "execute_tool" and result.outcome.kind == "human_needed":
+            raise ApplicationError("ended", type=self._type, non_retryable=True)
+        return result
+
+
+@pytest.mark.parametrize("type_", ["ToolChanged", "ToolNotFound", "Whatever"])
+@pytest.mark.parametrize("on_failure", GOING_ON, ids=["continue", "goto"])
+async def test_no_plan_goes_on_over_a_write_that_may_have_happened(
+    stage: Stage, on_failure: Any, type_: str
+) -> None:
+    loses = LosesItsAnswer(type_).client(stage.client)
+    async with stage.worker_here(client=loses, tool_modules=ODD):
+        run = await stage.start(going_on("write.lost", on_failure))
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="give_up")
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert states(result) == {"it": "failed", "between": "skipped", "after": "skipped"}
+    assert odd.CALLS == {"write.lost": 1}
+    [left] = result.uncompensated
+    assert (left.tool, left.state) == ("write.lost", "in_doubt")
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "reads"), [("continue", 2), ({"goto": "after"}, 1)], ids=["continue", "goto"]
+)
+async def test_a_plan_goes_on_over_a_write_that_is_proven_not_to_have_happened(
+    stage: Stage, on_failure: Any, reads: int
+) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(going_on("write.refused", on_failure))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert {"read.fine": reads} == odd.CALLS
+    assert result.uncompensated == []
+
+
+async def test_undoing_a_run_bars_late_attempts_of_the_write_that_has_failed_it(
+    stage: Stage,
+) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(going_on("write.refused", "compensate"))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert [event["step_id"] for event in await stage.events(run, "step.barred")] == ["it"]
+
+
+async def test_a_cancellation_while_a_completed_run_is_closed_changes_nothing(
+    stage: Stage,
+) -> None:
+    closing = Pause("close_run")
+    async with stage.worker_here(client=closing.client(stage.client), tool_modules=ODD):
+        run = await stage.start(Plan.model_validate({"steps": [{"id": "it", "tool": "read.fine"}]}))
+        await closing.reached()
+        await run.handle.cancel()
+        await run.history_has("workflow_execution_cancel_requested")
+        closing.go_on()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert (await run.handle.describe()).status is WorkflowExecutionStatus.COMPLETED
+    assert (await stage.events(run))[-1]["type"] == "run.completed"
+
+
+async def reset(stage: Stage, run: Run, *, forget_decisions: bool) -> Run:
+    """Have Temporal begin a run anew from one of its tasks; return what goes on in its place."""
+    done: list[int] = []
+    decided = 0
+    async for event in run.handle.fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            done.append(event.event_id)
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
+            decided = decided or event.event_id
+    # The update came with the task right before its acceptance.
+    before = [id_ for id_ in done if id_ < decided - 1]
+    excluded = [
+        ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+        ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
+    ]
+    reset = await stage.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=stage.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run.run_id),
+            reason="test",
+            request_id=str(uuid.uuid4()),
+            workflow_task_finish_event_id=max(before if forget_decisions else done),
+            reset_reapply_exclude_types=excluded,
+        )
+    )
+    return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
+
+
+@pytest.mark.parametrize("forget_decisions", [True, False], ids=["before", "after"])
+async def test_after_a_reset_a_decision_is_judged_by_what_it_says_now(
+    stage: Stage, order_id: str, forget_decisions: bool
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        wrong = decision_on(await run.asks(), params_hash="sha256:" + "0" * 64)
+        refused = await run.decide(wrong)
+        again = await reset(stage, run, forget_decisions=forget_decisions)
+        accepted = await again.decide(decision_on(await again.asks()))
+        result = await again.result()
+    assert refused.code == "wrong_hash"
+    assert accepted.code == "accepted"
+    assert accepted.decision_id != refused.decision_id
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1

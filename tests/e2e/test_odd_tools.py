@@ -1,0 +1,141 @@
+"""Whatever a tool does, its step ends: nothing is retried for ever and nothing gets stuck."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activities import effects, failures
+from tests.e2e.runs import Run, step
+from tests.e2e.stage import Stage
+from tests.ledger_databases import DATABASES
+from tests.variants import odd
+from workflows.contracts import RunState
+from workflows.plan import Plan
+
+ODD = "tests.variants.odd"
+SHORT = timedelta(milliseconds=1)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry as often as ever, without the pauses; count the calls anew."""
+    delays = {class_: (SHORT,) * len(all_) for class_, all_ in failures.DELAYS.items()}
+    monkeypatch.setattr(failures, "DELAYS", delays)
+    monkeypatch.setattr(effects, "_DOUBT_DELAYS", (SHORT,) * len(effects._DOUBT_DELAYS))
+    odd.CALLS.clear()
+
+
+def plan(*steps: dict[str, Any], **more: Any) -> Plan:
+    return Plan.model_validate({"steps": list(steps), **more})
+
+
+async def asks_a_human(stage: Stage, run: Run) -> None:
+    """Wait for the run's question, and answer it."""
+    [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+    assert set((await stage.effect_states(run)).values()) == {"in_doubt"}
+    await run.resolve(intervention_id=question.id, outcome="happened", evidence="bank statement")
+
+
+async def test_a_read_longer_than_the_heartbeat_timeout_is_made_once(stage: Stage) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan({"id": "it", "tool": "read.slow"}))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert step(result, "it").attempts == 1
+    assert odd.CALLS["read.slow"] == 1
+
+
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("tool", ["read.no", "write.no"])
+async def test_a_no_that_no_database_can_store_is_still_a_no(stage: Stage, tool: str) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan({"id": "it", "tool": tool, "on_no": "continue"}))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert "the provider said" in str(step(result, "it").output)
+    assert step(result, "it").attempts == 1
+
+
+@pytest.mark.parametrize(
+    "tool", ["write.cancels", "write.unfound", "write.unasked", "write.lost-then-down"]
+)
+async def test_a_write_that_never_says_what_became_of_it_ends_with_a_human(
+    stage: Stage, tool: str
+) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan({"id": "it", "tool": tool}))
+        await asks_a_human(stage, run)
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert await stage.effect_states(run) == {tool: "committed"}
+
+
+async def test_a_read_that_cancels_itself_fails_after_as_many_tries_as_any(stage: Stage) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan({"id": "it", "tool": "read.cancels"}))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert step(result, "it").attempts == 1 + 3
+
+
+@pytest.mark.parametrize("tool", ["write.nan", "write.bytes"])
+async def test_an_output_that_is_no_json_is_recorded_as_well_as_it_can_be(
+    stage: Stage, tool: str
+) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan({"id": "it", "tool": tool}))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert step(result, "it").attempts == 1
+    assert await stage.effect_states(run) == {tool: "committed"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "params"),
+    [("read.month", {"month": "${input.month}"}), ("write.keyless", {})],
+    ids=["a broken validator", "a key that is None"],
+)
+async def test_params_that_break_the_tools_own_code_fail_the_step_at_once(
+    stage: Stage, tool: str, params: dict[str, str]
+) -> None:
+    steps = {"id": "it", "tool": tool, "params": params}
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan(steps, input={"month": "2024"}))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "InvalidParams" in (step(result, "it").error or "")
+    assert not odd.CALLS
+    assert await stage.effects(run) == []
+
+
+@pytest.mark.parametrize("name", ["order-id", "order_id"])
+async def test_params_with_aliases_run_from_the_plan_to_the_receipt(
+    stage: Stage, name: str
+) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        call = {"id": "it", "tool": "write.aliased", "params": {name: "1001"}}
+        run = await stage.start(plan(call))
+        request = await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert request.params == {"order_id": "1001"}
+    [entry] = await stage.effects(run)
+    assert (entry["key"], entry["receipt"]) == ("order-1001", "1001")
+
+
+async def test_a_run_whose_outputs_are_too_large_together_ends_and_can_be_looked_at(
+    stage: Stage,
+) -> None:
+    async with stage.worker_here(tool_modules=ODD):
+        run = await stage.start(plan(*({"id": f"s{n}", "tool": "read.big"} for n in range(6))))
+        result = await run.result()
+        view = await run.view()
+    assert result.state is RunState.COMPLETED
+    assert view.result == result
+    assert step(result, "s0").output == odd.BIG
+    assert step(result, "s5").output == {"too_large": {"bytes": len(odd.BIG) + 2}}
+    rows = await stage.step_rows(run)
+    assert [row["output"] for row in rows] == [odd.BIG] * 6

@@ -1,0 +1,98 @@
+"""Attempts at one write, one after the other as Temporal makes them, without its pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel
+from sqlalchemy import update
+from temporalio.exceptions import ApplicationError
+
+from activities.attempt import Resources
+from activities.crashpoints import Crash
+from activities.effects import CallResult, EffectCall
+from activities.ledger.entries import ClaimRequest
+from activities.ledger.tables import effects
+from activities.toolbox import WRITE, Tool, Toolbox, ToolContext, tool
+from tests.ledger.scene import LEASE, Scene
+
+#: More than any class of failure is retried: a write that needs them all is retried for ever.
+MOST_ATTEMPTS: Final = 20
+
+
+class Payment(BaseModel):
+    order: str = "1001"
+    amount: str = "120.00"
+
+
+@dataclass
+class Provider:
+    """An outside system that answers as it is told; the last answer stays."""
+
+    answers: list[Any]
+    keys: list[str] = field(default_factory=list)
+    """The idempotency key of each call that it got."""
+
+    async def pay(self, params: Payment, ctx: ToolContext) -> Any:
+        """Take a payment."""
+        self.keys.append(ctx.idempotency_key)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def tool(self, *, name: str = "payments.refund", **options: Any) -> Tool:
+        undoable = "compensate" in options
+        return tool(name, effect=WRITE, irreversible=not undoable, **options)(self.pay)
+
+
+def effect_call(
+    scene: Scene, loaded: Tool, request: ClaimRequest, *, lease: timedelta = LEASE
+) -> EffectCall:
+    """Return one attempt at a write."""
+    every = timedelta(seconds=1)
+    resources = Resources(scene.ledger, Toolbox([loaded]), Crash(), lease, every)
+    return EffectCall(resources, loaded, Payment(**request.params), request)
+
+
+def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:
+    """Return the claim of a tool's call."""
+    window = loaded.dedupes.window if loaded.dedupes else None
+    values = {"recovery": loaded.recovery, "window": window, "timeout": loaded.timeout, **changes}
+    return scene.call(**values)
+
+
+async def time_passes(scene: Scene) -> None:
+    """Let every lease, deadline and settle time be over."""
+    async with scene.tx() as tx:
+        await tx.execute(
+            update(effects)
+            .where(effects.c.tenant_id == tx.tenant, effects.c.deadline_ms.is_not(None))
+            .values(deadline_ms=0)
+        )
+
+
+async def last_of(
+    scene: Scene,
+    loaded: Tool,
+    *,
+    between: Callable[[Scene], Awaitable[None]] = time_passes,
+    **changes: Any,
+) -> CallResult:
+    """Return what the attempts at a call come to.
+
+    Raises:
+        ApplicationError: A failure that Temporal does not retry.
+    """
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        request = request_for(scene, loaded, attempt=attempt, **changes)
+        try:
+            return await effect_call(scene, loaded, request).run()
+        except ApplicationError as error:
+            if error.non_retryable:
+                raise
+        await between(scene)
+    raise AssertionError(f"still being retried after {MOST_ATTEMPTS} attempts")

@@ -1,0 +1,184 @@
+"""G2: what a repeated call proves, it proves of itself only, never of the call before it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.effects import Done
+from activities.failures import Permanent
+from activities.ledger.entries import Asked, Claimed, Mismatch
+from activities.ledger.tables import effects, interventions
+from activities.toolbox import Dedupes, Found, NotFound, Partial, Unknown
+from tests.ledger.attempts import Payment, Provider, last_of, request_for
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, WINDOW, Scene
+from workflows.contracts import Resolution, ResolutionOutcome
+
+DEDUPES = Dedupes(window=WINDOW)
+LOST = httpx.ReadTimeout("the answer was lost")
+POST = httpx.Request("POST", "http://provider/refunds")
+KEY_REVOKED = httpx.HTTPStatusError("401", request=POST, response=httpx.Response(401, request=POST))
+PROVABLE = [httpx.ConnectError("no route"), KEY_REVOKED, Permanent("account closed")]
+NAMES = ["down", "401", "permanent"]
+OTHER_PARAMS = {"order": "1001", "amount": "140.00"}
+
+
+def looked_up(answer: Any) -> Any:
+    async def lookup(params: Payment, ctx: Any) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return lookup
+
+
+@pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
+async def test_a_repeat_that_fails_provably_leaves_the_lost_first_call_to_a_human(
+    scene: Scene, provably: Exception
+) -> None:
+    provider = Provider([LOST, provably])
+    refund = provider.tool(dedupes=DEDUPES)
+
+    result = await last_of(scene, refund)
+
+    assert isinstance(result, Asked)
+    row = await scene.row(effects)
+    assert (row["state"], row["generation"]) == ("in_doubt", 1)
+    assert len(set(provider.keys)) == 1
+    question = await scene.row(interventions, state="open")
+    assert question["intervention_id"] == result.intervention_id
+    assert "never answered" in question["question"]
+
+
+@pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
+async def test_nobody_gets_another_generation_of_a_key_whose_first_call_may_have_happened(
+    scene: Scene, provably: Exception
+) -> None:
+    provider = Provider([LOST, provably])
+    refund = provider.tool(dedupes=DEDUPES)
+    await last_of(scene, refund)
+    await scene.open_run(OTHER_RUN)
+
+    for run in (RUN, OTHER_RUN):
+        again = await scene.claim(request_for(scene, refund, run_id=run, params=OTHER_PARAMS))
+        assert isinstance(again, Mismatch)
+    joined = await scene.claim(request_for(scene, refund, run_id=OTHER_RUN))
+
+    assert isinstance(joined, Asked)
+    assert len(await scene.rows(effects)) == 1
+
+
+async def test_between_the_attempts_too_the_entry_is_never_failed(scene: Scene) -> None:
+    provider = Provider([LOST, httpx.ConnectError("no route")])
+    states = []
+
+    async def look(scene: Scene) -> None:
+        states.append((await scene.row(effects))["state"])
+
+    await last_of(scene, provider.tool(dedupes=DEDUPES), between=look)
+
+    assert len(states) >= 3
+    assert set(states) == {"in_doubt"}
+
+
+async def test_a_repeat_that_is_answered_settles_both_calls(scene: Scene) -> None:
+    provider = Provider([LOST, httpx.ConnectError("no route"), {"id": "r-1"}])
+
+    result = await last_of(scene, provider.tool(dedupes=DEDUPES))
+
+    assert isinstance(result, Done)
+    assert (await scene.row(effects))["receipt"] == {"id": "r-1"}
+    assert len(set(provider.keys)) == 1
+    assert await scene.rows(interventions) == []
+
+
+async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: Scene) -> None:
+    refund = Provider([Permanent("no such order")]).tool(dedupes=DEDUPES)
+
+    with pytest.raises(ApplicationError) as failed:
+        await last_of(scene, refund)
+
+    assert failed.value.type == "ToolFailed"
+    assert (await scene.row(effects))["state"] == "failed"
+    other = await scene.claim(request_for(scene, refund, params=OTHER_PARAMS))
+    assert isinstance(other, Claimed)
+    assert other.entry.generation == 2
+
+
+async def test_what_a_human_has_settled_as_not_happened_is_doubted_no_more(scene: Scene) -> None:
+    provider = Provider([LOST, Permanent("account closed")])
+    refund = provider.tool(dedupes=DEDUPES)
+    asked = await last_of(scene, refund)
+    assert isinstance(asked, Asked)
+    answer = Resolution(
+        intervention_id=asked.intervention_id, outcome=ResolutionOutcome.NOT_HAPPENED, actor="ann"
+    )
+    assert (await scene.settle(answer))[0]
+
+    with pytest.raises(ApplicationError) as failed:
+        await last_of(scene, refund)
+
+    assert failed.value.type == "ToolFailed"
+    assert (await scene.row(effects))["state"] == "failed"
+
+
+@pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
+async def test_a_lookup_that_finds_the_first_call_settles_it(
+    scene: Scene, provably: Exception
+) -> None:
+    provider = Provider([LOST, provably])
+    found = looked_up(Found({"id": "r-1"}))
+
+    result = await last_of(scene, provider.tool(dedupes=DEDUPES, lookup=found, settle=NOW))
+
+    assert isinstance(result, Done)
+    row = await scene.row(effects)
+    assert (row["state"], row["receipt"]) == ("committed", {"id": "r-1"})
+    assert row["evidence"] == {"rule": "lookup", "answer": "found"}
+
+
+async def test_a_lookup_that_finds_neither_call_proves_both(scene: Scene) -> None:
+    provider = Provider([LOST, Permanent("account closed")])
+    refund = provider.tool(dedupes=DEDUPES, lookup=looked_up(NotFound()), settle=NOW)
+
+    with pytest.raises(ApplicationError) as failed:
+        await last_of(scene, refund)
+
+    assert failed.value.type == "ToolFailed"
+    assert (await scene.row(effects))["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "not found",
+        NotFound,
+        Unknown("its index is being rebuilt \ud83d \x00"),
+        Partial("half \ud83d \x00"),
+        KeyError("id"),
+        asyncio.CancelledError(),
+    ],
+    ids=["None", "a string", "a class", "unknown", "partial", "an error", "a cancellation"],
+)
+async def test_a_lookup_that_says_nothing_ends_with_a_human(scene: Scene, answer: Any) -> None:
+    provider = Provider([LOST])
+
+    result = await last_of(scene, provider.tool(lookup=looked_up(answer), settle=NOW))
+
+    assert isinstance(result, Asked)
+    assert len(provider.keys) == 1
+    assert len(await scene.rows(interventions, state="open")) == 1
+
+
+async def test_a_tool_that_cancels_itself_ends_with_a_human(scene: Scene) -> None:
+    provider = Provider([asyncio.CancelledError()])
+
+    result = await last_of(scene, provider.tool(dedupes=DEDUPES))
+
+    assert isinstance(result, Asked)
+    assert (await scene.row(effects))["state"] == "in_doubt"

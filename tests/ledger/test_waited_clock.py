@@ -1,0 +1,263 @@
+"""After it has waited for a lock, a transaction writes and judges by the clock of then.
+
+Only PostgreSQL lets a transaction wait after it has begun. Who holds the lock reads the clock, or
+moves an expiry, while the other waits: nothing here depends on how long that takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import pytest
+from sqlalchemy import select, text, update
+
+from activities.effects import Done
+from activities.ledger.entries import ApprovalRefused, Claimed, Entry, Held
+from activities.ledger.store import Ledger, Transaction, open_ledger
+from activities.ledger.tables import approvals, effects, runs
+from activities.toolbox import NotFound, ToolContext
+from tests.ledger.attempts import Payment, Provider, effect_call, request_for
+from tests.ledger.databases import Database
+from tests.ledger.scene import LEASE, NOW, RUN, STEP, TIMEOUT, Scene
+
+pytestmark = pytest.mark.postgres
+T = TypeVar("T")
+_numbers = itertools.count(1)
+_MS: Final = timedelta(milliseconds=1)
+#: How far the clock is to go on while a transaction waits.
+WHILE: Final = 50
+PARALLEL: Final = 20
+CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+Locked = Callable[[Transaction], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+async def ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
+    async with open_ledger(postgres_database.url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+async def scene(ledger: Ledger) -> Scene:
+    return await Scene.begin(ledger, f"waited-{next(_numbers)}")
+
+
+async def until(tx: Transaction, sql: str, reached: Callable[[int], bool]) -> int:
+    """Ask the database until it answers as wanted, and return the answer."""
+    async with asyncio.timeout(30):
+        while True:
+            answer = int((await tx.connection.execute(text(sql))).scalar_one())
+            if reached(answer):
+                return answer
+
+
+@asynccontextmanager
+async def waiting(
+    scene: Scene, lock: Locked, work: Callable[[], Awaitable[T]]
+) -> AsyncIterator[tuple[Transaction, asyncio.Task[T]]]:
+    """Hold a lock, have ``work`` wait for it, and let go of it at the end of the block."""
+    async with scene.ledger.transaction(scene.tenant) as holder:
+        await lock(holder)
+        task = asyncio.ensure_future(work())
+        await until(holder, "SELECT count(*) FROM pg_locks WHERE NOT granted", lambda n: n > 0)
+        began = await clock(holder)
+        await until(holder, CLOCK, lambda now: now > began + WHILE)
+        yield holder, task
+
+
+async def step_lock(tx: Transaction) -> None:
+    await tx.lock_step(RUN, STEP)
+
+
+async def key_lock(tx: Transaction) -> None:
+    await tx.lock_key("payments.refund", "refund:order-1001")
+
+
+async def row_lock(tx: Transaction) -> None:
+    await tx.one(select(effects).where(effects.c.tenant_id == tx.tenant).with_for_update())
+
+
+async def approval_lock(tx: Transaction) -> None:
+    await tx.one(select(approvals).where(approvals.c.tenant_id == tx.tenant).with_for_update())
+
+
+async def run_lock(tx: Transaction) -> None:
+    await tx.one(
+        select(runs.c.seq)
+        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == RUN)
+        .with_for_update()
+    )
+
+
+async def clock(tx: Transaction) -> int:
+    return await until(tx, CLOCK, lambda _: True)
+
+
+@pytest.mark.parametrize("lock", [step_lock, key_lock, row_lock, approval_lock])
+async def test_lease_and_deadline_of_a_claim_count_from_after_its_wait(
+    scene: Scene, lock: Locked
+) -> None:
+    call = scene.call()
+    if lock is row_lock:
+        await scene.failed(call)
+    call = await scene.approved(scene.call(attempt=2))
+
+    async with waiting(scene, lock, lambda: scene.claim(call)) as (holder, task):
+        let_go = await clock(holder)
+    result = await task
+
+    assert isinstance(result, Claimed)
+    lease, deadline = result.entry.lease_until_ms or 0, result.entry.deadline_ms or 0
+    assert lease - LEASE // _MS >= let_go
+    assert deadline - TIMEOUT // _MS >= let_go
+
+
+@pytest.mark.parametrize("lock", [step_lock, key_lock, row_lock, approval_lock])
+async def test_an_approval_that_expires_while_its_claim_waits_is_refused(
+    scene: Scene, lock: Locked
+) -> None:
+    if lock is row_lock:
+        await scene.failed(scene.call())
+    call = await scene.approved(scene.call(attempt=2))
+
+    async with waiting(scene, lock, lambda: scene.claim(call)) as (holder, task):
+        await expire(holder)
+    result = await task
+
+    assert isinstance(result, ApprovalRefused)
+    assert "expired" in result.reason
+    assert (await scene.row(approvals))["consumed_entry"] is None
+    assert await scene.rows(effects, state="claimed") == []
+
+
+async def test_a_decision_that_waits_until_its_request_has_expired_is_refused(
+    scene: Scene,
+) -> None:
+    call = await scene.ask_approval(scene.call())
+
+    async with waiting(scene, approval_lock, lambda: scene.decide(call)) as (holder, task):
+        await expire(holder)
+
+    assert (await task).code == "expired"
+    assert (await scene.row(approvals))["state"] != "approved"
+
+
+async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(
+    scene: Scene,
+) -> None:
+    lease = timedelta(milliseconds=WHILE)
+    await scene.claimed(scene.call(lease=lease))
+
+    async with waiting(scene, key_lock, lambda: scene.claim(scene.call(run_id="z"))) as (_, task):
+        pass
+
+    assert not isinstance(await task, Held)
+
+
+async def expire(tx: Transaction) -> None:
+    """Let the tenant's approval expire now, by the clock of now."""
+    now = await clock(tx)
+    await tx.execute(
+        update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=now)
+    )
+
+
+@asynccontextmanager
+async def _slow_claim(
+    scene: Scene, provider: Provider, lease: timedelta, **changes: Any
+) -> AsyncIterator[tuple[Transaction, asyncio.Task[Any]]]:
+    """A claim that is held up by its run's row, after it has looked at everything else."""
+    loaded = provider.tool(lookup=nothing, settle=NOW)
+    request = request_for(scene, loaded, lease=lease, **changes)
+    attempt = effect_call(scene, loaded, request, lease=lease)
+    async with waiting(scene, run_lock, attempt.run) as (holder, task):
+        began = await clock(holder)
+        await until(holder, CLOCK, lambda now: now > began + lease // _MS)
+        yield holder, task
+
+
+async def nothing(params: Payment, ctx: ToolContext) -> NotFound:
+    return NotFound()
+
+
+class LeaseSeen(Provider):
+    """A provider that notes what is left of the caller's lease when it is called."""
+
+    scene: Scene
+    left: int = 0
+
+    async def pay(self, params: Payment, ctx: ToolContext) -> Any:
+        async with self.scene.tx() as tx:
+            row = await tx.one(select(effects).where(effects.c.tenant_id == tx.tenant))
+            assert row is not None
+            self.left = Entry.from_row(row).lease_until_ms or 0
+            self.left -= tx.now_ms
+        return await super().pay(params, ctx)
+
+
+async def test_a_claim_that_took_longer_than_its_lease_gets_a_fresh_one_before_the_call(
+    scene: Scene,
+) -> None:
+    provider = LeaseSeen([{"id": "r-1"}])
+    provider.scene = scene
+
+    async with _slow_claim(scene, provider, timedelta(milliseconds=700)) as (_, task):
+        pass
+
+    assert isinstance(await task, Done)
+    assert provider.left > 0
+    assert len(provider.keys) == 1
+
+
+async def test_an_approval_that_expires_while_its_claim_is_written_is_not_used(
+    scene: Scene,
+) -> None:
+    provider = Provider([{"id": "r-1"}])
+    call = await scene.approved(scene.call())
+    gate = {"gated": True, "approval_id": call.approval_id}
+
+    lease = timedelta(milliseconds=700)
+    soon = await _expiring_in(scene, lease // _MS)
+    async with _slow_claim(scene, provider, lease, **gate) as (holder, task):
+        assert await clock(holder) > soon
+    result = await task
+
+    assert isinstance(result, ApprovalRefused)
+    assert provider.keys == []
+    assert (await scene.row(effects))["state"] == "failed"
+
+
+async def _expiring_in(scene: Scene, milliseconds: int) -> int:
+    """Let the tenant's approval expire soon; a row that waits for commit cannot be changed."""
+    async with scene.tx() as tx:
+        expires = tx.now_ms + milliseconds
+        await tx.execute(
+            update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=expires)
+        )
+    return expires
+
+
+async def test_many_steps_of_one_run_claim_and_commit_at_once_without_a_deadlock(
+    scene: Scene, postgres_database: Database
+) -> None:
+    async with open_ledger(postgres_database.url) as other:
+        scenes = [scene, Scene(other, scene.tenant)]
+
+        async def one(number: int) -> None:
+            worker = scenes[number % 2]
+            call = worker.call(step_id=f"step-{number}", key=f"order-{number}")
+            entry = await worker.claimed(call)
+            await worker.commit(call, entry)
+
+        # A deadlock ends one of its transactions with an error.
+        await asyncio.gather(*(one(number) for number in range(PARALLEL)))
+
+    states = [row["state"] for row in await scene.rows(effects)]
+    assert states == ["committed"] * PARALLEL
+    assert len(await scene.events(type_="effect.committed")) == PARALLEL

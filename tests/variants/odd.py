@@ -1,0 +1,179 @@
+"""Tools as users write them when they do not think of us; what happened is noted in ``CALLS``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any, Final
+
+import httpx
+from pydantic import BaseModel, Field, field_validator
+
+from activities.failures import Permanent
+from activities.toolbox import READ, WRITE, ApprovalPolicy, Dedupes, No, ToolContext, tool
+from workflows.options import HEARTBEAT_TIMEOUT
+
+#: Calls by tool. Only tests that work in their own process look at it.
+CALLS: Final[Counter[str]] = Counter()
+DEDUPES: Final = Dedupes(window=timedelta(hours=1))
+BIG: Final = "x" * 900_000
+UNSPEAKABLE: Final = "the provider said \ud83d and \x00"
+
+
+class Nothing(BaseModel):
+    """No params."""
+
+
+class Order(BaseModel):
+    """Params with a name that is no Python name."""
+
+    order_id: str = Field(alias="order-id")
+
+
+class Month(BaseModel):
+    """Params whose validator raises what pydantic does not expect."""
+
+    month: str
+
+    @field_validator("month")
+    @classmethod
+    def _month(cls, month: str) -> str:
+        return month.split("-")[1]
+
+
+class Measured(BaseModel):
+    """An output that JSON cannot say."""
+
+    value: float
+
+
+@tool("read.slow", effect=READ, timeout=timedelta(seconds=20))
+async def slow(params: Nothing, ctx: ToolContext) -> str:
+    """Take longer than Temporal waits for a sign of life."""
+    CALLS["read.slow"] += 1
+    await asyncio.sleep(HEARTBEAT_TIMEOUT.total_seconds() + 1.5)
+    return "done"
+
+
+@tool("read.big", effect=READ)
+async def big(params: Nothing, ctx: ToolContext) -> str:
+    """Return nearly as much as one output may be."""
+    return BIG
+
+
+@tool("read.fine", effect=READ)
+async def fine(params: Nothing, ctx: ToolContext) -> str:
+    """Read."""
+    CALLS["read.fine"] += 1
+    return "done"
+
+
+@tool("read.no", effect=READ)
+async def read_no(params: Nothing, ctx: ToolContext) -> No:
+    """Answer no."""
+    return No(UNSPEAKABLE, UNSPEAKABLE)
+
+
+@tool("read.cancels", effect=READ)
+async def read_cancels(params: Nothing, ctx: ToolContext) -> str:
+    """End as a cancelled task does."""
+    raise asyncio.CancelledError
+
+
+@tool("read.month", effect=READ)
+async def month(params: Month, ctx: ToolContext) -> str:
+    """Read."""
+    return params.month
+
+
+@tool("write.no", effect=WRITE, dedupes=DEDUPES, irreversible=True)
+async def write_no(params: Nothing, ctx: ToolContext) -> No:
+    """Answer no."""
+    return No(UNSPEAKABLE, UNSPEAKABLE)
+
+
+@tool("write.cancels", effect=WRITE, dedupes=DEDUPES, irreversible=True)
+async def write_cancels(params: Nothing, ctx: ToolContext) -> str:
+    """End as a cancelled task does."""
+    raise asyncio.CancelledError
+
+
+@tool("write.nan", effect=WRITE, dedupes=DEDUPES, irreversible=True)
+async def nan(params: Nothing, ctx: ToolContext) -> Measured:
+    """Return what is no JSON."""
+    return Measured(value=float("nan"))
+
+
+@tool("write.bytes", effect=WRITE, dedupes=DEDUPES, irreversible=True)
+async def pdf(params: Nothing, ctx: ToolContext) -> dict[str, bytes]:
+    """Return what is no JSON."""
+    return {"pdf": b"\xff\xfe"}
+
+
+def no_key(params: Any) -> Any:
+    """Forget to answer."""
+
+
+@tool("write.keyless", effect=WRITE, dedupes=DEDUPES, irreversible=True, key=no_key)
+async def keyless(params: Nothing, ctx: ToolContext) -> str:
+    """Write, by a key that is none."""
+    CALLS["write.keyless"] += 1
+    return "done"
+
+
+async def says_nothing(params: Any, ctx: ToolContext) -> Any:
+    """Forget to answer."""
+
+
+async def lookup_cancels(params: Any, ctx: ToolContext) -> Any:
+    """End as a cancelled task does."""
+    raise asyncio.CancelledError
+
+
+@tool("write.unfound", effect=WRITE, lookup=says_nothing, settle=timedelta(0), irreversible=True)
+async def unfound(params: Nothing, ctx: ToolContext) -> str:
+    """Lose the answer."""
+    raise httpx.ReadTimeout("lost")
+
+
+@tool("write.unasked", effect=WRITE, lookup=lookup_cancels, settle=timedelta(0), irreversible=True)
+async def unasked(params: Nothing, ctx: ToolContext) -> str:
+    """Lose the answer."""
+    raise httpx.ReadTimeout("lost")
+
+
+@tool("write.lost", effect=WRITE, recovery="human", irreversible=True)
+async def lost(params: Nothing, ctx: ToolContext) -> str:
+    """Lose the answer."""
+    CALLS["write.lost"] += 1
+    raise httpx.ReadTimeout("lost")
+
+
+@tool("write.refused", effect=WRITE, recovery="human", irreversible=True)
+async def refused(params: Nothing, ctx: ToolContext) -> str:
+    """Fail for good, provably."""
+    raise Permanent("no such account")
+
+
+@tool("write.lost-then-down", effect=WRITE, dedupes=DEDUPES, irreversible=True)
+async def lost_then_down(params: Nothing, ctx: ToolContext) -> str:
+    """Lose the answer, then be away."""
+    CALLS["write.lost-then-down"] += 1
+    if CALLS["write.lost-then-down"] == 1:
+        raise httpx.ReadTimeout("lost")
+    raise httpx.ConnectError("no route")
+
+
+@tool(
+    "write.aliased",
+    effect=WRITE,
+    recovery="human",
+    irreversible=True,
+    approval=ApprovalPolicy(),
+    key=lambda params: f"order-{params.order_id}",
+    describe=lambda params: f"{1 / 0}",
+)
+async def aliased(params: Order, ctx: ToolContext) -> str:
+    """Write."""
+    return params.order_id
