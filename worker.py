@@ -18,6 +18,7 @@ from temporalio.worker import PollerBehaviorAutoscaling, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.approvals import ApprovalActivities
+from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
 from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash, CrashSettingError
@@ -89,6 +90,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     crash = Crash.parse(settings.crash_at)
     async with open_ledger(settings.database_url) as ledger:
         await require_head(ledger.engine)
+        artifacts = ArtifactStore(settings.artifacts, ledger)
         target = find_target(read_environment())
         client = await connect(target)
         log.info(
@@ -111,6 +113,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         resources = Resources(
             ledger=ledger,
             toolbox=toolbox,
+            artifacts=artifacts,
             crash=crash,
             lease=settings.lease,
             renew_every=settings.lease_renewal,
@@ -138,7 +141,7 @@ def main() -> int:
         settings = load_settings()
         configure_logging(settings.log_format, settings.log_level)
         asyncio.run(serve(settings, check_only=arguments.check))
-    except (SettingsError, ToolboxError, CrashSettingError) as error:
+    except (SettingsError, ToolboxError, CrashSettingError, ArtifactsMisconfigured) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return ExitCode.WRONG_USE
     except (LedgerUnavailable, DatabaseBehind) as error:

@@ -11,8 +11,9 @@ from temporalio import activity
 
 from activities.attempt import Attempt, Resources
 from activities.ledger import approvals as approval_rows
+from activities.ledger import artifacts as artifact_rows
 from activities.ledger import decisions as decision_rows
-from activities.requests import claim_request, prepare
+from activities.requests import claim_request, complete, prepare
 from workflows.contracts import (
     ApprovalAsked,
     ApprovalClosed,
@@ -37,9 +38,10 @@ class ApprovalActivities:
     @activity.defn(name="request_approval")
     async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
-        call = asked.call
+        attempt = Attempt.current()
+        call = await complete(self._resources.artifacts, asked.call, attempt)
         prepared = prepare(self._resources.toolbox, call)
-        request = claim_request(call, prepared, Attempt.current(), self._resources.lease)
+        request = claim_request(call, prepared, attempt, self._resources.lease)
         policy = asked.policy.stricter(prepared.tool.approval)
         async with self._resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
@@ -56,7 +58,11 @@ class ApprovalActivities:
         head = tx.heads[call.run_id]
         if row is None:
             return ApprovalAsked(request=None, head=head)
-        view = request_view(row)
+        kept = await self._resources.artifacts.keep(call.tenant, row["params"])
+        if kept.artifact is not None:
+            async with self._resources.ledger.transaction(call.tenant) as tx:
+                await artifact_rows.record(tx, call.run_id, call.step_id, kept)
+        view = request_view({**row, "params": kept.value})
         log.info(
             "approval.waiting",
             approval_id=view.approval_id,

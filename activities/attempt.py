@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.artifacts import ArtifactStore
 from activities.crashpoints import Crash
 from activities.lease import heartbeats
 from activities.ledger.store import Ledger
@@ -26,6 +27,7 @@ class Resources:
 
     ledger: Ledger
     toolbox: Toolbox
+    artifacts: ArtifactStore
     crash: Crash
     lease: timedelta
     renew_every: timedelta

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from pydantic import BaseModel
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.effects import Done, EffectCall, SaidNo, again
 from activities.ledger import compensations
@@ -24,7 +25,13 @@ from activities.ledger.entries import (
     Held,
 )
 from activities.toolbox import Tool
-from workflows.contracts import ChainHead, Compensate, CompensationOutcome, CompensationReport
+from workflows.contracts import (
+    ChainHead,
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    as_artifact,
+)
 from workflows.errors import ErrorType
 from workflows.identity import identity_hash, params_hash
 
@@ -101,11 +108,16 @@ class CompensationActivities:
         undoing = self._resources.toolbox.get(undo.tool)
         assert undoing is not None, "load_toolbox has checked it"
         try:
-            params = undoing.validate(undo.params(entry.params, entry.receipt))
+            receipt = await self._receipt(entry)
+            params = undoing.validate(undo.params(entry.params, receipt))
             plain = params.model_dump(mode="json")
             request = self._request(
                 asked, attempt, undoing, plain, key=f"undo:{entry.entry_id}", undoes=entry.entry_id
             )
+        except ArtifactUnavailable as error:
+            if attempt.number >= MOST_READS:
+                return await self._ask(asked, entry, f"its receipt cannot be read: {error}")
+            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
         except Exception as error:
             return await self._ask(asked, entry, f"params of {undo.tool} cannot be made: {error!r}")
         return await self._call(asked, attempt, entry, undoing, params, request)
@@ -139,6 +151,12 @@ class CompensationActivities:
                 return await self._ask(asked, entry, f"{undoing.name} says no: {reason}")
             case _:
                 assert_never(result)
+
+    async def _receipt(self, entry: Entry) -> Any:
+        artifact = as_artifact(entry.receipt)
+        if artifact is None:
+            return entry.receipt
+        return await self._resources.artifacts.read(entry.tenant, artifact)
 
     async def _stands(self, asked: Compensate) -> bool:
         async with self._resources.ledger.transaction(asked.tenant) as tx:

@@ -192,14 +192,15 @@ class EffectCall:
     async def _record(
         self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None
     ) -> Done:
+        kept = await self.resources.artifacts.keep(self.request.tenant, receipt)
         commit = await self._write(
-            lambda tx: outcomes.commit(tx, self.request, entry, receipt, evidence=evidence)
+            lambda tx: outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
         )
         if commit is None:
-            await self._write(lambda tx: outcomes.note_late_receipt(tx, entry, receipt))
+            await self._write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
             self._fenced()
         self._crash(CrashPoint.AFTER_OUTCOME)
-        return Done(entry, receipt, False, commit)
+        return Done(entry, kept.value, False, commit)
 
     async def _failed(self, entry: Entry, failure: Failure) -> CallResult:
         message = f"{self.tool.name}: {failure.message}"

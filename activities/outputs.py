@@ -15,9 +15,8 @@ from pydantic_core import to_jsonable_python
 
 from workflows.identity import UNSAFE_INTEGER, canonical_json
 
-#: Temporal fails an activity whose result is over 2 MiB, after its effect. Half of it leaves room
-#: for what travels beside the output.
-LARGEST: Final = 1024 * 1024  # bytes
+#: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
+LARGEST: Final = 64 * 1024 * 1024  # bytes
 #: Characters that are kept of what is no JSON at all.
 LONGEST_TEXT: Final = 2000
 

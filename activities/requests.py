@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
+from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactStore, ArtifactUnavailable
 from activities.attempt import Attempt
 from activities.ledger.entries import ClaimRequest
 from activities.outputs import clean_text
@@ -16,6 +18,8 @@ from activities.toolbox import Tool, Toolbox, explain
 from workflows.contracts import ToolCall
 from workflows.errors import ErrorType
 from workflows.identity import NotCanonical, identity_hash, params_hash, step_key
+from workflows.late import fill_in
+from workflows.plan import ReferenceUnresolved
 
 #: Longest business key; it is part of a unique index.
 LONGEST_KEY = 400
@@ -31,6 +35,31 @@ class PreparedCall:
     """The validated params in JSON form."""
     params_hash: str
     key: str
+
+
+async def complete(artifacts: ArtifactStore, call: ToolCall, attempt: Attempt) -> ToolCall:
+    """Return the call with the params that hang on artifacts filled in.
+
+    Raises:
+        ApplicationError: ``ArtifactUnavailable``, retryable for two minutes; ``InvalidParams`` if
+            a field that the params refer to is not there.
+    """
+    if not call.late:
+        return call
+    wanted = {name: artifact for late in call.late for name, artifact in late.artifacts.items()}
+    try:
+        contents = await artifacts.read_all(call.tenant, wanted)
+    except ArtifactUnavailable as error:
+        type_ = ErrorType.ARTIFACT_UNAVAILABLE
+        if attempt.number >= MOST_READS:
+            raise _stop(type_, str(error)) from error
+        raise ApplicationError(str(error), type=type_, next_retry_delay=READ_PAUSE) from error
+    params = copy.deepcopy(call.params)
+    try:
+        fill_in(params, call.late, contents)
+    except ReferenceUnresolved as error:
+        raise _stop(ErrorType.INVALID_PARAMS, f"{call.tool.name}: {error}") from error
+    return call.model_copy(update={"params": params, "late": []})
 
 
 def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:

@@ -38,6 +38,8 @@ class Settings(BaseSettings):
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``."""
+    artifacts: str = Field(default=".surehand/artifacts", min_length=1)
+    """Where values over 8 KiB are kept: a folder all workers share, or a URL (``s3://``, ...)."""
     tool_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Modules with the user's tools, comma separated."""
     task_queue: str = Field(default="surehand", min_length=1)

@@ -13,11 +13,13 @@ from temporalio.exceptions import ApplicationError
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.effects import Done, EffectCall, SaidNo, again, stop
 from activities.failures import Failure, FailureClass, classify, retry_delay
+from activities.ledger import artifacts as artifact_rows
 from activities.ledger import steps as step_rows
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
-from activities.requests import PreparedCall, claim_request, drift, prepare
+from activities.requests import PreparedCall, claim_request, complete, drift, prepare
 from activities.toolbox import No, Tool, ToolContext
 from workflows.contracts import (
     AnsweredNo,
@@ -39,6 +41,7 @@ from workflows.plan import REFERENCE, Step
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
 JOINED_PAUSE: Final = timedelta(seconds=5)
+_NOTHING: Final = Kept(None)
 
 
 class ToolActivities:
@@ -72,6 +75,7 @@ class ToolActivities:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
         attempt = Attempt.current()
         try:
+            call = await complete(self._resources.artifacts, call, attempt)
             prepared = prepare(self._resources.toolbox, call)
             if call.params_hash is not None and call.params_hash != prepared.params_hash:
                 await self._refuse_changed_params(call, prepared)
@@ -168,9 +172,9 @@ class ToolActivities:
             head = await self._finish_read(call, row, "failed", error=answer.reason, class_="no")
             no = AnsweredNo(reason=answer.reason, code=answer.code, attempts=number)
             return ToolReport(outcome=no, head=head)
-        output = to_json(answer)
-        head = await self._finish_read(call, row, "succeeded", output=output)
-        return ToolReport(outcome=Succeeded(output=output, attempts=number), head=head)
+        kept = await self._resources.artifacts.keep(call.tenant, to_json(answer))
+        head = await self._finish_read(call, row, "succeeded", output=kept)
+        return ToolReport(outcome=Succeeded(output=kept.value, attempts=number), head=head)
 
     async def _read_failed(
         self, call: ToolCall, row: StepAttempt, failure: Failure
@@ -194,12 +198,15 @@ class ToolActivities:
         row: StepAttempt,
         state: str,
         *,
-        output: Any = None,
+        output: Kept = _NOTHING,
         error: str | None = None,
         class_: str | None = None,
     ) -> ChainHead | None:
         async with self._resources.ledger.transaction(call.tenant) as tx:
-            await step_rows.finish(tx, row, state, output=output, error=error, error_class=class_)
+            await artifact_rows.record(tx, call.run_id, call.step_id, output)
+            await step_rows.finish(
+                tx, row, state, output=output.value, error=error, error_class=class_
+            )
             tx.event(
                 call.run_id,
                 f"step.{state}",

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import approvals, demo, doctor, interventions, operator, proof, runs, start
+from cli import approvals, artifacts, demo, doctor, interventions, operator, proof, runs, start
 from cli.exits import ExitCode
 from cli.process import OUTPUT_LOST
 from cli.text import plain
@@ -64,6 +64,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
     ],
     "Operating (these read the ledger and the tools)": [
         ("effects", operator.effects, operator.EFFECTS_EXAMPLE),
+        ("artifacts", artifacts.artifacts, artifacts.ARTIFACTS_EXAMPLE),
         ("events", operator.events, operator.EVENTS_EXAMPLE),
         ("interventions", operator.interventions, operator.INTERVENTIONS_EXAMPLE),
         ("audit", proof.audit, proof.AUDIT_EXAMPLE),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cli.exits import NotFound, NotReachable, WrongUse
 
 if TYPE_CHECKING:
+    from activities.artifacts import ArtifactStore
     from activities.ledger.store import Ledger
     from activities.settings import Settings
     from activities.toolbox import Toolbox
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn what ``activities/`` raises into one line with the right exit code."""
+    from activities.artifacts import ArtifactsMisconfigured, ArtifactUnavailable
     from activities.ledger.migrate import DatabaseBehind
     from activities.ledger.store import LedgerUnavailable, RunNotFound
     from activities.settings import SettingsError
@@ -29,9 +31,9 @@ def translated() -> Iterator[None]:
         yield
     except RunNotFound as error:
         raise NotFound(f"run not found: {error.run_id}") from error
-    except (LedgerUnavailable, DatabaseBehind) as error:
+    except (LedgerUnavailable, DatabaseBehind, ArtifactUnavailable) as error:
         raise NotReachable(str(error)) from error
-    except (SettingsError, ToolboxError) as error:
+    except (SettingsError, ToolboxError, ArtifactsMisconfigured) as error:
         raise WrongUse(str(error)) from error
 
 
@@ -57,6 +59,18 @@ def read_toolbox(settings: Settings) -> Toolbox:
 
     with translated():
         return load_toolbox(settings.tool_modules)
+
+
+def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
+    """Return the store of large values.
+
+    Raises:
+        WrongUse: Its URL cannot be used.
+    """
+    from activities.artifacts import ArtifactStore
+
+    with translated():
+        return ArtifactStore(settings.artifacts, ledger)
 
 
 @asynccontextmanager

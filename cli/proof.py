@@ -16,7 +16,7 @@ from cli import options
 from cli.caller import Caller, perform
 from cli.exits import ExitCode, NotReachable, WrongUse
 from cli.ids import find_run_id
-from cli.ledger_door import ledger_of, read_settings, read_toolbox
+from cli.ledger_door import ledger_of, open_artifacts, read_settings, read_toolbox
 from cli.shapes import AuditReport, SweepReport
 from cli.tenant_client import TenantClient
 from workflows.contracts import ChainHead
@@ -155,7 +155,14 @@ def reconcile(
         toolbox = read_toolbox(settings)
         server = await caller.server()
         async with ledger_of(settings) as ledger:
-            resources = Resources(ledger, toolbox, Crash(), settings.lease, settings.lease_renewal)
+            resources = Resources(
+                ledger,
+                toolbox,
+                open_artifacts(settings, ledger),
+                Crash(),
+                settings.lease,
+                settings.lease_renewal,
+            )
             counts = await reconcile_once(
                 resources,
                 caller.settings.tenant,

@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from workflows.contracts import as_artifact
+
 #: Unicode categories that change how text looks without being seen: control characters (escape
 #: sequences), format characters (right-to-left overrides, zero width), lone surrogates, and the
 #: separators that break a line.
@@ -32,6 +34,9 @@ def compact(value: Any) -> str:
     """Return a JSON value as one line of text; a plain string as it is."""
     if isinstance(value, str):
         return plain(value)
+    artifact = as_artifact(value)
+    if artifact is not None:
+        return f"artifact sha256:{artifact.sha256[:12]}... ({artifact.bytes} bytes)"
     return plain(json.dumps(value, ensure_ascii=False, default=str))
 
 

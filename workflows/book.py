@@ -29,6 +29,7 @@ from workflows.contracts import (
     StepView,
     TimelineLine,
     Waiting,
+    as_artifact,
 )
 from workflows.saga import Saga
 
@@ -205,12 +206,16 @@ class Book:
                 for view in effects
             ],
             pending_interrupts=[waiting.id for waiting in self.result().waiting_for],
-            artifact_refs=[],
+            artifact_refs=self._artifact_refs(),
             permissions_snapshot={"user": self.request.user, "tenant": self.request.tenant},
             budget={},
             last_error=self.error,
             resume_policy=self._resume_policy(),
         )
+
+    def _artifact_refs(self) -> list[str]:
+        found = [as_artifact(view.output) for view in self.steps.values()]
+        return [artifact.uri for artifact in found if artifact is not None]
 
     def _resume_policy(self) -> ResumePolicy:
         if self.state in ENDED:

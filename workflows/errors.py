@@ -52,6 +52,9 @@ class ErrorType(StrEnum):
     LEASE_HELD = "LeaseHeld"
     """Another attempt holds the entry's lease: wait for it."""
 
+    ARTIFACT_UNAVAILABLE = "ArtifactUnavailable"
+    """The artifact store does not answer, or not with what was kept there."""
+
     SETTLING = "Settling"
     """A lookup found nothing, but the first call may still arrive: wait and look again."""
 

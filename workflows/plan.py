@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
@@ -160,7 +160,7 @@ class Plan(_Written):
             for other in step.after or ():
                 if other not in ids:
                     raise PlanProblem(f"{where}.after", f"there is no step {other!r}")
-            for path, reference in _references(step.params, f"{where}.params"):
+            for path, reference in references(step.params, f"{where}.params"):
                 root = reference.split(".")[0]
                 if not _PATH.fullmatch(reference) or (root != INPUT and root not in ids):
                     raise PlanProblem(path, f"unknown reference ${{{reference}}}")
@@ -194,7 +194,7 @@ class Plan(_Written):
         previous: tuple[str, ...] = ()
         for step in self.steps:
             after = previous if step.after is None else step.after
-            roots = {ref.split(".")[0] for _, ref in _references(step.params, "")}
+            roots = {ref.split(".")[0] for _, ref in references(step.params, "")}
             result[step.id] = frozenset(after) | (roots - {INPUT})
             previous = (step.id,)
         return result
@@ -260,13 +260,7 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
         ReferenceUnresolved: If a field is missing.
     """
     if isinstance(value, str):
-        whole = REFERENCE.fullmatch(value)
-        if whole:
-            return _look_up(whole[1], facts)
-        parts = value.split("$${")
-        return "${".join(
-            REFERENCE.sub(lambda match: _as_text(_look_up(match[1], facts)), part) for part in parts
-        )
+        return resolve_text(value, lambda reference: look_up(reference, facts))
     if isinstance(value, dict):
         return {key: resolve(item, facts) for key, item in value.items()}
     if isinstance(value, list):
@@ -274,11 +268,23 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
     return value
 
 
+def resolve_text(text: str, value_of: Callable[[str], Any]) -> Any:
+    """Return one text with its references replaced; see ``resolve``."""
+    whole = REFERENCE.fullmatch(text)
+    if whole:
+        return value_of(whole[1])
+    parts = text.split("$${")
+    return "${".join(
+        REFERENCE.sub(lambda match: _as_text(value_of(match[1])), part) for part in parts
+    )
+
+
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _look_up(reference: str, facts: Mapping[str, Any]) -> Any:
+def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
+    """Return what a reference stands for; ``ReferenceUnresolved`` if a field is missing."""
     current: Any = facts
     for part in reference.split("."):
         if isinstance(current, Mapping) and part in current:
@@ -290,17 +296,17 @@ def _look_up(reference: str, facts: Mapping[str, Any]) -> Any:
     return current
 
 
-def _references(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def references(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield ``(path, reference)`` for each reference inside a JSON value."""
     if isinstance(value, str):
         for part in value.split("$${"):
             yield from ((path, match[1]) for match in REFERENCE.finditer(part))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _references(item, f"{path}.{key}")
+            yield from references(item, f"{path}.{key}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _references(item, f"{path}.{index}")
+            yield from references(item, f"{path}.{index}")
 
 
 def _refuse_cycles(dependencies: Mapping[str, frozenset[str]]) -> None:

@@ -26,8 +26,9 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.errors import ErrorType
+from workflows.late import resolve_inline
 from workflows.options import tool_call
-from workflows.plan import INPUT, ApprovalPolicy, Goto, ReferenceUnresolved, Step, resolve
+from workflows.plan import INPUT, ApprovalPolicy, Goto, ReferenceUnresolved, Step
 
 #: Ends of a write that say that its effect did not happen. Any other end is in doubt.
 PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})
@@ -97,7 +98,7 @@ class Stepper:
     async def _run(self, step: Step) -> Goto | None:
         spec = self._tools[step.tool]
         try:
-            params = resolve(step.params, self._facts)
+            params, late = resolve_inline(step.params, self._facts)
         except ReferenceUnresolved as error:
             raise StepFailed(str(error)) from error
         request = self._book.request
@@ -110,6 +111,7 @@ class Stepper:
             user=request.user,
             tool=spec,
             params=params,
+            late=late,
             gated=wanted is not None,
         )
         policy = wanted.stricter(spec.approval) if wanted else spec.approval

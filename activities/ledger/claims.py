@@ -13,7 +13,9 @@ from typing import Any, assert_never
 from sqlalchemy import insert, select, update
 
 from activities.ledger import approvals as approval_rows
+from activities.ledger import artifacts as artifact_rows
 from activities.ledger import steps as step_rows
+from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import still_stands
 from activities.ledger.doubts import doubt, give_back
 from activities.ledger.entries import (
@@ -37,7 +39,7 @@ from activities.ledger.entries import (
 from activities.ledger.interventions import newest_question
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, effects
-from workflows.contracts import Recovery
+from workflows.contracts import Recovery, as_artifact
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
 COMPENSATING_WAIT = timedelta(seconds=2)
@@ -300,6 +302,8 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
         case Committed(entry):
             made_by = None if entry.run_id == request.run_id else entry.run_id
             type_, body = "effect.replayed", {"entry_id": entry.entry_id, "made_by": made_by}
+            receipt = Kept(entry.receipt, as_artifact(entry.receipt))
+            await artifact_rows.record(tx, request.run_id, request.step_id, receipt)
         case Mismatch(reason) | ApprovalRefused(reason) | Barred(reason) | Drifted(reason):
             type_ = "effect.refused"
             body = {"tool": request.tool, "rule": type(result).__name__, "evidence": reason}

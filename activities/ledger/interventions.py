@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Final
 
 from sqlalchemy import func, insert, select, update
 
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions, runs
-from workflows.contracts import Resolution, ResolutionOutcome
+from workflows.contracts import ARTIFACT, Resolution, ResolutionOutcome
+
+#: A receipt that a human gives travels in history as it is.
+LARGEST_RECEIPT: Final = 8 * 1024  # bytes
 
 #: What each answer makes of the entry, by what the entry is in.
 _SETTLES = {
@@ -132,6 +136,8 @@ async def _settle(
         return False, f"an entry that is {entry.state} can be settled as: {', '.join(allowed)}"
     if resolution.outcome is ResolutionOutcome.HAPPENED and not resolution.evidence:
         return False, "say what proves that it happened (evidence)"
+    if not _fits(resolution.receipt):
+        return False, f"give a receipt of at most {LARGEST_RECEIPT} bytes, without {ARTIFACT!r}"
     await _apply(tx, entry, state, resolution)
     await tx.execute(
         update(interventions)
@@ -162,6 +168,13 @@ async def _settle(
         through=None if run_id == entry.run_id else run_id,
     )
     return True, f"settled: {resolution.outcome.value}"
+
+
+def _fits(receipt: Any) -> bool:
+    """Return whether a receipt given by a human can go into history as it is."""
+    if isinstance(receipt, dict) and ARTIFACT in receipt:
+        return False
+    return len(json.dumps(receipt)) <= LARGEST_RECEIPT
 
 
 async def _is_open(tx: Transaction, run_id: str) -> bool:

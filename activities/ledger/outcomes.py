@@ -7,7 +7,9 @@ from typing import Any
 
 from sqlalchemy import select, update
 
+from activities.ledger import artifacts as artifact_rows
 from activities.ledger import steps as step_rows
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import NO_MORE_REPEATS, ClaimRequest, Entry, milliseconds
 from activities.ledger.interventions import mark_compensated, open_intervention
 from activities.ledger.store import Transaction
@@ -38,7 +40,7 @@ async def commit(
     tx: Transaction,
     request: ClaimRequest,
     entry: Entry,
-    receipt: Any,
+    receipt: Kept,
     *,
     evidence: dict[str, Any] | None = None,
 ) -> int | None:
@@ -64,7 +66,7 @@ async def commit(
         .where(_guard(tx, entry))
         .values(
             state="committed",
-            receipt=receipt,
+            receipt=receipt.value,
             evidence=evidence,
             lease_until_ms=None,
             commit_seq=seq,
@@ -78,13 +80,14 @@ async def commit(
         "effect.committed",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
-        receipt=digest(receipt),
+        receipt=receipt.digest,
         rule=evidence["rule"] if evidence else None,
     )
+    await artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
     if entry.undoes:
         await mark_compensated(tx, entry)
     else:
-        await step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt)
+        await step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
     return seq
 
 
@@ -216,14 +219,15 @@ async def ask_human(
     return await open_intervention(tx, entry, question, rule="partial" if partial else "unknown")
 
 
-async def note_late_receipt(tx: Transaction, entry: Entry, receipt: Any) -> None:
+async def note_late_receipt(tx: Transaction, entry: Entry, receipt: Kept) -> None:
     """Keep the receipt of an attempt that was fenced out as evidence."""
+    await artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
     tx.event(
         entry.run_id,
         "effect.late_receipt",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
         fencing_token=entry.fencing_token,
-        evidence=digest(receipt),
+        evidence=receipt.digest,
         action="kept_as_evidence",
     )

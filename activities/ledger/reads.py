@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from activities.ledger.store import Ledger, RunNotFound, Transaction
-from activities.ledger.tables import effects, events, interventions, runs
+from activities.ledger.tables import artifacts, effects, events, interventions, runs
 from workflows.contracts import ChainHead
 
 
@@ -83,6 +83,23 @@ async def chain_of(
             select(effects).where(effects.c.tenant_id == tenant, effects.c.run_id == run_id)
         )
     return chain, entries, tx.heads[run_id]
+
+
+async def artifacts_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str, Any]]:
+    """Return the artifacts that a run refers to, oldest first.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    columns = [column for column in artifacts.c if column is not artifacts.c.content]
+    async with ledger.transaction(tenant) as tx:
+        await _require_run(tx, run_id)
+        rows = await tx.all(
+            select(*columns)
+            .where(artifacts.c.tenant_id == tenant, artifacts.c.run_id == run_id)
+            .order_by(artifacts.c.created_ms, artifacts.c.artifact_id)
+        )
+    return [_readable(row) for row in rows]
 
 
 async def interventions_of(

@@ -17,6 +17,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -292,6 +293,25 @@ interventions = Table(
         sqlite_where=text("state = 'open'"),
         postgresql_where=text("state = 'open'"),
     ),
+    _run_reference(),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("artifact_id", String(80), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("type", String(80), nullable=False),
+    Column("uri", String(400), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    # What the artifact store did not take when an outcome was in hand.
+    Column("content", LargeBinary),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("tenant_id", "run_id", "step_id", "sha256"),
+    Index("ix_artifacts_sha256", "tenant_id", "sha256"),
     _run_reference(),
 )
 

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.artifacts import ArtifactStore
 from activities.attempt import Resources
 from activities.crashpoints import Crash
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
@@ -51,6 +52,7 @@ class Stage:
         """Return a worker's environment; settings by their names without prefix."""
         given = {
             "database_url": self.ledger_url,
+            "artifacts": str(self.folder / "artifacts"),
             "tool_modules": SHOP_TOOLS,
             "task_queue": self.task_queue,
             "max_cached_workflows": "0",
@@ -75,6 +77,7 @@ class Stage:
         resources = Resources(
             ledger=self.ledger,
             toolbox=load_toolbox(loaded.tool_modules),
+            artifacts=ArtifactStore(loaded.artifacts, self.ledger),
             crash=crash or Crash(),
             lease=loaded.lease,
             renew_every=loaded.lease_renewal,

@@ -124,18 +124,3 @@ async def test_params_with_aliases_run_from_the_plan_to_the_receipt(
     assert request.params == {"order_id": "1001"}
     [entry] = await stage.effects(run)
     assert (entry["key"], entry["receipt"]) == ("order-1001", "1001")
-
-
-async def test_a_run_whose_outputs_are_too_large_together_ends_and_can_be_looked_at(
-    stage: Stage,
-) -> None:
-    async with stage.worker_here(tool_modules=ODD):
-        run = await stage.start(plan(*({"id": f"s{n}", "tool": "read.big"} for n in range(6))))
-        result = await run.result()
-        view = await run.view()
-    assert result.state is RunState.COMPLETED
-    assert view.result == result
-    assert step(result, "s0").output == odd.BIG
-    assert step(result, "s5").output == {"too_large": {"bytes": len(odd.BIG) + 2}}
-    rows = await stage.step_rows(run)
-    assert [row["output"] for row in rows] == [odd.BIG] * 6

@@ -54,7 +54,7 @@ def effect_call(
 ) -> EffectCall:
     """Return one attempt at a write."""
     every = timedelta(seconds=1)
-    resources = Resources(scene.ledger, Toolbox([loaded]), Crash(), lease, every)
+    resources = Resources(scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), lease, every)
     return EffectCall(resources, loaded, Payment(**request.params), request)
 
 

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import Table, select
 
+from activities.artifacts import ArtifactStore
 from activities.ledger import (
     approvals,
     claims,
@@ -20,6 +22,7 @@ from activities.ledger import (
     outcomes,
     runs,
 )
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Ledger, Transaction
 from activities.ledger.tables import effects, events
@@ -99,6 +102,11 @@ class Scene:
     ledger: Ledger
     tenant: str
 
+    @cached_property
+    def artifacts(self) -> ArtifactStore:
+        """A store of this test's own, in memory."""
+        return ArtifactStore("memory:///", self.ledger)
+
     @classmethod
     async def begin(cls, ledger: Ledger, tenant: str) -> Scene:
         """Open this tenant's first run."""
@@ -135,7 +143,7 @@ class Scene:
 
     async def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
         async with self.tx() as tx:
-            seq = await outcomes.commit(tx, request, entry, receipt)
+            seq = await outcomes.commit(tx, request, entry, Kept(receipt))
         assert seq is not None
         return seq
 

@@ -10,6 +10,7 @@ import pytest
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import claims, outcomes
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import ApprovalRefused, Claimed, Committed, Mismatch
 from activities.ledger.tables import approvals, effects
 from tests.ledger.scene import NOW, OTHER_RUN, WINDOW, Scene
@@ -205,7 +206,7 @@ async def test_recording_an_outcome_needs_no_approval_any_more(scene: Scene) -> 
     entry = await scene.claimed(gated)
 
     async with scene.tx(after=2 * MINUTE) as tx:
-        assert await outcomes.commit(tx, gated, entry, "r-1") is not None
+        assert await outcomes.commit(tx, gated, entry, Kept("r-1")) is not None
 
     assert isinstance(await scene.claim(gated, after=2 * MINUTE), Committed)
 

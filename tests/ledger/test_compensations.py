@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from activities.ledger import compensations, lookups, outcomes
+from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import Asked, Barred, Claimed, Committed, Doubtful, Held
 from activities.ledger.tables import bars, effects, interventions
@@ -93,7 +94,7 @@ async def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(
 
     with pytest.raises(ZeroDivisionError):
         async with scene.tx() as tx:
-            assert await outcomes.commit(tx, undo, undoing, "u-1") is not None
+            assert await outcomes.commit(tx, undo, undoing, Kept("u-1")) is not None
             raise ZeroDivisionError
     states = {row["state"] for row in await scene.rows(effects)}
     assert states == {"compensating", "claimed"}
@@ -150,7 +151,7 @@ async def test_what_is_in_doubt_is_settled_first_and_an_older_attempt_is_fenced_
     assert isinstance(found, Doubtful)
     assert found.entry.fencing_token == entry.fencing_token + 1
     async with scene.tx() as tx:
-        assert await outcomes.commit(tx, request, entry, "late") is None
+        assert await outcomes.commit(tx, request, entry, Kept("late")) is None
 
 
 @pytest.mark.parametrize("made", [Scene.failed, Scene.answered_no, Scene.compensated])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from activities.ledger import outcomes
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import ClaimRequest, Doubtful, Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions, steps
@@ -20,7 +21,7 @@ Write = Callable[[Transaction, ClaimRequest, Entry], Awaitable[Any]]
 #: Every way to write an outcome, and what a fenced attempt is told.
 WRITES: dict[str, tuple[Write, Any]] = {
     "renew": (lambda tx, request, entry: outcomes.renew(tx, entry, LEASE), False),
-    "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, "late"), None),
+    "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, Kept("late")), None),
     "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), False),
     "fail": (lambda tx, request, entry: outcomes.fail(tx, request, entry, "permanent", ""), None),
     "leave_in_doubt": (
@@ -151,7 +152,7 @@ async def test_the_receipt_of_a_fenced_attempt_is_kept_as_evidence(scene: Scene)
     await _doubted(scene, request)
 
     async with scene.tx() as tx:
-        await outcomes.note_late_receipt(tx, entry, {"refund": "late"})
+        await outcomes.note_late_receipt(tx, entry, Kept({"refund": "late"}))
 
     (event,) = await scene.events(type_="effect.late_receipt")
     assert event["body"]["entry_id"] == entry.entry_id

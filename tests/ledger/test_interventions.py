@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from activities.ledger import compensations, outcomes
+from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import NothingToUndo
 from activities.ledger.entries import Barred, Claimed, ClaimResult, Committed, Entry
 from activities.ledger.tables import effects, interventions
@@ -163,7 +164,7 @@ async def test_an_attempt_that_comes_back_after_a_human_settled_it_is_fenced_out
     await scene.settle(_answer(intervention, "not_happened"))
 
     async with scene.tx() as tx:
-        assert await outcomes.commit(tx, request, entry, "late") is None
+        assert await outcomes.commit(tx, request, entry, Kept("late")) is None
 
 
 async def test_an_entry_that_is_in_doubt_again_gets_a_question_of_its_own(scene: Scene) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from activities.ledger import outcomes, overdue
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import Entry, Held
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, TIMEOUT, Scene
 from workflows.contracts import Resolution, ResolutionOutcome
@@ -81,7 +82,7 @@ async def test_the_sweep_takes_an_entry_over_under_the_next_token(scene: Scene) 
     assert taken is not None
     assert (taken.state, taken.fencing_token) == ("in_doubt", claimed.fencing_token + 1)
     async with scene.tx() as tx:
-        assert await outcomes.commit(tx, request, claimed, "late") is None
+        assert await outcomes.commit(tx, request, claimed, Kept("late")) is None
 
 
 @pytest.mark.parametrize("quicker", ["renewed", "committed", "swept"])

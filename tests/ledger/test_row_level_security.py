@@ -9,10 +9,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from activities.ledger import artifacts
 from activities.ledger.store import Ledger, open_ledger
 from activities.ledger.tables import ALL
 from tests.ledger.databases import Database
-from tests.ledger.scene import Scene
+from tests.ledger.scene import RUN, STEP, Scene
 from tests.ledger_databases import OWNER, WORKER
 
 pytestmark = pytest.mark.postgres
@@ -33,6 +34,9 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
         gated = await scene.approved(scene.call())
         await scene.asked(gated)
         await scene.begin_undo(step_id="barred")
+        async with scene.tx() as tx:
+            kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
+            await artifacts.record(tx, RUN, STEP, kept)
         for table in ALL:
             assert await _count_as(scene, table) > 0, table
     return found[0], found[1]

@@ -99,7 +99,9 @@ async def test_a_late_undo_asks_nothing_that_is_settled_or_asked_already(
     if outcome is not None:
         await scene.settle(answer(question, outcome))
     before = await scene.rows(interventions)
-    resources = Resources(scene.ledger, Toolbox([loaded, charge]), Crash(), LEASE, LEASE / 3)
+    resources = Resources(
+        scene.ledger, Toolbox([loaded, charge]), scene.artifacts, Crash(), LEASE, LEASE / 3
+    )
     asked = Compensate(tenant=scene.tenant, run_id=RUN, step_id=STEP, user="ada")
     late = Attempt(number=9, activity_key="undo", holder="undo:9:x")
 

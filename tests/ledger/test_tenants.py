@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from activities.ledger import approvals as approval_rows
 from activities.ledger import claims, compensations, outcomes, reads, runs, steps
 from activities.ledger import decisions as decision_rows
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import ApprovalRefused, Claimed, ClaimRequest, Entry
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import metadata
@@ -103,7 +104,7 @@ RAISES: dict[str, Use] = {
     "approvals.request": lambda tx, s: _request(tx, s),
     "claims.claim": lambda tx, s: claims.claim(tx, replace(s.gated, gated=False)),
     "compensations.begin": lambda tx, s: compensations.begin(tx, THEIRS, "refund"),
-    "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, "r"),
+    "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, Kept("r")),
     "runs.effect_views": lambda tx, s: runs.effect_views(tx, THEIRS, {}),
 }
 

@@ -17,7 +17,6 @@ from workflows.options import HEARTBEAT_TIMEOUT
 #: Calls by tool. Only tests that work in their own process look at it.
 CALLS: Final[Counter[str]] = Counter()
 DEDUPES: Final = Dedupes(window=timedelta(hours=1))
-BIG: Final = "x" * 900_000
 UNSPEAKABLE: Final = "the provider said \ud83d and \x00"
 
 
@@ -54,12 +53,6 @@ async def slow(params: Nothing, ctx: ToolContext) -> str:
     CALLS["read.slow"] += 1
     await asyncio.sleep(HEARTBEAT_TIMEOUT.total_seconds() + 1.5)
     return "done"
-
-
-@tool("read.big", effect=READ)
-async def big(params: Nothing, ctx: ToolContext) -> str:
-    """Return nearly as much as one output may be."""
-    return BIG
 
 
 @tool("read.fine", effect=READ)

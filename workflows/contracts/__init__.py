@@ -21,6 +21,12 @@ from workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
+from workflows.contracts.artifacts import (
+    ARTIFACT,
+    Artifact,
+    Late,
+    as_artifact,
+)
 from workflows.contracts.base import (
     Acknowledged,
     ChainHead,
@@ -78,6 +84,7 @@ from workflows.contracts.tools import (
 )
 
 __all__ = [
+    "ARTIFACT",
     "ENDED",
     "Acknowledged",
     "AnsweredNo",
@@ -86,6 +93,7 @@ __all__ = [
     "ApprovalNeeded",
     "ApprovalRequest",
     "ApprovalState",
+    "Artifact",
     "AttemptsUsed",
     "CancelMode",
     "CancelRun",
@@ -104,6 +112,7 @@ __all__ = [
     "EffectView",
     "HumanNeeded",
     "InterventionSettled",
+    "Late",
     "Message",
     "OpenRun",
     "PendingCall",
@@ -135,4 +144,5 @@ __all__ = [
     "VerdictReached",
     "VerifyDecision",
     "Waiting",
+    "as_artifact",
 ]

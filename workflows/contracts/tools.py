@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from workflows.contracts.artifacts import Late
 from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
 from workflows.plan import ApprovalPolicy, Plan
@@ -81,6 +82,8 @@ class ToolCall(Message):
     tool: ToolSpec
     params: dict[str, JsonValue]
     """The params as the plan gives them; the activity validates them."""
+    late: list[Late] = []
+    """Texts among the params that refer to artifacts; the activity fills them in."""
     gated: bool = False
     """The plan asks for an approval, whatever the tool's own policy says."""
     approval_id: str | None = None

@@ -19,6 +19,7 @@ TABLES = (
     "approvals",
     "decisions",
     "interventions",
+    "artifacts",
     "events",
 )
 
@@ -138,6 +139,33 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("tenant_id", "approval_id", name=op.f("pk_approvals")),
     )
+    op.create_table(
+        "artifacts",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("artifact_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("type", sa.String(length=80), nullable=False),
+        sa.Column("uri", sa.String(length=400), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=True),
+        sa.Column("created_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_artifacts_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "artifact_id", name=op.f("pk_artifacts")),
+        sa.UniqueConstraint(
+            "tenant_id",
+            "run_id",
+            "step_id",
+            "sha256",
+            name=op.f("uq_artifacts_tenant_id_run_id_step_id_sha256"),
+        ),
+    )
+    op.create_index("ix_artifacts_sha256", "artifacts", ["tenant_id", "sha256"])
     op.create_table(
         "bars",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),

@@ -1,0 +1,157 @@
+"""The artifact store: large values kept outside history (DESIGN section 8).
+
+Content-addressed by sha256 in a folder, or in any object store that ``obstore`` reaches by URL.
+Written atomically, verified on read. An outcome never waits for the store: what it does not take
+at once is kept in the ledger itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import obstore
+import structlog
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from activities.ledger import artifacts as artifact_rows
+from activities.ledger.artifacts import Kept
+from activities.ledger.store import Ledger
+from workflows.contracts import ARTIFACT, Artifact
+from workflows.identity import canonical_json
+
+log = structlog.get_logger()
+
+#: What stays inline: a history of thousands of steps keeps far below Temporal's 50 MiB.
+LARGEST_INLINE: Final = 8 * 1024  # bytes
+#: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
+_PATIENCE: Final = timedelta(seconds=5)
+_LEDGER: Final = "ledger:"
+#: Pause before the store is asked again for what a call needs, and how often that is done.
+READ_PAUSE: Final = timedelta(seconds=5)
+MOST_READS: Final = 24
+
+
+class ArtifactUnavailable(Exception):
+    """The store does not answer, or not with what was kept there."""
+
+
+class ArtifactsMisconfigured(Exception):
+    """The store's URL cannot be used; the message says why."""
+
+
+class ArtifactStore:
+    """A folder or an object store, and the ledger behind it."""
+
+    def __init__(self, url: str, ledger: Ledger) -> None:
+        """Open a store.
+
+        Args:
+            url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
+            ledger: Keeps what the store does not take.
+
+        Raises:
+            ArtifactsMisconfigured: No store understands that URL.
+        """
+        self.url = url
+        self._ledger = ledger
+        self._folder = None if "://" in url else Path(url).absolute()
+        try:
+            self._store = _open(url, self._folder)
+        except (BaseError, OSError, ValueError) as error:
+            raise ArtifactsMisconfigured(f"artifact store {url!r}: {error}") from error
+
+    async def keep(self, tenant: str, value: Any) -> Kept:
+        """Return a JSON value as it travels: itself if it is small, else a reference to it.
+
+        Never raises: what the store does not take at once, the ledger keeps.
+        """
+        data = canonical_json(value)
+        # A value that looks like a reference is kept as well, so that nobody takes it for one.
+        if len(data) <= LARGEST_INLINE and not (isinstance(value, dict) and ARTIFACT in value):
+            return Kept(value)
+        sha256 = hashlib.sha256(data).hexdigest()
+        uri, content = _path(tenant, sha256), None
+        try:
+            async with asyncio.timeout(_PATIENCE.total_seconds()):
+                await self._put(uri, data)
+        except (BaseError, OSError) as error:
+            log.warning("artifact.kept_in_ledger", uri=uri, store=self.url, error=str(error))
+            uri, content = f"{_LEDGER}{sha256}", data
+        artifact = Artifact(sha256=sha256, uri=uri, bytes=len(data))
+        return Kept(artifact.reference(), artifact, content)
+
+    async def _put(self, path: str, data: bytes) -> None:
+        try:
+            await obstore.put_async(self._store, path, data, mode="create")
+        except AlreadyExistsError:
+            return  # Content-addressed: what is there is the same, or found out when it is read.
+        if self._folder is not None:
+            await asyncio.to_thread(_to_disk, self._folder / path)
+
+    async def read(self, tenant: str, artifact: Artifact) -> Any:
+        """Return the value of an artifact, verified.
+
+        Raises:
+            ArtifactUnavailable: It is not there, or not what was kept.
+        """
+        return json.loads(await self.read_bytes(tenant, artifact))
+
+    async def read_bytes(self, tenant: str, artifact: Artifact) -> bytes:
+        """Return the content of an artifact, verified.
+
+        Raises:
+            ArtifactUnavailable: It is not there, or not what was kept.
+        """
+        where = f"artifact {artifact.uri} of tenant {tenant}"
+        if artifact.uri.startswith(_LEDGER):
+            async with self._ledger.transaction(tenant) as tx:
+                content = await artifact_rows.content_of(tx, artifact.sha256)
+            if content is None:
+                raise ArtifactUnavailable(f"{where}: the ledger does not have it")
+        else:
+            # Never by the URI of a message: digest and tenant say where it is.
+            try:
+                answer = await obstore.get_async(self._store, _path(tenant, artifact.sha256))
+                content = bytes(await answer.bytes_async())
+            except (BaseError, OSError) as error:
+                raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
+        if hashlib.sha256(content).hexdigest() != artifact.sha256:
+            raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
+        return content
+
+    async def read_all(self, tenant: str, wanted: Mapping[str, Artifact]) -> dict[str, Any]:
+        """Return the values of several artifacts, by the same names.
+
+        Raises:
+            ArtifactUnavailable: One is not there, or not what was kept.
+        """
+        return {name: await self.read(tenant, artifact) for name, artifact in wanted.items()}
+
+
+def _open(url: str, folder: Path | None) -> ObjectStore:
+    if folder is not None:
+        return LocalStore(prefix=folder, mkdir=True)
+    # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
+    return from_url(url, retry_config={"max_retries": 1})
+
+
+def _path(tenant: str, sha256: str) -> str:
+    return f"{tenant}/sha256/{sha256[:2]}/{sha256}"
+
+
+def _to_disk(path: Path) -> None:
+    """See to it that a file outlives a power cut: the ledger's commit that follows does."""
+    for place in (path, path.parent):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,145 @@
+"""Large receipts: kept outside history, verified when read, never in the way of an outcome."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.artifacts import (
+    LARGEST_INLINE,
+    ArtifactsMisconfigured,
+    ArtifactStore,
+    ArtifactUnavailable,
+)
+from activities.effects import Done
+from activities.ledger.reads import artifacts_of
+from activities.ledger.tables import artifacts, effects
+from tests.ledger.attempts import Provider, effect_call, request_for
+from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from workflows.contracts import ARTIFACT, Artifact, as_artifact
+from workflows.identity import digest
+
+BIG = {"lines": ["x" * 1000 for _ in range(20)]}
+
+
+def reference(value: Any) -> Artifact:
+    artifact = as_artifact(value)
+    assert artifact is not None
+    return artifact
+
+
+async def test_a_large_receipt_is_kept_outside_and_its_entry_refers_to_it(scene: Scene) -> None:
+    loaded = Provider([BIG]).tool(recovery="human")
+
+    result = await effect_call(scene, loaded, request_for(scene, loaded)).run()
+
+    assert isinstance(result, Done)
+    kept = reference(result.receipt)
+    [entry] = await scene.rows(effects)
+    assert entry["receipt"] == result.receipt
+    [row] = await scene.rows(artifacts)
+    assert (row["run_id"], row["sha256"], row["content"]) == (RUN, kept.sha256, None)
+    assert await scene.artifacts.read(scene.tenant, kept) == BIG
+    [committed] = [e for e in await scene.events(RUN) if e["type"] == "effect.committed"]
+    assert committed["body"]["receipt"] == digest(BIG)
+
+
+async def test_a_small_receipt_stays_in_its_entry(scene: Scene) -> None:
+    loaded = Provider([{"id": "r-1"}]).tool(recovery="human")
+
+    result = await effect_call(scene, loaded, request_for(scene, loaded)).run()
+
+    assert isinstance(result, Done) and result.receipt == {"id": "r-1"}
+    assert await scene.rows(artifacts) == []
+
+
+async def test_another_run_that_replays_an_effect_lists_its_receipt_too(scene: Scene) -> None:
+    loaded = Provider([BIG]).tool(recovery="human")
+    await effect_call(scene, loaded, request_for(scene, loaded)).run()
+    await scene.open_run(OTHER_RUN)
+
+    again = request_for(scene, loaded, run_id=OTHER_RUN, holder="other", activity_key="other")
+    result = await effect_call(scene, loaded, again).run()
+
+    assert isinstance(result, Done) and result.replayed
+    [row] = await artifacts_of(scene.ledger, scene.tenant, OTHER_RUN)
+    assert row["sha256"] == reference(result.receipt).sha256
+
+
+async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
+    scene: Scene, tmp_path: Path
+) -> None:
+    folder = tmp_path / "artifacts"
+    store = ArtifactStore(str(folder), scene.ledger)
+    folder.rmdir()
+    folder.write_text("a file where the folder was")
+    loaded = Provider([BIG]).tool(recovery="human")
+    call = effect_call(scene, loaded, request_for(scene, loaded))
+    call.resources = replace(call.resources, artifacts=store)
+
+    result = await call.run()
+
+    assert isinstance(result, Done)
+    kept = reference(result.receipt)
+    assert kept.uri.startswith("ledger:")
+    assert await store.read(scene.tenant, kept) == BIG
+
+
+async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
+    scene: Scene, tmp_path: Path
+) -> None:
+    store = ArtifactStore(str(tmp_path), scene.ledger)
+    kept = await store.keep(scene.tenant, BIG)
+    assert kept.artifact is not None
+    file = tmp_path / kept.artifact.uri
+    file.write_bytes(file.read_bytes().replace(b"x", b"y", 1))
+
+    with pytest.raises(ArtifactUnavailable, match="not what was kept"):
+        await store.read(scene.tenant, kept.artifact)
+
+
+async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path), scene.ledger)
+    kept = await store.keep(scene.tenant, BIG)
+    assert kept.artifact is not None
+
+    with pytest.raises(ArtifactUnavailable):
+        await store.read("somebody-else", kept.artifact)
+    elsewhere = kept.artifact.model_copy(update={"uri": f"ledger:{kept.artifact.sha256}"})
+    with pytest.raises(ArtifactUnavailable, match="the ledger does not have it"):
+        await store.read("somebody-else", elsewhere)
+
+
+async def test_the_path_in_a_reference_is_never_followed(scene: Scene, tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "store"), scene.ledger)
+    secret = tmp_path / "secret"
+    secret.write_text("{}")
+    forged = Artifact(sha256="b" * 64, uri=os.fspath(secret), bytes=2)
+
+    with pytest.raises(ArtifactUnavailable):
+        await store.read(scene.tenant, forged)
+
+
+async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(scene: Scene) -> None:
+    odd = Artifact(sha256="c" * 64, uri="x", bytes=1).reference()
+
+    kept = await scene.artifacts.keep(scene.tenant, odd)
+
+    assert kept.value != odd and kept.artifact is not None
+    assert await scene.artifacts.read(scene.tenant, kept.artifact) == odd
+
+
+async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(scene: Scene) -> None:
+    largest = "x" * (LARGEST_INLINE - 2)
+
+    assert (await scene.artifacts.keep(scene.tenant, largest)).value == largest
+    assert ARTIFACT in (await scene.artifacts.keep(scene.tenant, largest + "x")).value
+
+
+def test_a_store_that_cannot_be_is_named(scene: Scene) -> None:
+    with pytest.raises(ArtifactsMisconfigured, match="nonsense://x"):
+        ArtifactStore("nonsense://x", scene.ledger)
