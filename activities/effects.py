@@ -39,6 +39,7 @@ from activities.ledger.entries import (
     Held,
     Mismatch,
 )
+from activities.ledger.session import Session
 from activities.ledger.store import LedgerUnavailable, Transaction
 from activities.outputs import clean_text, to_json
 from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
@@ -74,6 +75,14 @@ class SaidNo:
     reason: str
     code: str
     replayed: bool
+
+
+class _GaveUp(Exception):
+    """A transactional tool has not made its effect: its transaction is rolled back."""
+
+    def __init__(self, why: No | Failure) -> None:
+        super().__init__()
+        self.why = why
 
 
 CallResult = Done | SaidNo | ApprovalRefused | Asked | Barred
@@ -157,10 +166,12 @@ class EffectCall:
         if time.monotonic() >= self._asked + self.request.lease.total_seconds():
             # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
             return await self._go_on(await self._claim())
+        if self.tool.transactional:
+            return await self._call_in_ledger(entry)
         self.resources.crash.during(self.tool.name)
         try:
             answer = await hold(
-                self._watched(entry, self._asked),
+                self._watched(self._asked, self._context(entry)),
                 lambda: self._in_ledger(lambda tx: outcomes.renew(tx, entry, self.request.lease)),
                 lease=self.request.lease,
                 every=self.resources.renew_every,
@@ -171,23 +182,61 @@ class EffectCall:
             return await self._failed(entry, classify(error))
         self._crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
-            answer = answer.cleaned()
-            recorded = await self._write(
-                lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
-            )
-            if not recorded:
-                self._fenced()
-            self._crash(CrashPoint.AFTER_OUTCOME)
-            return SaidNo(answer.reason, answer.code, False)
+            return await self._say_no(entry, answer.cleaned())
         return await self._record(entry, to_json(answer))
 
-    async def _watched(self, entry: Entry, claimed: float) -> Any:
+    async def _call_in_ledger(self, entry: Entry) -> CallResult:
+        """Call a transactional tool: its effect and its outcome commit together, or not at all."""
+        try:
+            done = await self._in_ledger(lambda tx: self._work(tx, entry))
+        except _GaveUp as ended:
+            if isinstance(ended.why, No):
+                return await self._say_no(entry, ended.why)
+            return await self._failed(entry, ended.why)
+        except LedgerUnavailable:
+            # Whether it committed, the entry says.
+            return await self._go_on(await self._claim())
+        self._crash(CrashPoint.AFTER_OUTCOME)
+        return done
+
+    async def _work(self, tx: Transaction, entry: Entry) -> Done:
+        if not await outcomes.still_ours(tx, entry):
+            self._fenced()
+        self.resources.crash.during(self.tool.name)
+        context = replace(self._context(entry), session=Session(tx.connection))
+        try:
+            async with asyncio.timeout(self.request.timeout.total_seconds()):
+                answer = await self._watched(time.monotonic(), context)
+        except (Exception, asyncio.CancelledError) as error:
+            failure = classify(error)
+            if failure.failure_class is FailureClass.IN_DOUBT:
+                # Whatever it was: what the tool has written goes with the transaction.
+                failure = Failure(FailureClass.TRANSIENT, failure.message)
+            raise _GaveUp(failure) from error
+        self._crash(CrashPoint.AFTER_CALL)
+        if isinstance(answer, No):
+            raise _GaveUp(answer.cleaned())
+        kept = await self.resources.artifacts.keep(self.request.tenant, to_json(answer))
+        commit = await outcomes.commit(tx, self.request, entry, kept)
+        assert commit is not None, "the entry's row is locked by this transaction"
+        return Done(entry, kept.value, False, commit)
+
+    async def _say_no(self, entry: Entry, answer: No) -> SaidNo:
+        recorded = await self._write(
+            lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
+        )
+        if not recorded:
+            self._fenced()
+        self._crash(CrashPoint.AFTER_OUTCOME)
+        return SaidNo(answer.reason, answer.code, False)
+
+    async def _watched(self, claimed: float, context: ToolContext) -> Any:
         # Inside the call's own task: one that ignores its cancellation stays watched.
         must_end = self.request.timeout + grace(self.tool.settle)
         deadline = claimed + must_end.total_seconds()
         what = f"{self.tool.name} of run {self.request.run_id}"
         with self.resources.watchdog.watching(what, deadline):
-            return await self.tool.fn(self.params, self._context(entry))
+            return await self.tool.fn(self.params, context)
 
     async def _record(
         self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None
@@ -244,6 +293,8 @@ class EffectCall:
             forward: Whether the tool may be called when the effect is proven not to have happened.
                 A run that is being undone only records that.
         """
+        if self.tool.transactional:
+            return await self._not_applied(entry, None, forward=forward)
         if self.tool.lookup is None:
             return await self._ask(entry, "a crash left its outcome unknown")
         try:
@@ -272,6 +323,11 @@ class EffectCall:
             return await self._ask(
                 entry, "the lookup found nothing, and the tool declares no settle time"
             )
+        return await self._not_applied(entry, settle, forward=forward)
+
+    async def _not_applied(
+        self, entry: Entry, settle: timedelta | None, *, forward: bool
+    ) -> CallResult:
         result = await self._in_ledger(
             lambda tx: lookups.after_not_found(tx, self.request, entry, settle, forward=forward)
         )

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,6 +33,9 @@ from activities.outputs import clean_text
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.plan import ApprovalPolicy
+
+if TYPE_CHECKING:
+    from activities.ledger.session import Session
 
 __all__ = [
     "READ",
@@ -60,7 +63,10 @@ WRITE: Final = Effect.WRITE
 #: Deadline of one call where the tool sets none: longer than most APIs take, shorter than a human
 #: waits for a stuck step.
 DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
-
+#: A transactional tool holds the ledger's row, and on SQLite its only writer, while it runs: other
+#: calls must be able to renew their leases behind it.
+TRANSACTION_TIMEOUT: Final = timedelta(seconds=1)
+LONGEST_TRANSACTION: Final = timedelta(seconds=2)
 
 #: As long as the ledger's columns are.
 LONGEST_NAME: Final = 120
@@ -82,6 +88,8 @@ class ToolContext:
     attempt: int
     idempotency_key: str
     """Opaque key to send to the outside system; the same in every attempt at the same effect."""
+    session: Session | None = None
+    """For ``transactional`` tools: the ledger's SQL session, in which the outcome is recorded."""
 
 
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
@@ -102,6 +110,7 @@ class Tool:
     dedupes: Dedupes | None = None
     lookup: LookupFunction | None = None
     settle: timedelta | None = None
+    transactional: bool = False
     recovery: Recovery = Recovery.READ
     compensate: Undo | None = None
     cleanup: Undo | None = None
@@ -154,6 +163,7 @@ def derive_recovery(
     *,
     dedupes: bool,
     lookup: bool,
+    transactional: bool,
     human: bool,
 ) -> Recovery | None:
     """Return how an unknown outcome is settled, from what the tool can do.
@@ -162,6 +172,8 @@ def derive_recovery(
     """
     if effect is Effect.READ:
         return Recovery.READ
+    if transactional:
+        return Recovery.TRANSACTIONAL
     if dedupes:
         return Recovery.DEDUPES
     if lookup:
@@ -174,11 +186,12 @@ def tool(
     *,
     effect: Effect,
     version: str = "1",
-    timeout: timedelta = DEFAULT_TIMEOUT,
+    timeout: timedelta | None = None,
     key: Callable[[Any], str] | None = None,
     dedupes: Dedupes | None = None,
     lookup: LookupFunction | None = None,
     settle: timedelta | None = None,
+    transactional: bool = False,
     recovery: Literal["human"] | None = None,
     compensate: Undo | None = None,
     cleanup: Undo | None = None,
@@ -192,7 +205,7 @@ def tool(
         name: Unique in the toolbox, by convention ``noun.verb``.
         effect: ``READ`` or ``WRITE``.
         version: Raise it when the meaning of a call changes; approvals are bound to it.
-        timeout: Deadline of one call.
+        timeout: Deadline of one call; default 30 s, for transactional tools 1 s (at most 2 s).
         key: Business idempotency key from the params, such as ``refund:order-1001``. Without one
             the key is the run and step, which protects against crashes but not against a second
             run for the same business fact.
@@ -200,6 +213,8 @@ def tool(
         lookup: Asks the outside system whether the effect of this key happened.
         settle: How long after a call's deadline its effect may still appear; without it a lookup
             that finds nothing proves nothing.
+        transactional: The effect lies in the ledger's own database and is made through
+            ``ctx.session``; it commits together with its outcome.
         recovery: ``"human"`` says that only a human can settle an unknown outcome.
         compensate: How the effect is undone.
         cleanup: What cancel mode ``cleanup`` runs instead (drafts, temporary resources).
@@ -222,16 +237,29 @@ def tool(
             effect,
             dedupes=dedupes is not None,
             lookup=lookup is not None,
+            transactional=transactional,
             human=recovery == "human",
         )
         if settled_by is None:
             raise ToolboxError(
                 f"tool {name!r}: a WRITE needs a way to settle an unknown outcome: dedupes=, "
-                'lookup=, or recovery="human" to say that a human decides'
+                'lookup=, transactional=True, or recovery="human" to say that a human decides'
+            )
+        if transactional and (dedupes or lookup or recovery):
+            raise ToolboxError(
+                f"tool {name!r}: a transactional tool is never in doubt: it has no other recovery"
+            )
+        default = TRANSACTION_TIMEOUT if transactional else DEFAULT_TIMEOUT
+        deadline = default if timeout is None else timeout
+        if transactional and deadline > LONGEST_TRANSACTION:
+            raise ToolboxError(
+                f"tool {name!r}: a transactional call holds the ledger's locks: its timeout is at"
+                f" most {LONGEST_TRANSACTION.total_seconds():g} s"
             )
         if irreversible and compensate:
             raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
-        if effect is Effect.READ and (key or compensate or cleanup or dedupes or lookup):
+        recoverable = dedupes or lookup or transactional
+        if effect is Effect.READ and (key or compensate or cleanup or recoverable):
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
         schema = {"params": model.model_json_schema(), "effect": effect.value}
         return Tool(
@@ -240,11 +268,12 @@ def tool(
             effect=effect,
             fn=fn,
             params_model=model,
-            timeout=timeout,
+            timeout=deadline,
             key=key,
             dedupes=dedupes,
             lookup=lookup,
             settle=settle,
+            transactional=transactional,
             recovery=settled_by,
             compensate=compensate,
             cleanup=cleanup,

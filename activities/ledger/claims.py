@@ -106,11 +106,12 @@ async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry)
     left = (entry.lease_until_ms or 0) - tx.now_ms
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
-    takeover = entry.activity_key == request.activity_key and _dedupes(tx, request, entry)
+    rule = _rule_to_call_again(tx, request, entry)
+    takeover = entry.activity_key == request.activity_key and rule is not None
     if left > 0 and not takeover:
         return Held(timedelta(milliseconds=left))
-    if _dedupes(tx, request, entry):
-        return await take(tx, request, entry, rule="dedupes")
+    if rule is not None:
+        return await take(tx, request, entry, rule=rule)
     return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))
 
 
@@ -140,9 +141,21 @@ async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry
         return Asked(entry, question["intervention_id"], question["question"])
     if question is not None and question["outcome"] == "give_up":
         return Barred(f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown")
-    if _dedupes(tx, request, entry):
-        return await take(tx, request, entry, rule="dedupes")
+    rule = _rule_to_call_again(tx, request, entry)
+    if rule is not None:
+        return await take(tx, request, entry, rule=rule)
     return Doubtful(await doubt(tx, entry, None))
+
+
+def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
+    """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
+    if entry.state == "partial":
+        return None
+    if request.recovery is Recovery.TRANSACTIONAL:
+        # Its effect would have committed together with the outcome. Whoever still works on it has
+        # locked the entry's row, which this transaction holds now.
+        return Recovery.TRANSACTIONAL
+    return Recovery.DEDUPES if _dedupes(tx, request, entry) else None
 
 
 def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
@@ -152,7 +165,7 @@ def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
     if NO_MORE_REPEATS in entry.failures:
         return False
     age = tx.now_ms - (entry.first_call_ms or 0)
-    return entry.state != "partial" and age < milliseconds(request.window)
+    return age < milliseconds(request.window)
 
 
 async def _first(tx: Transaction, request: ClaimRequest, generation: int) -> ClaimResult:
@@ -204,7 +217,7 @@ async def take(
             failures=entry.counted_failures() if mine else {},
             # Called again with the same key although the first call may have happened: what this
             # call proves, it proves of itself only.
-            unproven=rule == "dedupes",
+            unproven=rule is Recovery.DEDUPES,
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
             **_lease(tx, request),

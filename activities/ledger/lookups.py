@@ -13,7 +13,12 @@ from activities.ledger.tables import effects
 
 
 async def after_not_found(
-    tx: Transaction, request: ClaimRequest, entry: Entry, settle: timedelta, *, forward: bool
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    settle: timedelta | None,
+    *,
+    forward: bool,
 ) -> ClaimResult:
     """Go on after a lookup that found nothing.
 
@@ -25,22 +30,25 @@ async def after_not_found(
         tx: The transaction.
         request: The call.
         entry: The entry, in doubt under our fencing token.
-        settle: The tool's settle time.
+        settle: The tool's settle time; ``None`` for a transactional tool, whose calls are over once
+            the entry is in doubt under a new fencing token.
         forward: Claim it again; otherwise record that it did not happen and bar the step.
     """
-    left = (entry.deadline_ms or 0) + milliseconds(settle) - tx.now_ms
-    if left > 0:
-        return Held(timedelta(milliseconds=left))
+    rule = "transactional" if settle is None else "lookup_not_found"
+    if settle is not None:
+        left = (entry.deadline_ms or 0) + milliseconds(settle) - tx.now_ms
+        if left > 0:
+            return Held(timedelta(milliseconds=left))
     if forward:
-        result = await take(tx, request, entry, rule="lookup_not_found")
+        result = await take(tx, request, entry, rule=rule)
         await note(tx, request, result)
         return result
-    await settle_not_applied(tx, entry)
+    await settle_not_applied(tx, entry, rule)
     return Barred("it did not happen, and this step is being undone")
 
 
-async def settle_not_applied(tx: Transaction, entry: Entry) -> None:
-    """Record that a lookup proved that the effect did not happen."""
+async def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
+    """Record that the effect is proven not to have happened."""
     touched = await tx.execute(
         update(effects)
         .where(
@@ -57,7 +65,7 @@ async def settle_not_applied(tx: Transaction, entry: Entry) -> None:
             "effect.reconciled",
             step_id=entry.step_id,
             entry_id=entry.entry_id,
-            rule="lookup_not_found",
+            rule=rule,
             evidence="not_found",
             action="bar",
         )

@@ -26,6 +26,12 @@ def _guard(tx: Transaction, entry: Entry) -> Any:
     )
 
 
+async def still_ours(tx: Transaction, entry: Entry) -> bool:
+    """Lock the entry's row and return whether it is still held under this fencing token."""
+    row = await tx.one(select(effects.c.entry_id).where(_guard(tx, entry)).with_for_update())
+    return row is not None
+
+
 async def renew(tx: Transaction, entry: Entry, lease: timedelta) -> bool:
     """Extend the lease; ``False`` when it is not ours any more."""
     touched = await tx.execute(

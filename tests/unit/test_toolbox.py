@@ -59,26 +59,37 @@ def make(name: str = "payments.refund", effect: Effect = WRITE, **options: Any) 
 
 
 BOTH = (True, False)
+DEDUPES = Recovery.DEDUPES
+TRANSACTIONAL = Recovery.TRANSACTIONAL
 HUMAN: dict[str, Any] = {"recovery": "human"}
 WINDOW = Dedupes(timedelta(hours=1))
 UNDO = Undo("payments.charge", lambda params, receipt: {"order": params["order"]})
 
 
 @pytest.mark.parametrize(
-    ("effect", "dedupes", "lookup_", "human", "recovery"),
+    ("effect", "transactional", "dedupes", "lookup_", "human", "recovery"),
     [
-        *((READ, *can, Recovery.READ) for can in itertools.product(BOTH, repeat=3)),
-        *((WRITE, True, *can, Recovery.DEDUPES) for can in itertools.product(BOTH, repeat=2)),
-        (WRITE, False, True, True, Recovery.LOOKUP),
-        (WRITE, False, True, False, Recovery.LOOKUP),
-        (WRITE, False, False, True, Recovery.HUMAN),
-        (WRITE, False, False, False, None),
+        *((READ, *can, Recovery.READ) for can in itertools.product(BOTH, repeat=4)),
+        *((WRITE, True, *can, TRANSACTIONAL) for can in itertools.product(BOTH, repeat=3)),
+        *((WRITE, False, True, *can, DEDUPES) for can in itertools.product(BOTH, repeat=2)),
+        (WRITE, False, False, True, True, Recovery.LOOKUP),
+        (WRITE, False, False, True, False, Recovery.LOOKUP),
+        (WRITE, False, False, False, True, Recovery.HUMAN),
+        (WRITE, False, False, False, False, None),
     ],
 )  # fmt: skip
 def test_how_an_unknown_outcome_is_settled_follows_from_what_the_tool_can_do(
-    effect: Effect, dedupes: bool, lookup_: bool, human: bool, recovery: Recovery | None
+    effect: Effect,
+    transactional: bool,
+    dedupes: bool,
+    lookup_: bool,
+    human: bool,
+    recovery: Recovery | None,
 ) -> None:
-    assert derive_recovery(effect, dedupes=dedupes, lookup=lookup_, human=human) is recovery
+    derived = derive_recovery(
+        effect, transactional=transactional, dedupes=dedupes, lookup=lookup_, human=human
+    )
+    assert derived is recovery
 
 
 def sync_function() -> None:

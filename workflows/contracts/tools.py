@@ -28,6 +28,8 @@ class Recovery(StrEnum):
     """Nothing to settle: ask again."""
     DEDUPES = "dedupes"
     LOOKUP = "lookup"
+    TRANSACTIONAL = "transactional"
+    """Never unknown: effect and outcome commit together in the ledger's own database."""
     HUMAN = "human"
 
 

@@ -1,0 +1,65 @@
+"""A transactional tool in a run: killed anywhere, booked once, and never in doubt (G1, G2, G5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from activities.crashpoints import CrashPoint
+from tests.e2e.runs import step
+from tests.e2e.stage import Stage
+from tests.variants.credits import TABLE
+from workflows.contracts import RunState
+from workflows.plan import Plan
+
+CREDITS = "tests.variants.credits"
+ADD = {"id": "add", "tool": "credits.add", "params": {"account": "ada", "amount": 5}}
+
+
+def plan(*steps: dict[str, Any]) -> Plan:
+    return Plan.model_validate({"steps": list(steps)})
+
+
+async def booked(stage: Stage) -> list[int]:
+    async with stage.ledger.transaction("default") as tx:
+        rows = await tx.all(text("SELECT amount FROM credits ORDER BY amount DESC"))
+    return [row["amount"] for row in rows]
+
+
+@pytest.fixture(autouse=True)
+async def credits_table(stage: Stage) -> None:
+    async with stage.ledger.transaction("default") as tx:
+        await tx.execute(text(TABLE))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", list(CrashPoint))
+async def test_a_worker_killed_at_any_point_leaves_one_booking(
+    stage: Stage, point: CrashPoint
+) -> None:
+    with stage.worker(tool_modules=CREDITS, crash_at=f"credits.add:{point}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan(ADD))
+        doomed.wait_killed()
+    with stage.worker(tool_modules=CREDITS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert await booked(stage) == [5]
+    assert set((await stage.effect_states(run)).values()) == {"committed"}
+    assert step(result, "add").attempts > 1
+
+
+async def test_a_failed_run_books_it_back_and_keeps_nothing_of_the_step_that_failed(
+    stage: Stage,
+) -> None:
+    refuse = {"id": "refuse", "tool": "credits.refuse", "params": {"account": "ada"}}
+    async with stage.worker_here(tool_modules=CREDITS):
+        run = await stage.start(plan(ADD, refuse))
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert await booked(stage) == [5, -5]
+    assert result.uncompensated == []

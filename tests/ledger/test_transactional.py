@@ -1,0 +1,197 @@
+"""G1, G2: a transactional tool's effect and its outcome commit together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+from temporalio.exceptions import ApplicationError
+
+from activities.effects import CallResult, Done, SaidNo
+from activities.failures import Permanent
+from activities.ledger.entries import Barred, Claimed, Doubtful
+from activities.ledger.tables import effects, steps
+from activities.toolbox import WRITE, No, Tool, ToolContext, tool
+from tests.ledger.attempts import Payment, effect_call, request_for
+from tests.ledger.databases import Database
+from tests.ledger.scene import LEASE_OVER, OTHER_RUN, Scene
+from tests.variants.credits import TABLE
+
+Answer = Callable[[], Awaitable[Any]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def credits_table(database: Database) -> None:
+    engine = create_async_engine(database.owner_url)
+    async with engine.begin() as connection:
+        await connection.execute(text(TABLE))
+        if database.dialect == "postgresql":
+            await connection.execute(text("GRANT SELECT, INSERT ON credits TO surehand_worker"))
+    await engine.dispose()
+
+
+def credit(answer: Answer, **options: Any) -> Tool:
+    """A tool that books a credit, and then answers."""
+
+    @tool("payments.refund", effect=WRITE, transactional=True, irreversible=True, **options)
+    async def book(params: Payment, ctx: ToolContext) -> Any:
+        assert ctx.session is not None
+        await ctx.session.execute(
+            text("INSERT INTO credits (tenant, account, amount) VALUES (:t, :a, 120)"),
+            {"t": ctx.tenant, "a": params.order},
+        )
+        return await answer()
+
+    return book
+
+
+async def booked(scene: Scene) -> int:
+    async with scene.tx() as tx:
+        count = text("SELECT count(*) FROM credits WHERE tenant = :t")
+        return int((await tx.connection.execute(count, {"t": tx.tenant})).scalar_one())
+
+
+async def attempt(scene: Scene, loaded: Tool, number: int = 1, **changes: Any) -> CallResult:
+    request = request_for(scene, loaded, attempt=number, holder=f"attempt-{number}", **changes)
+    return await effect_call(scene, loaded, request).run()
+
+
+async def done() -> dict[str, str]:
+    return {"id": "c-1"}
+
+
+def raises(error: BaseException) -> Answer:
+    async def answer() -> None:
+        raise error
+
+    return answer
+
+
+async def test_effect_and_outcome_are_there_together(scene: Scene) -> None:
+    result = await attempt(scene, credit(done))
+
+    assert isinstance(result, Done) and result.receipt == {"id": "c-1"}
+    assert await booked(scene) == 1
+    assert (await scene.row(effects))["state"] == "committed"
+    assert (await scene.row(steps))["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("error", "class_"),
+    [
+        (Permanent("account closed"), "permanent"),
+        (ValueError("a bug"), "transient"),
+        (TimeoutError(), "transient"),
+    ],
+)
+async def test_what_a_tool_wrote_before_it_failed_is_gone_and_nothing_is_in_doubt(
+    scene: Scene, error: Exception, class_: str
+) -> None:
+    with pytest.raises(ApplicationError):
+        await attempt(scene, credit(raises(error)))
+
+    assert await booked(scene) == 0
+    entry = await scene.row(effects)
+    assert (entry["state"], entry["failures"]) == ("failed", {class_: 1})
+
+
+async def test_a_call_longer_than_its_time_limit_leaves_nothing(scene: Scene) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ApplicationError):
+        await attempt(scene, credit(never, timeout=timedelta(milliseconds=50)))
+
+    assert await booked(scene) == 0
+    assert (await scene.row(effects))["state"] == "failed"
+
+
+async def test_a_no_takes_back_what_was_written(scene: Scene) -> None:
+    async def no() -> No:
+        return No("too many credits")
+
+    result = await attempt(scene, credit(no))
+
+    assert isinstance(result, SaidNo) and result.reason == "too many credits"
+    assert await booked(scene) == 0
+
+
+async def test_the_next_attempt_takes_over_a_dead_ones_claim_at_once(scene: Scene) -> None:
+    loaded = credit(done)
+    await scene.claimed(request_for(scene, loaded, holder="dead"))
+
+    result = await attempt(scene, loaded, 2)
+
+    assert isinstance(result, Done) and not result.replayed
+    assert await booked(scene) == 1
+
+
+async def test_another_run_calls_once_the_dead_ones_lease_is_over(scene: Scene) -> None:
+    loaded = credit(done)
+    await scene.open_run(OTHER_RUN)
+    await scene.claimed(request_for(scene, loaded, holder="dead"))
+    theirs = request_for(
+        scene, loaded, run_id=OTHER_RUN, holder="other", activity_key="other activity"
+    )
+
+    assert isinstance(await scene.claim(theirs, LEASE_OVER), Claimed)
+
+
+async def test_an_attempt_that_was_taken_over_writes_nothing(scene: Scene) -> None:
+    loaded = credit(done)
+    request = request_for(scene, loaded, holder="zombie")
+    entry = await scene.claimed(request)
+    zombie = effect_call(scene, loaded, request)
+    zombie._asked = asyncio.get_running_loop().time()
+    await attempt(scene, loaded, 2)
+
+    with pytest.raises(ApplicationError, match="taken this effect over"):
+        await zombie._call_in_ledger(entry)
+
+    assert await booked(scene) == 1
+
+
+async def test_two_attempts_at_once_make_one_effect(scene: Scene) -> None:
+    """The second waits for the first one's transaction, and finds what it has committed."""
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held() -> dict[str, str]:
+        inside.set()
+        await go_on.wait()
+        return {"id": "first"}
+
+    first = asyncio.create_task(attempt(scene, credit(held)))
+    await inside.wait()
+    second = asyncio.create_task(attempt(scene, credit(done), 2))
+    go_on.set()
+
+    results = await asyncio.gather(first, second)
+
+    assert [result.receipt for result in results if isinstance(result, Done)] == [
+        {"id": "first"},
+        {"id": "first"},
+    ]
+    assert await booked(scene) == 1
+
+
+async def test_undoing_a_claim_without_an_outcome_waits_for_no_settle_time(scene: Scene) -> None:
+    loaded = credit(done)
+    request = request_for(scene, loaded)
+    await scene.claimed(request)
+    found = await scene.begin_undo(after=LEASE_OVER)
+    assert isinstance(found, Doubtful)
+    settling = effect_call(scene, loaded, replace(request, holder="undo", activity_key="undo"))
+
+    result = await settling.reconcile(found.entry, forward=False)
+
+    assert isinstance(result, Barred)
+    assert (await scene.row(effects))["state"] == "failed"
+    assert await booked(scene) == 0
+    *_, event = await scene.events(type_="effect.reconciled")
+    assert event["body"]["rule"] == "transactional"
