@@ -38,6 +38,7 @@ from activities.ledger.entries import (
     Entry,
     Held,
     Mismatch,
+    milliseconds,
 )
 from activities.ledger.session import Session
 from activities.ledger.store import LedgerUnavailable, Transaction
@@ -110,6 +111,8 @@ class EffectCall:
     """The run's chain after the newest of this attempt's transactions."""
     _asked: float = 0.0
     """When the newest transaction began, by this process's monotonic clock."""
+    _now_ms: int = 0
+    """The same by the database's clock."""
 
     def before_report(self) -> None:
         """Pass the last crash point: recorded, and Temporal has not heard of it."""
@@ -293,6 +296,9 @@ class EffectCall:
             forward: Whether the tool may be called when the effect is proven not to have happened.
                 A run that is being undone only records that.
         """
+        if self._recovering_too_long(entry):
+            limit = self.request.recovery_limit.total_seconds()
+            return await self._ask(entry, f"its recovery has taken longer than {limit:g} s")
         if self.tool.transactional:
             return await self._not_applied(entry, None, forward=forward)
         if self.tool.lookup is None:
@@ -316,6 +322,12 @@ class EffectCall:
                 return await self._ask(entry, clean_text(f"the lookup cannot tell: {reason}"))
         # User code may return anything at all; then it says nothing.
         return await self._unsettled(entry, f"lookup answered {type(answer).__name__}")
+
+    def _recovering_too_long(self, entry: Entry) -> bool:
+        """Judge by the database's clock, as it was in the newest transaction."""
+        if entry.recovering_ms is None:
+            return False
+        return self._now_ms - entry.recovering_ms > milliseconds(self.request.recovery_limit)
 
     async def _not_found(self, entry: Entry, *, forward: bool) -> CallResult:
         settle = self.tool.settle
@@ -363,6 +375,7 @@ class EffectCall:
         self._asked = time.monotonic()
         async with self.resources.ledger.transaction(self.request.tenant) as tx:
             result = await work(tx)
+            self._now_ms = tx.now_ms
         self.head = tx.heads.get(self.request.run_id, self.head)
         return result
 

@@ -14,6 +14,7 @@ from sqlalchemy import insert, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import artifacts as artifact_rows
+from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import still_stands
@@ -149,7 +150,8 @@ async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry
 
 def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
     """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
-    if entry.state == "partial":
+    recovering = tx.now_ms - (entry.recovering_ms or tx.now_ms)
+    if entry.state == "partial" or recovering > milliseconds(request.recovery_limit):
         return None
     if request.recovery is Recovery.TRANSACTIONAL:
         # Its effect would have committed together with the outcome. Whoever still works on it has
@@ -218,6 +220,7 @@ async def take(
             # Called again with the same key although the first call may have happened: what this
             # call proves, it proves of itself only.
             unproven=rule is Recovery.DEDUPES,
+            recovering_ms=None if rule is None else recovery.since(tx),
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
             **_lease(tx, request),
@@ -266,6 +269,7 @@ async def _claimed(
             step_id=request.step_id,
             entry_id=entry.entry_id,
             rule=rule,
+            evidence=f"no outcome was recorded under fencing token {entry.fencing_token - 1}",
             action="call_again",
         )
     tx.event(

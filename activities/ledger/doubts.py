@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import update
 
+from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.entries import ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Transaction
@@ -24,6 +25,7 @@ async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:
             fencing_token=entry.fencing_token + 1,
             lease_until_ms=None,
             holder=None,
+            recovering_ms=recovery.since(tx),
         )
         .returning(effects)
     )
@@ -51,6 +53,7 @@ async def give_back(
         .values(
             state="in_doubt" if entry.unproven else "failed",
             lease_until_ms=None,
+            recovering_ms=entry.recovering_ms if entry.unproven else None,
             settled_ms=None if entry.unproven else tx.now_ms,
         )
     )
@@ -62,6 +65,8 @@ async def give_back(
         rule="not_called",
         action="reconcile" if entry.unproven else None,
     )
+    if not entry.unproven:
+        await recovery.verified(tx, entry, "failed", action="call_again")
     if request.undoes is None:
         await step_rows.finish(
             tx, request.step_attempt, "failed", error="not called", error_class="refused"

@@ -57,6 +57,8 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
+    recovery_limit: timedelta = timedelta(minutes=5)
+    """How long an outcome may be missing before calling again is no way to settle it any more."""
 
     @property
     def step_attempt(self) -> StepAttempt:
@@ -85,6 +87,7 @@ class Entry:
     lease_until_ms: int | None
     deadline_ms: int | None
     first_call_ms: int | None
+    recovering_ms: int | None
     unproven: bool
     failures: dict[str, int]
     receipt: Any

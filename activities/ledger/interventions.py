@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, insert, select, update
 
+from activities.ledger import recovery
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions, runs
@@ -167,6 +168,7 @@ async def _settle(
         action=state,
         through=None if run_id == entry.run_id else run_id,
     )
+    await recovery.verified(tx, entry, state, action="human")
     return True, f"settled: {resolution.outcome.value}"
 
 
@@ -189,6 +191,7 @@ async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resoluti
         "state": state,
         "fencing_token": entry.fencing_token + 1,
         "settled_ms": tx.now_ms,
+        "recovering_ms": None,
         "evidence": {"rule": "human", "actor": resolution.actor, "text": resolution.evidence},
     }
     if state in ("committed", "compensated") and entry.commit_seq is None:

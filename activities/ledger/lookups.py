@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import update
 
+from activities.ledger import recovery
 from activities.ledger.claims import note, take
 from activities.ledger.entries import Barred, ClaimRequest, ClaimResult, Entry, Held, milliseconds
 from activities.ledger.store import Transaction
@@ -57,7 +58,7 @@ async def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
             effects.c.state == entry.state,
             effects.c.fencing_token == entry.fencing_token,
         )
-        .values(state="failed", lease_until_ms=None, settled_ms=tx.now_ms)
+        .values(state="failed", lease_until_ms=None, recovering_ms=None, settled_ms=tx.now_ms)
     )
     if touched:
         tx.event(
@@ -69,3 +70,4 @@ async def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
             evidence="not_found",
             action="bar",
         )
+        await recovery.verified(tx, entry, "failed", action="bar")

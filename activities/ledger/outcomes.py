@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from activities.ledger import artifacts as artifact_rows
+from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import NO_MORE_REPEATS, ClaimRequest, Entry, milliseconds
@@ -75,6 +76,7 @@ async def commit(
             receipt=receipt.value,
             evidence=evidence,
             lease_until_ms=None,
+            recovering_ms=None,
             commit_seq=seq,
             settled_ms=tx.now_ms,
         )
@@ -89,6 +91,7 @@ async def commit(
         receipt=receipt.digest,
         rule=evidence["rule"] if evidence else None,
     )
+    await recovery.verified(tx, Entry.from_row(row), "committed", action="resume")
     await artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
     if entry.undoes:
         await mark_compensated(tx, entry)
@@ -108,6 +111,7 @@ async def answer_no(
             state="failed",
             answer={"reason": reason, "code": code},
             lease_until_ms=None,
+            recovering_ms=None,
             settled_ms=tx.now_ms,
         )
     )
@@ -119,6 +123,7 @@ async def answer_no(
             entry_id=entry.entry_id,
             code=code,
         )
+        await recovery.verified(tx, entry, "failed", action="resume")
         await _finish(tx, request, error=reason, error_class="no")
     return bool(touched)
 
@@ -152,6 +157,7 @@ async def fail(
             failures=failures,
             error=message,
             lease_until_ms=None,
+            recovering_ms=entry.recovering_ms if entry.unproven else None,
             settled_ms=None if entry.unproven else tx.now_ms,
         )
     )
@@ -166,6 +172,8 @@ async def fail(
         failures=earlier + 1,
         action="reconcile" if entry.unproven else None,
     )
+    if not entry.unproven:
+        await recovery.verified(tx, entry, "failed", action="call_again")
     await _finish(tx, request, error=message, error_class=failure_class)
     return earlier
 
@@ -187,6 +195,7 @@ async def leave_in_doubt(
             failures={**entry.failures, "in_doubt": earlier + 1},
             error=message,
             lease_until_ms=None,
+            recovering_ms=recovery.since(tx),
         )
     )
     if not touched:
@@ -218,7 +227,11 @@ async def ask_human(
     touched = await tx.execute(
         update(effects)
         .where(_guard(tx, entry))
-        .values(state="partial" if partial else "in_doubt", lease_until_ms=None)
+        .values(
+            state="partial" if partial else "in_doubt",
+            lease_until_ms=None,
+            recovering_ms=recovery.since(tx),
+        )
     )
     if not touched:
         return None

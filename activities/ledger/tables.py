@@ -144,6 +144,8 @@ effects = Table(
     # nothing.
     Column("deadline_ms", BigInteger),
     Column("first_call_ms", BigInteger),
+    # Since when an outcome is missing that an earlier attempt should have recorded.
+    Column("recovering_ms", BigInteger),
     # An earlier call of this entry may have happened: only a commit or a lookup settles it.
     Column("unproven", Boolean, nullable=False),
     Column("calls", Integer, nullable=False),
@@ -159,6 +161,10 @@ effects = Table(
     CheckConstraint(_one_of("state", ENTRY_STATES), name="state"),
     CheckConstraint(
         "(state = 'claimed') = (lease_until_ms IS NOT NULL)", name="leased_while_claimed"
+    ),
+    CheckConstraint(
+        "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
+        name="recovering_until_settled",
     ),
     CheckConstraint("generation >= 1 AND fencing_token >= 1 AND calls >= 1", name="counts"),
     CheckConstraint(

@@ -227,6 +227,7 @@ def _tables() -> None:
         sa.Column("lease_until_ms", sa.BigInteger(), nullable=True),
         sa.Column("deadline_ms", sa.BigInteger(), nullable=True),
         sa.Column("first_call_ms", sa.BigInteger(), nullable=True),
+        sa.Column("recovering_ms", sa.BigInteger(), nullable=True),
         sa.Column("unproven", sa.Boolean(), nullable=False),
         sa.Column("calls", sa.Integer(), nullable=False),
         sa.Column("failures", sa.JSON(none_as_null=True), nullable=False),
@@ -238,6 +239,10 @@ def _tables() -> None:
         sa.Column("commit_seq", sa.BigInteger(), nullable=True),
         sa.Column("claimed_ms", sa.BigInteger(), nullable=False),
         sa.Column("settled_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
+            name=op.f("ck_effects_recovering_until_settled"),
+        ),
         sa.CheckConstraint(
             "(commit_seq IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
             name=op.f("ck_effects_committed_has_seq"),
