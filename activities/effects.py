@@ -22,6 +22,7 @@ from temporalio.exceptions import ApplicationError
 from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
 from activities.failures import DELAYS, Failure, FailureClass, classify, retry_delay
+from activities.health import STILL_DOWN, is_healthy
 from activities.lease import hold
 from activities.ledger import claims, lookups, outcomes
 from activities.ledger.entries import (
@@ -169,6 +170,8 @@ class EffectCall:
         if time.monotonic() >= self._asked + self.request.lease.total_seconds():
             # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
             return await self._go_on(await self._claim())
+        if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
+            return await self._failed(entry, STILL_DOWN)
         if self.tool.transactional:
             return await self._call_in_ledger(entry)
         self.resources.crash.during(self.tool.name)
@@ -182,7 +185,7 @@ class EffectCall:
                 claimed=self._asked,
             )
         except Exception as error:
-            return await self._failed(entry, classify(error))
+            return await self._failed(entry, classify(error, self.tool.errors))
         self._crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             return await self._say_no(entry, answer.cleaned())
@@ -211,7 +214,7 @@ class EffectCall:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer = await self._watched(time.monotonic(), context)
         except (Exception, asyncio.CancelledError) as error:
-            failure = classify(error)
+            failure = classify(error, self.tool.errors)
             if failure.failure_class is FailureClass.IN_DOUBT:
                 # Whatever it was: what the tool has written goes with the transaction.
                 failure = Failure(FailureClass.TRANSIENT, failure.message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import email.utils
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -78,6 +78,13 @@ class Failure:
     retry_after: timedelta | None = None
 
 
+class CutOff(Exception):
+    """We have ended the call ourselves: whatever a tool declares, its outcome is unknown."""
+
+
+#: Which of a tool's own errors are which.
+Declared = Mapping[type[Exception], FailureClass]
+NOTHING_DECLARED: Final[Declared] = {}
 #: Characters of an error that are kept.
 LONGEST_MESSAGE: Final = 2000
 #: Retries after the first attempt, and the delay before each. DESIGN: three for what is transient,
@@ -96,9 +103,17 @@ RATE_LIMIT_RETRIES: Final = 10
 JITTER: Final = 0.2
 
 
-def classify(error: BaseException) -> Failure:
-    """Return the class of what a call raised. What is not recognised is in doubt."""
+def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Failure:
+    """Return the class of what a call raised. What is not recognised is in doubt.
+
+    Args:
+        error: What it raised.
+        declared: What the tool says of errors of its own; the first that fits wins.
+    """
     message = clean_text(f"{type(error).__name__}: {error}".rstrip(": "))[:LONGEST_MESSAGE]
+    for type_, class_ in declared.items():
+        if isinstance(error, type_) and not isinstance(error, CutOff):
+            return Failure(class_, message, getattr(error, "retry_after", None))
     if isinstance(error, RateLimited):
         return Failure(FailureClass.RATE_LIMITED, message, error.retry_after)
     if isinstance(error, ToolFault):

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from temporalio import activity
 
+from activities.failures import CutOff
 from activities.ledger.store import LedgerUnavailable
 
 T = TypeVar("T")
@@ -20,15 +21,15 @@ T = TypeVar("T")
 HEARTBEAT_EVERY: Final = 1.0  # seconds
 
 
-class LeaseLost(Exception):
+class LeaseLost(CutOff):
     """The lease ran out or was taken over while the call lasted: its outcome is unknown."""
 
 
-class CallCancelled(Exception):
+class CallCancelled(CutOff):
     """The tool ended with a cancellation of its own: its outcome is unknown."""
 
 
-class DeadlineOver(Exception):
+class DeadlineOver(CutOff):
     """The call did not answer within its deadline: its outcome is unknown."""
 
 

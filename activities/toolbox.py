@@ -13,7 +13,7 @@ import inspect
 import traceback
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -35,6 +35,7 @@ from workflows.identity import digest
 from workflows.plan import ApprovalPolicy
 
 if TYPE_CHECKING:
+    from activities.failures import Declared
     from activities.ledger.session import Session
 
 __all__ = [
@@ -117,6 +118,8 @@ class Tool:
     irreversible: bool = False
     approval: ApprovalPolicy | None = None
     describe: Callable[[Any], str] | None = None
+    errors: Declared = field(default_factory=dict)
+    health: Callable[[], Awaitable[bool]] | None = None
     description: str = ""
     schema_hash: str = ""
 
@@ -198,6 +201,8 @@ def tool(
     irreversible: bool = False,
     approval: ApprovalPolicy | None = None,
     describe: Callable[[Any], str] | None = None,
+    errors: Declared | None = None,
+    health: Callable[[], Awaitable[bool]] | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
 
@@ -221,6 +226,10 @@ def tool(
         irreversible: Said aloud that nothing undoes it.
         approval: Every call needs one.
         describe: One line for the approver, made from the params.
+        errors: Which of the tool's own exceptions are of which class; all but ``IN_DOUBT`` say that
+            the effect is proven not applied. What is not named here is classified as usual.
+        health: Whether the outside system is up; asked before it is called again after
+            ``DEPENDENCY_DOWN``. Must answer within a second.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.
@@ -280,6 +289,8 @@ def tool(
             irreversible=irreversible,
             approval=approval,
             describe=describe,
+            errors=dict(errors or {}),
+            health=health,
             description=(inspect.getdoc(fn) or name).splitlines()[0],
             schema_hash=digest(schema),
         )

@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.effects import Done, EffectCall, SaidNo, again, stop
 from activities.failures import Failure, FailureClass, classify, retry_delay
+from activities.health import STILL_DOWN, is_healthy
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
@@ -30,6 +31,7 @@ from workflows.contracts import (
     Effect,
     HumanNeeded,
     PlanError,
+    RateLimited,
     Succeeded,
     ToolCall,
     ToolOutcome,
@@ -42,6 +44,7 @@ from workflows.plan import REFERENCE, Step
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
 JOINED_PAUSE: Final = timedelta(seconds=5)
 _NOTHING: Final = Kept(None)
+_DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
 
 
 class ToolActivities:
@@ -83,6 +86,8 @@ class ToolActivities:
             work = self._read if is_read else self._write
             return await to_the_end(work(call, prepared, attempt))
         except ApplicationError as error:
+            if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:
+                return _limited(call, attempt, error)
             if not error.non_retryable:
                 raise
             used = AttemptsUsed(attempts=call.attempts_before + attempt.number)
@@ -154,6 +159,9 @@ class ToolActivities:
         row = StepAttempt(call.run_id, call.step_id, number, tool.name, prepared.plain)
         async with self._resources.ledger.transaction(call.tenant) as tx:
             await step_rows.start(tx, row)
+            was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
+        if was_down and not await is_healthy(tool):
+            raise await self._read_failed(call, row, STILL_DOWN)
         context = ToolContext(
             tenant=call.tenant,
             run_id=call.run_id,
@@ -166,7 +174,7 @@ class ToolActivities:
             async with asyncio.timeout(tool.timeout.total_seconds()):
                 answer = await tool.fn(prepared.params, context)
         except (Exception, asyncio.CancelledError) as error:
-            raise await self._read_failed(call, row, classify(error)) from error
+            raise await self._read_failed(call, row, classify(error, tool.errors)) from error
         if isinstance(answer, No):
             answer = answer.cleaned()
             head = await self._finish_read(call, row, "failed", error=answer.reason, class_="no")
@@ -216,6 +224,14 @@ class ToolActivities:
                 failure_class=class_,
             )
         return tx.heads.get(call.run_id)
+
+
+def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolReport:
+    """Return a rate limit as an answer: the run waits for its end, and says so."""
+    assert error.next_retry_delay is not None
+    attempts = call.attempts_before + attempt.number
+    outcome = RateLimited(pause=error.next_retry_delay, reason=error.message, attempts=attempts)
+    return ToolReport(outcome=outcome)
 
 
 def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:

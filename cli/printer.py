@@ -25,6 +25,7 @@ _STYLES: Final = {
     "compensated": "cyan",
     "running": "blue",
     "waiting_approval": "yellow",
+    "waiting_rate_limit": "yellow",
     "needs_intervention": "bold yellow",
     "in_doubt": "bold yellow",
     "compensating": "yellow",

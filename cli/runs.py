@@ -34,6 +34,7 @@ class ListedState(StrEnum):
 
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
+    WAITING_RATE_LIMIT = "waiting_rate_limit"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
     COMPLETED = "completed"

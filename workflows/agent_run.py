@@ -17,7 +17,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
     from workflows.approvals import Gate
-    from workflows.book import Book
+    from workflows.book import OPEN, Book
     from workflows.calls import call_port
     from workflows.contracts import (
         Acknowledged,
@@ -220,9 +220,7 @@ class AgentRun:
         book = self._book
         for view in book.in_state(StepState.PENDING):
             book.set_step(view.id, StepState.SKIPPED)
-        for view in book.in_state(
-            StepState.RUNNING, StepState.WAITING_APPROVAL, StepState.NEEDS_INTERVENTION
-        ):
+        for view in book.in_state(*OPEN):
             book.set_step(view.id, StepState.FAILED, error=book.error)
         book.gate.release_held()
         await workflow.wait_condition(lambda: self._desk.idle)

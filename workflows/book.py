@@ -41,8 +41,13 @@ LONGEST_TIMELINE: Final = 300
 MOST_OUTPUT: Final = 1024 * 1024
 
 #: Steps in these states are under way.
-_OPEN: Final = frozenset(
-    {StepState.RUNNING, StepState.WAITING_APPROVAL, StepState.NEEDS_INTERVENTION}
+OPEN: Final = frozenset(
+    {
+        StepState.RUNNING,
+        StepState.WAITING_APPROVAL,
+        StepState.WAITING_RATE_LIMIT,
+        StepState.NEEDS_INTERVENTION,
+    }
 )
 
 
@@ -111,6 +116,8 @@ class Book:
             return RunState.COMPENSATING
         if self.gate.pending and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_APPROVAL
+        if self.in_state(StepState.WAITING_RATE_LIMIT) and not self.in_state(StepState.RUNNING):
+            return RunState.WAITING_RATE_LIMIT
         return RunState.RUNNING
 
     def waiting(self) -> list[Waiting]:
@@ -191,7 +198,7 @@ class Book:
                     started_at=self.begun.get(view.id),
                     progress=view.state.value,
                 )
-                for view in self.in_state(*_OPEN)
+                for view in self.in_state(*OPEN)
             ],
             completed_steps=done,
             recovery_point=done[-1] if done else "start",

@@ -19,6 +19,8 @@ def current_details(book: Book) -> str:
         lines.append(f"> {book.error}")
     for view in book.in_state(StepState.RUNNING):
         lines.append(f"- running `{view.id}`: {view.tool}")
+    for view in book.in_state(StepState.WAITING_RATE_LIMIT):
+        lines.append(f"- waiting `{view.id}`: {view.error}")
     for request in book.gate.pending.values():
         lines += _approval(book.request.run_id, request)
     for question in book.questions.values():

@@ -18,10 +18,12 @@ from workflows.contracts import (
     ApprovalState,
     Effect,
     HumanNeeded,
+    RateLimited,
     RequestApproval,
     StepState,
     Succeeded,
     ToolCall,
+    ToolOutcome,
     ToolSpec,
 )
 from workflows.desk import Desk
@@ -128,7 +130,7 @@ class Stepper:
                     return None
                 case AnsweredNo():
                     return self._answered_no(step, outcome)
-                case ApprovalNeeded() | HumanNeeded() if self._stopping():
+                case ApprovalNeeded() | HumanNeeded() | RateLimited() if self._stopping():
                     # The call ended after its cancellation; nobody is asked for it any more.
                     raise StepFailed("the run is ending")
                 case ApprovalNeeded(reason=reason):
@@ -142,6 +144,9 @@ class Stepper:
                         "joined": None,
                     }
                     call = call.model_copy(update={**again, "attempts_before": attempts})
+                case RateLimited():
+                    await self._wait(step, outcome)
+                    call = call.model_copy(update={"attempts_before": attempts})
                 case HumanNeeded(intervention_id=id_, question=text):
                     if outcome.effect is not None:
                         self._book.effects[step.id] = outcome.effect
@@ -157,9 +162,7 @@ class Stepper:
                 case _:
                     assert_never(outcome)
 
-    async def _execute(
-        self, step: Step, call: ToolCall
-    ) -> Succeeded | AnsweredNo | ApprovalNeeded | HumanNeeded:
+    async def _execute(self, step: Step, call: ToolCall) -> ToolOutcome:
         if call.tool.effect is Effect.WRITE:
             self._book.saga.register(step.id)
         options = tool_call(call.tool.timeout, f"{step.id}: {call.tool.name}")
@@ -170,6 +173,15 @@ class Stepper:
                 self._book.questions.pop(call.joined, None)
         self._book.saw(report.head)
         return report.outcome
+
+    async def _wait(self, step: Step, limited: RateLimited) -> None:
+        """Wait as long as the provider wants, and say so."""
+        until = workflow.now() + limited.pause
+        text = f"rate limited until {until.isoformat(timespec='seconds')}: {limited.reason}"
+        self._book.say(workflow.now(), text, step.id)
+        self._set(step, StepState.WAITING_RATE_LIMIT, error=text, attempts=limited.attempts)
+        await workflow.sleep(limited.pause)
+        self._set(step, StepState.RUNNING, error=None)
 
     async def _approved(self, step: Step, call: ToolCall, policy: ApprovalPolicy) -> ToolCall:
         """Return the call with its approval, once a human has said yes."""

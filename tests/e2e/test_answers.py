@@ -218,6 +218,36 @@ async def test_a_shop_that_fails_for_a_moment_is_asked_again_and_refunds_once(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+async def test_a_run_that_waits_for_a_rate_limit_says_so_and_goes_on(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", retry_after=2, times=1)
+    async with stage.worker_here():
+        run = await stage.start(plan_of(refund_step(order_id)))
+        await run.approve()
+        view = await run.in_state(RunState.WAITING_RATE_LIMIT)
+        result = await run.result()
+    assert step(view.result, "refund").state == "waiting_rate_limit"
+    assert "rate limited until" in (step(view.result, "refund").error or "")
+    assert result.state is RunState.COMPLETED
+    assert step(result, "refund").error is None
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_run_that_waits_for_a_rate_limit_can_be_cancelled(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", retry_after=240, times=1)
+    async with stage.worker_here():
+        run = await stage.start(plan_of(refund_step(order_id)))
+        await run.approve()
+        await run.in_state(RunState.WAITING_RATE_LIMIT)
+        await run.cancel()
+        result = await run.result()
+    assert result.state is RunState.CANCELLED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
 async def test_a_refund_that_is_made_in_part_is_a_humans_business(
     stage: Stage, order_id: str
 ) -> None:

@@ -101,6 +101,34 @@ def test_a_message_names_the_error_and_neither_query_nor_more_than_is_kept() -> 
     assert "\x00" not in classify(Exception("nul \x00")).message
 
 
+class CardDeclined(Exception):
+    """A provider's own error."""
+
+
+class Busy(Exception):
+    """A provider's own rate limit."""
+
+    retry_after = 7 * SECOND
+
+
+DECLARED = {CardDeclined: FailureClass.PERMANENT, Busy: FailureClass.RATE_LIMITED}
+
+
+def test_a_tool_says_of_what_class_its_own_errors_are() -> None:
+    assert classify(CardDeclined("no"), DECLARED) == Failure(
+        FailureClass.PERMANENT, "CardDeclined: no"
+    )
+    assert classify(Busy(), DECLARED).retry_after == 7 * SECOND
+    assert classify(KeyError("a"), DECLARED).failure_class is FailureClass.IN_DOUBT
+
+
+@pytest.mark.parametrize("ours", [LeaseLost("a"), DeadlineOver("a")])
+def test_a_call_that_we_have_cut_off_is_in_doubt_whatever_a_tool_declares(ours: Exception) -> None:
+    declared = {Exception: FailureClass.PERMANENT}
+
+    assert classify(ours, declared).failure_class is FailureClass.IN_DOUBT
+
+
 def test_a_rate_limit_keeps_the_pause_that_the_provider_named() -> None:
     assert classify(RateLimited("slow", 7 * SECOND)).retry_after == 7 * SECOND
     assert classify(status(429, **{"Retry-After": "7"})).retry_after == 7 * SECOND

@@ -20,6 +20,7 @@ class RunState(StrEnum):
 
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
+    WAITING_RATE_LIMIT = "waiting_rate_limit"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
     COMPLETED = "completed"
@@ -37,6 +38,7 @@ class StepState(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
+    WAITING_RATE_LIMIT = "waiting_rate_limit"
     NEEDS_INTERVENTION = "needs_intervention"
     SUCCEEDED = "succeeded"
     FAILED = "failed"

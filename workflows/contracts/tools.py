@@ -142,8 +142,19 @@ class HumanNeeded(Message):
     """The entry that is in doubt, if this step owns it."""
 
 
+class RateLimited(Message):
+    """The provider takes no more calls for a while; nothing was applied."""
+
+    kind: Literal["rate_limited"] = "rate_limited"
+    pause: timedelta
+    """How long to wait before the next call."""
+    reason: str
+    attempts: int
+
+
 ToolOutcome = Annotated[
-    Succeeded | AnsweredNo | ApprovalNeeded | HumanNeeded, Field(discriminator="kind")
+    Succeeded | AnsweredNo | ApprovalNeeded | HumanNeeded | RateLimited,
+    Field(discriminator="kind"),
 ]
 
 
