@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away."""
     lease_renewal: Duration = timedelta(seconds=1)
-    """A third of the lease, so that two renewals may fail before it is lost."""
+    """A third of the lease, so that two renewals may fail before it is lost; at most half."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=1000, ge=0)
@@ -79,6 +79,20 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("lease_renewal")
+    @classmethod
+    def _well_before_the_lease_ends(cls, value: timedelta, info: ValidationInfo) -> timedelta:
+        if value <= timedelta(0):
+            raise ValueError("must be longer than nothing")
+        lease: timedelta | None = info.data.get("lease")  # missing when it is wrong itself
+        if lease is not None and value > lease / 2:
+            raise ValueError(
+                f"{value.total_seconds():g}s is more than half of {PREFIX}LEASE"
+                f" ({lease.total_seconds():g}s), so a live call would lose its lease as soon as one"
+                " renewal failed: shorten it, or lengthen the lease"
+            )
         return value
 
     @field_validator("database_url")
