@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import event, exc
@@ -63,10 +64,15 @@ def _is_wrong_sql(error: BaseException) -> bool:
 
 
 def make_engine(url: str) -> AsyncEngine:
-    """Return an engine for a ledger URL, prepared for short write transactions."""
+    """Return an engine for a ledger URL, prepared for short write transactions.
+
+    It never creates a SQLite file: whoever is in the wrong folder would get an empty ledger there,
+    which knows of no effect. Connecting then raises ``LedgerUnavailable``.
+    """
     if url.startswith("sqlite"):
         # One connection: a process has one writer, and others queue for it in order.
         engine = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=60)
+        event.listen(engine.sync_engine, "do_connect", _only_existing)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_immediate)
         return engine
@@ -77,6 +83,23 @@ def make_engine(url: str) -> AsyncEngine:
         pool_timeout=30,
         connect_args={"timeout": CONNECT_TIMEOUT, "command_timeout": COMMAND_TIMEOUT},
     )
+
+
+def _only_existing(dialect: Any, _record: Any, where: list[Any], options: dict[str, Any]) -> Any:
+    if where[0] == ":memory:" or where[0].startswith("file:"):
+        return None  # not a file, or a URI that says by itself how it is opened
+    file = Path(where[0])
+    if not file.exists():
+        raise LedgerUnavailable(
+            f"no ledger at {file} (SUREHAND_DATABASE_URL): run"
+            " `python -m activities.ledger.migrate` to make one there; if it is elsewhere, start"
+            " in its folder or name it with its absolute path, sqlite+aiosqlite:////folder/file"
+        )
+    uri = f"{file.as_uri()}?mode=rw"  # should it go away in between
+    # Tried here first: where opening fails in aiosqlite, its thread may outlive the event loop
+    # and end with a traceback.
+    sqlite3.connect(uri, uri=True).close()
+    return dialect.connect(uri, **{**options, "uri": True})
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

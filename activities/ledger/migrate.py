@@ -6,14 +6,13 @@ import argparse
 import asyncio
 import sqlite3
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -51,18 +50,18 @@ async def current_revision(engine: AsyncEngine) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
     try:
-        if engine.url.drivername.startswith("sqlite") and engine.url.database:
-            # Tried here first: where it fails in aiosqlite, its thread may outlive the event loop
-            # and end with a traceback.
-            sqlite3.connect(engine.url.database).close()
         async with engine.connect() as connection:
             return await connection.run_sync(look)
-    except (DBAPIError, OSError, sqlite3.Error) as error:
-        where = engine.url.render_as_string(hide_password=True)
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise LedgerUnavailable(
-            f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL): {reason}"
-        ) from error
+    except (DBAPIError, OSError) as error:
+        raise _unreachable(engine.url, error) from error
+
+
+def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
+    where = url.render_as_string(hide_password=True)
+    reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+    return LedgerUnavailable(
+        f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL): {reason}"
+    )
 
 
 async def require_head(engine: AsyncEngine) -> None:
@@ -95,14 +94,20 @@ def _refuse_unknown(engine: AsyncEngine, current: str | None) -> None:
 async def migrate(database_url: str) -> tuple[str | None, str]:
     """Bring a database to the newest migration; returns where it was and where it is now.
 
+    A SQLite file that is not there is made: here, and nowhere else.
+
     Raises:
         DatabaseBehind: It is at a migration that only a newer version knows.
         LedgerUnavailable: The database cannot be reached.
     """
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
-        with suppress(OSError):  # Opening the file says why it cannot be made.
+        try:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            # Here and not by aiosqlite, whose thread may outlive the event loop when it fails.
+            sqlite3.connect(url.database).close()
+        except (OSError, sqlite3.Error) as error:
+            raise _unreachable(url, error) from error
     engine = create_async_engine(url, poolclass=NullPool)
 
     def upgrade(connection: Connection) -> None:

@@ -178,10 +178,25 @@ def test_a_database_that_is_not_migrated_is_code_4(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    (tmp_path / "empty.db").touch()
     monkeypatch.setenv("SUREHAND_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path / 'empty.db'}")
 
     assert app.run(arguments) == ExitCode.NOT_REACHABLE
     assert "python -m activities.ledger.migrate" in complaint(capsys)
+
+
+@pytest.mark.parametrize("arguments", [*LOCAL[:3], ["audit", "r"]], ids=lambda a: a[0])
+def test_a_ledger_that_is_not_there_is_code_4_and_is_not_made(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite+aiosqlite:///ledger.sqlite")
+
+    assert app.run(arguments) == ExitCode.NOT_REACHABLE
+    assert complaint(capsys).startswith(f"no ledger at {tmp_path / 'ledger.sqlite'} ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tool_module_that_is_not_there_is_named(

@@ -186,6 +186,20 @@ def test_without_a_worker_every_verb_that_needs_one_says_so(
         assert "no worker answers" in ended.line()
 
 
+def test_where_there_is_no_ledger_reconcile_and_doctor_say_so_and_make_none(
+    lonely: Verbs, tmp_path: Path
+) -> None:
+    url = "sqlite+aiosqlite:///ledger.sqlite"
+
+    reconciled = lonely("reconcile", SUREHAND_DATABASE_URL=url)
+    examined = lonely("doctor", SUREHAND_DATABASE_URL=url)
+
+    assert reconciled.code == examined.code == 4
+    assert f"no ledger at {tmp_path / 'ledger.sqlite'} " in reconciled.line()
+    assert f"no ledger at {tmp_path / 'ledger.sqlite'} " in examined.out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs) -> None:
     well = verbs("doctor", "--json")
     ill = lonely("doctor", SUREHAND_DATABASE_URL="sqlite+aiosqlite:///empty.db")

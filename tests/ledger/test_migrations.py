@@ -14,8 +14,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from activities.ledger.engine import make_engine
 from activities.ledger.migrate import (
     DatabaseBehind,
     current_revision,
@@ -23,7 +24,7 @@ from activities.ledger.migrate import (
     newest_revision,
     require_head,
 )
-from activities.ledger.store import LedgerUnavailable
+from activities.ledger.store import LedgerUnavailable, open_ledger
 from activities.ledger.tables import ALL, metadata
 from tests.ledger.databases import Database
 
@@ -96,6 +97,7 @@ async def test_migrating_twice_changes_nothing(empty_database: Database) -> None
 
 
 async def _empty(database: Database) -> str:
+    await _execute(database, "SELECT 1")  # makes the file
     return "at migration none"
 
 
@@ -119,6 +121,42 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
     assert says in line
     assert newest_revision() in line
     assert "python -m activities.ledger.migrate" in line
+
+
+async def test_only_migrating_makes_a_file_and_a_worker_in_the_wrong_folder_says_where_it_looked(
+    tmp_path: Path,
+) -> None:
+    url = "sqlite+aiosqlite:///ledger.sqlite"
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    made = run_python("-m", "activities.ledger.migrate", url=url, folder=home)
+
+    done = run_python("worker.py", "--check", url=url, folder=elsewhere)
+
+    assert made.returncode == 0, made.stderr
+    assert (home / "ledger.sqlite").exists()
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"surehand: no ledger at {elsewhere / 'ledger.sqlite'} ")
+    assert "python -m activities.ledger.migrate" in line
+    assert list(elsewhere.iterdir()) == []
+
+
+async def test_a_ledger_that_is_taken_away_is_not_made_anew(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.sqlite"
+    await migrate(f"sqlite+aiosqlite:///{file}")
+    async with open_ledger(f"sqlite+aiosqlite:///{file}") as ledger:
+        async with ledger.transaction("default"):
+            pass
+        await ledger.engine.dispose()  # as after a lost connection
+        file.unlink()
+
+        with pytest.raises(LedgerUnavailable, match="no ledger at"):
+            async with ledger.transaction("default"):
+                pass
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def run_python(*arguments: str, url: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -193,7 +231,7 @@ UNREACHABLE = [
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])
 async def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: str) -> None:
-    engine: AsyncEngine = create_async_engine(url)
+    engine = make_engine(url)
 
     with pytest.raises(LedgerUnavailable) as refused:
         await require_head(engine)
