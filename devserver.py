@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -137,22 +137,11 @@ class DevServer:
         return cls(process, port, ui)
 
     def _wait_until_serving(self, cli: Path) -> None:
-        """Ask until runs can be counted by state: frontend, namespace and attributes are there."""
-        began = time.monotonic()
-        ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", self.address]
-        while time.monotonic() - began < START_TIMEOUT:
+        def check_alive() -> None:
             if self._process.poll() is not None:
                 raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                if subprocess.run([cli, *ask], capture_output=True, timeout=5).returncode == 0:
-                    return
-            except (OSError, subprocess.TimeoutExpired):
-                pass
-            time.sleep(0.02)
-        raise DevServerFailed(
-            f"The Temporal server on {self.address} did not answer within {START_TIMEOUT:.0f} s"
-        )
+
+        wait_until_serving(cli, self.port, meanwhile=check_alive)
 
     def wait(self) -> int:
         """Wait until the server ends by itself; returns its exit code."""
@@ -177,6 +166,36 @@ class DevServer:
         self._guard.dismiss()
 
 
+def wait_until_serving(
+    cli: Path, port: int, *, meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Ask until runs can be counted by state: frontend, namespace and attributes are there.
+
+    Args:
+        cli: The Temporal CLI.
+        port: Where the server listens, or will, on 127.0.0.1.
+        meanwhile: Called before each look; may raise to give up.
+
+    Raises:
+        DevServerFailed: It did not answer in time.
+    """
+    address = f"127.0.0.1:{port}"
+    ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", address]
+    began = time.monotonic()
+    while time.monotonic() - began < START_TIMEOUT:
+        meanwhile()
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            if subprocess.run([cli, *ask], capture_output=True, timeout=5).returncode == 0:
+                return
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        time.sleep(0.02)
+    raise DevServerFailed(
+        f"The Temporal server on {address} did not answer within {START_TIMEOUT:.0f} s"
+    )
+
+
 def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
     command = [str(cli), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(port)]
     command += ["--ui-port", str(ui_port)] if ui_port else ["--headless"]
@@ -197,6 +216,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=7233, help="0 takes a free one")
     parser.add_argument("--ui-port", type=int, default=8233, help="0 takes a free one")
     parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
+    parser.add_argument(
+        "--wait", action="store_true", help="start none: return once the one on --port serves"
+    )
     options = parser.parse_args(argv)
 
     def interrupt(signum: int, frame: object) -> None:
@@ -208,6 +230,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         cli = find_cli()
         if options.print_cli:
             print(cli)
+            return 0
+        if options.wait:
+            wait_until_serving(cli, options.port)
             return 0
         log_file = options.db.with_suffix(".log")
         server = DevServer.start(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+import devserver
 from cli.process import OUTPUT_LOST
 from cli.temporal_cli import CLI_MODULE, CLI_VERSION, CliMissing, find_cli
 from devserver import DevServer, DevServerFailed
@@ -185,6 +186,41 @@ async def test_a_killed_server_goes_on_with_its_runs_on_the_same_port(tmp_path: 
 def test_a_taken_port_is_named_before_anything_starts(server: DevServer) -> None:
     with pytest.raises(DevServerFailed, match=f"Port {server.port} on 127.0.0.1 is taken"):
         DevServer.start(port=server.port)
+
+
+def test_waiting_for_a_server_returns_once_it_serves(
+    temporal_cli: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given somebody who waits, and has looked in vain
+    monkeypatch.setenv("TEMPORAL_CLI_PATH", str(temporal_cli))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    looked: list[bool] = []
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(
+            devserver.wait_until_serving, temporal_cli, port, meanwhile=lambda: looked.append(True)
+        )
+        while not looked:
+            assert not waiting.done()
+        # When the server starts
+        server = DevServer.start(port=port, ui_port=None)
+        try:
+            # Then the wait ends, and the next one at once
+            waiting.result(timeout=60)
+            command = [sys.executable, str(ROOT / "devserver.py"), "--wait", "--port", str(port)]
+            assert subprocess.run(command, timeout=60).returncode == 0
+        finally:
+            server.stop()
+
+
+def test_a_server_that_never_serves_is_not_waited_for_for_ever(
+    temporal_cli: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devserver, "START_TIMEOUT", 0.1)
+
+    with pytest.raises(DevServerFailed, match=r"127\.0\.0\.1:1 did not answer"):
+        devserver.wait_until_serving(temporal_cli, 1)
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
