@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from temporalio.service import RPCError
 
 from cli import options, probes
 from cli.caller import Caller, perform
-from cli.connect import find_target
+from cli.connect import DEFAULT_ADDRESS, find_target
 from cli.exits import ExitCode, StarterError
 from cli.ledger_door import ledger_of, read_settings, read_toolbox
 from cli.shapes import Check, DoctorReport
 from cli.tenant_client import TenantClient
+from cli.text import command
+
+if TYPE_CHECKING:
+    from activities.settings import Settings
 
 EXAMPLE: Final = "Example: python starter.py doctor"
 
@@ -23,32 +29,52 @@ EXAMPLE: Final = "Example: python starter.py doctor"
 #: person comparing times in logs, ledger and Web UI is misled, and an approval may expire early.
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 
+#: Both names of the address at which the embedded server listens.
+EMBEDDED: Final = frozenset({DEFAULT_ADDRESS, "127.0.0.1:7233"})
+#: Where a ledger is put that has no place yet; beside the embedded server's own file.
+LEDGER_FILE: Final = ".surehand/ledger.sqlite"
+MIGRATE: Final = "python -m activities.ledger.migrate"
+NOT_LOOKED_AT: Final = "not looked at: {} first"
+
 
 def doctor(json_output: options.Json = False) -> int:
-    """Check server, namespace, search attributes, worker, database, tools and clocks."""
+    """Check settings, tools, database, server, namespace, search attributes, worker, clocks."""
 
     async def verb(caller: Caller) -> int:
-        checks = [*await _server_checks(caller), *await _database_checks(caller)]
+        # In the order in which they are mended: each line below needs those above it.
+        checks = [*await _own_checks(caller), *await _server_checks(caller)]
         ok = all(check.ok for check in checks)
         if json_output:
             caller.printer.document(DoctorReport(ok=ok, checks=checks))
         else:
             rows = [[c.name, "ok" if c.ok else "FAIL", c.detail] for c in checks]
             caller.printer.table(("check", "", "found"), rows)
-            for check in checks:
-                if check.fix:
-                    caller.printer.say(f"{check.name}: {check.fix}")
+            _say_what_to_do(caller, [check for check in checks if not check.ok])
         return ExitCode.DONE if ok else ExitCode.NOT_REACHABLE
 
     return perform(verb, json_output=json_output)
 
 
+def _say_what_to_do(caller: Caller, wrong: list[Check]) -> None:
+    if not wrong:
+        return
+    caller.printer.say()
+    caller.printer.say("What to do, in this order:")
+    for number, check in enumerate(wrong, 1):
+        caller.printer.say(f"{number}. {check.name}: {check.fix}")
+        for line in check.commands:
+            caller.printer.say(f"     {line}")
+    caller.printer.say(f"Then look again: {command('doctor')}")
+
+
 async def _server_checks(caller: Caller) -> list[Check]:
+    address = ""
     try:
         target = find_target(caller.environment)
+        address = target.address
         server = await caller.server()
     except StarterError as error:
-        return [Check(name="server", ok=False, detail=str(error), fix="set TEMPORAL_ADDRESS")]
+        return [_no_server(str(error), address), _no_worker(NOT_LOOKED_AT.format("the server"))]
     found = [Check(name="server", ok=True, detail=f"answers at {target.address}")]
     for name, look in (
         ("namespace", _namespace),
@@ -60,6 +86,21 @@ async def _server_checks(caller: Caller) -> list[Check]:
         if name == "namespace" and not found[-1].ok:
             break  # nothing inside it can be asked
     return found
+
+
+def _no_server(detail: str, address: str) -> Check:
+    if address in EMBEDDED:
+        fix = "start one here, and wait for it (or set TEMPORAL_ADDRESS to your own)"
+        commands = ["python devserver.py &", "python devserver.py --wait"]
+    else:
+        fix = "see that it runs, or name another one in TEMPORAL_ADDRESS"
+        commands = []
+    return Check(name="server", ok=False, detail=detail, fix=fix, commands=commands)
+
+
+def _no_worker(detail: str) -> Check:
+    fix = "start one (or set SUREHAND_TASK_QUEUE to the queue that yours polls)"
+    return Check(name="worker", ok=False, detail=detail, fix=fix, commands=["python worker.py &"])
 
 
 async def _looked(
@@ -75,8 +116,15 @@ async def _namespace(server: TenantClient) -> Check:
     name = server.target.namespace
     if await probes.namespace_exists(server.client):
         return Check(name="namespace", ok=True, detail=name)
-    fix = f"temporal operator namespace create --namespace {name}"
-    return Check(name="namespace", ok=False, detail=f"{name} does not exist", fix=fix)
+    line = f"temporal operator namespace create --namespace {shlex.quote(name)}"
+    line += f" --address {shlex.quote(server.target.address)}"
+    return Check(
+        name="namespace",
+        ok=False,
+        detail=f"{name} does not exist",
+        fix="make it (or set TEMPORAL_NAMESPACE to one that exists)",
+        commands=[line],
+    )
 
 
 async def _attributes(server: TenantClient) -> Check:
@@ -91,8 +139,12 @@ async def _attributes(server: TenantClient) -> Check:
         name="search attributes",
         ok=False,
         detail=f"missing: {', '.join(missing)}",
-        fix="temporal operator search-attribute create "
-        + " ".join([*server.temporal_options(), added]),
+        fix="register them",
+        commands=[
+            " ".join(
+                ["temporal operator search-attribute create", *server.temporal_options(), added]
+            )
+        ],
     )
 
 
@@ -101,12 +153,7 @@ async def _worker(server: TenantClient) -> Check:
     workflow, activity = await probes.pollers(server.client, queue)
     if workflow and activity:
         return Check(name="worker", ok=True, detail=f"task queue {queue} is polled")
-    return Check(
-        name="worker",
-        ok=False,
-        detail=f"nobody polls the task queue {queue}",
-        fix="start one: python worker.py (or set SUREHAND_TASK_QUEUE to the queue it polls)",
-    )
+    return _no_worker(f"nobody polls the task queue {queue}")
 
 
 async def _server_clock(server: TenantClient) -> Check:
@@ -116,30 +163,75 @@ async def _server_clock(server: TenantClient) -> Check:
     return _clock("server clock", difference)
 
 
-async def _database_checks(caller: Caller) -> list[Check]:
+async def _own_checks(caller: Caller) -> list[Check]:
+    """Look at what is on this machine: settings, tools, database."""
     try:
         settings = read_settings()
     except StarterError as error:
-        return [Check(name="settings", ok=False, detail=str(error), fix="see .env.example")]
+        first = NOT_LOOKED_AT.format("the settings")
+        named = bool(caller.environment.get("SUREHAND_TOOL_MODULES"))
+        tools = Check(name="tools", ok=False, detail=first, fix="mend the settings")
+        return [
+            _wrong_settings(caller, str(error)),
+            tools if named else _no_tools(),
+            _no_database(first),
+        ]
     found = [Check(name="settings", ok=True, detail=f"decisions {settings.decisions}")]
+    return [*found, _tools(settings), *await _database(caller, settings)]
+
+
+def _wrong_settings(caller: Caller, detail: str) -> Check:
+    here = Path.cwd()
+    commands = []
+    fix = f"mend it in the environment or in {here / '.env'}; the README lists all under Settings"
+    if "SUREHAND_DATABASE_URL" not in caller.environment:
+        fix = f"name the ledger (or write the line without `export` into {here / '.env'})"
+        url = f"sqlite+aiosqlite:///{here / LEDGER_FILE}"
+        commands = [f"export SUREHAND_DATABASE_URL={shlex.quote(url)}"]
+    return Check(name="settings", ok=False, detail=detail, fix=fix, commands=commands)
+
+
+def _no_tools() -> Check:
+    return Check(
+        name="tools",
+        ok=False,
+        detail="no module is named (SUREHAND_TOOL_MODULES)",
+        fix="name the modules with your tools, comma separated; the example shop's (which"
+        " `python -m examples.shop &` starts) are",
+        commands=["export SUREHAND_TOOL_MODULES=examples.shop.tools"],
+    )
+
+
+def _tools(settings: Settings) -> Check:
+    if not settings.tool_modules:
+        return _no_tools()
+    try:
+        names = read_toolbox(settings).names()
+    except StarterError as error:
+        fix = (
+            "mend what it names; a module that is not found is spelt wrong, or its package has to"
+            " be installed in this environment, or the folder it lies in to be on PYTHONPATH"
+        )
+        return Check(name="tools", ok=False, detail=str(error), fix=fix)
+    return Check(name="tools", ok=True, detail=", ".join(names))
+
+
+def _no_database(detail: str) -> Check:
+    fix = "make or update its tables (or set SUREHAND_DATABASE_URL to the right one)"
+    return Check(name="database", ok=False, detail=detail, fix=fix, commands=[MIGRATE])
+
+
+async def _database(caller: Caller, settings: Settings) -> list[Check]:
     try:
         async with ledger_of(settings) as ledger:
             before = time.time()
             async with ledger.transaction(caller.settings.tenant) as transaction:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
             shown = ledger.engine.url.render_as_string(hide_password=True)
-        found.append(Check(name="database", ok=True, detail=f"{shown} is at head"))
-        found.append(_clock("database clock", difference))
     except StarterError as error:
-        fix = "python -m activities.ledger.migrate (or set SUREHAND_DATABASE_URL)"
-        found.append(Check(name="database", ok=False, detail=str(error), fix=fix))
-    try:
-        names = read_toolbox(settings).names()
-        found.append(Check(name="tools", ok=True, detail=", ".join(names) or "none are named"))
-    except StarterError as error:
-        fix = "set SUREHAND_TOOL_MODULES"
-        found.append(Check(name="tools", ok=False, detail=str(error), fix=fix))
-    return found
+        return [_no_database(str(error))]
+    found = Check(name="database", ok=True, detail=f"{shown} is at head")
+    return [found, _clock("database clock", difference)]
 
 
 def _clock(name: str, difference: timedelta) -> Check:

@@ -129,6 +129,8 @@ class Check(Shape):
     detail: str
     fix: str = ""
     """What to do; empty when nothing is wrong."""
+    commands: list[str] = []
+    """The lines that do it, where they are known, ready to paste."""
 
 
 class DoctorReport(Shape):

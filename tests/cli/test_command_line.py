@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import app, runs
+from cli import app, doctor, runs
 from cli.exits import ExitCode
 from tests.cli.starter import REFUND
 
@@ -207,6 +207,56 @@ def test_a_tool_module_that_is_not_there_is_named(
 
     assert app.run(["tools"]) == ExitCode.WRONG_USE
     assert "'acme.none'" in complaint(capsys)
+
+
+def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_paste(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given nobody at the address where the embedded server would be
+    monkeypatch.setattr(doctor, "EMBEDDED", {"127.0.0.1:1"})
+
+    assert app.run(["doctor"]) == ExitCode.NOT_REACHABLE
+
+    said = capsys.readouterr().out
+    assert re.findall(r"^\d\. ([a-z ]+):", said, flags=re.MULTILINE) == [
+        "settings",
+        "tools",
+        "database",
+        "server",
+        "worker",
+    ]
+    assert re.findall(r"^     (.+)", said, flags=re.MULTILINE) == [
+        f"export SUREHAND_DATABASE_URL=sqlite+aiosqlite:///{tmp_path}/.surehand/ledger.sqlite",
+        "export SUREHAND_TOOL_MODULES=examples.shop.tools",
+        "python -m activities.ledger.migrate",
+        "python devserver.py &",
+        "python devserver.py --wait",
+        "python worker.py &",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_does_not_start_a_server_in_place_of_the_one_that_was_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert app.run(["doctor"]) == ExitCode.NOT_REACHABLE
+
+    said = capsys.readouterr().out
+    assert "TEMPORAL_ADDRESS" in said
+    assert "     python devserver.py" not in said
+
+
+def test_doctor_says_how_a_tool_module_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite+aiosqlite:///x.db")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "acme.none")
+
+    assert app.run(["doctor", "--json"]) == ExitCode.NOT_REACHABLE
+
+    [tools] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "tools"]
+    assert "'acme.none'" in tools["detail"]
+    assert "PYTHONPATH" in tools["fix"]
 
 
 def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
