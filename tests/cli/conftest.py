@@ -28,10 +28,11 @@ def settings(
     return {
         "TEMPORAL_ADDRESS": temporal_server.address,
         "SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{file}",
-        "SUREHAND_TOOL_MODULES": "examples.shop.tools",
+        "SUREHAND_TOOL_MODULES": "examples.shop.tools,examples.bank_tools",
         "SUREHAND_TASK_QUEUE": f"starter-{uuid.uuid4().hex[:8]}",
         "SUREHAND_USER": "ana",
         "SHOP_URL": running_shop.url,
+        "BANK_FILE": str(file.with_name("bank.sqlite")),
     }
 
 
