@@ -70,6 +70,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             approvals.close_approval,
             runs.open_run,
             runs.close_run,
+            runs.find_questions,
             runs.settle_intervention,
         ],
         interceptors=[ContextInterceptor()],

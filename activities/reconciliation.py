@@ -21,7 +21,7 @@ from activities.attempt import Resources
 from activities.effects import Done, EffectCall
 from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
-from activities.ledger.interventions import open_intervention
+from activities.ledger.questions import open_intervention
 from activities.toolbox import Tool
 from workflows.identity import params_hash
 

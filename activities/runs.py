@@ -8,10 +8,14 @@ from activities.attempt import Resources
 from activities.effects import stop
 from activities.ledger import interventions as intervention_rows
 from activities.ledger import runs as run_rows
+from activities.ledger.undone import undone_under
 from workflows.contracts import (
     CloseRun,
+    FindQuestions,
     InterventionSettled,
+    OpenQuestion,
     OpenRun,
+    QuestionsFound,
     Recorded,
     RunClosed,
     RunState,
@@ -21,7 +25,7 @@ from workflows.errors import ErrorType
 
 
 class RunActivities:
-    """``open_run``, ``close_run`` and ``settle_intervention``."""
+    """``open_run``, ``close_run``, ``find_questions`` and ``settle_intervention``."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -49,6 +53,22 @@ class RunActivities:
         if asked.state is RunState.COMPLETED:
             uncompensated = []
         return RunClosed(effects=views, uncompensated=uncompensated, head=tx.heads[asked.run_id])
+
+    @activity.defn(name="find_questions")
+    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
+        """Return what was undone under a run that is about to complete."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            rows = await undone_under(tx, asked.run_id)
+        return QuestionsFound(
+            questions=[
+                OpenQuestion(
+                    intervention_id=row["intervention_id"],
+                    step_id=row["step_id"],
+                    question=row["question"],
+                )
+                for row in rows
+            ]
+        )
 
     @activity.defn(name="settle_intervention")
     async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:

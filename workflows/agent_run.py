@@ -17,7 +17,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
     from workflows.approvals import Gate
-    from workflows.book import OPEN, Book
+    from workflows.book import OPEN, Book, Question
     from workflows.calls import call_port
     from workflows.contracts import (
         Acknowledged,
@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
         Checkpoint,
         CloseRun,
         DescribeTools,
+        FindQuestions,
         OpenRun,
         Resolution,
         RunResult,
@@ -151,7 +152,9 @@ class AgentRun:
                 for step in plan.ready(frozenset(settled), frozenset(running)):
                     running[step.id] = asyncio.create_task(stepper.run(step))
                 if not running:
-                    return None
+                    if await self._all_stands():
+                        return None
+                    continue
                 await workflow.wait_condition(
                     lambda: (
                         any(task.done() for task in running.values()) or self._cancel is not None
@@ -171,6 +174,21 @@ class AgentRun:
                 task.cancel()
             await self._undisturbed(_ended(list(running.values())))
         return failure
+
+    async def _all_stands(self) -> bool:
+        """Return whether what other runs have made for this one still stands.
+
+        Where it does not, a human takes note of it first, or cancels the run.
+        """
+        book = self._book
+        if not any(view.made_by for view in book.steps.values()):
+            return True
+        asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)
+        found = await call_port(ports.FIND_QUESTIONS, asked, "look for what was undone")
+        for item in found.questions:
+            self._desk.ask(Question(item.intervention_id, item.step_id, item.question))
+        await workflow.wait_condition(lambda: not book.questions or self._cancel is not None)
+        return not found.questions
 
     def _settle(self, step: Step, task: asyncio.Task[Goto | None], settled: set[str]) -> str | None:
         """Take note of a finished step; returns why the run cannot go on, or ``None``."""

@@ -16,9 +16,11 @@ from workflows.contracts import (
     Compensate,
     CompensationReport,
     DescribeTools,
+    FindQuestions,
     InterventionSettled,
     Message,
     OpenRun,
+    QuestionsFound,
     Recorded,
     RequestApproval,
     RunClosed,
@@ -51,6 +53,7 @@ REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAske
 VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
 CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
+FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 
 ALL: Final = (
@@ -62,5 +65,6 @@ ALL: Final = (
     VERIFY_DECISION,
     CLOSE_APPROVAL,
     SETTLE_INTERVENTION,
+    FIND_QUESTIONS,
     CLOSE_RUN,
 )

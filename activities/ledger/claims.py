@@ -37,9 +37,10 @@ from activities.ledger.entries import (
     entry_id_for,
     milliseconds,
 )
-from activities.ledger.interventions import newest_question
+from activities.ledger.questions import newest_question
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, effects
+from activities.ledger.undone import must_be_told, note_replay
 from workflows.contracts import Recovery, as_artifact
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
@@ -303,6 +304,9 @@ async def _authorise(
     )
     if barred is not None and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
+    told = None if request.undoes else await must_be_told(tx, request.run_id)
+    if told is not None:
+        return told
     if request.undoes and not await still_stands(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
     if request.drift:
@@ -319,6 +323,7 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
         case Committed(entry):
             made_by = None if entry.run_id == request.run_id else entry.run_id
             type_, body = "effect.replayed", {"entry_id": entry.entry_id, "made_by": made_by}
+            await note_replay(tx, request.run_id, request.step_id, entry)
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             await artifact_rows.record(tx, request.run_id, request.step_id, receipt)
         case Mismatch(reason) | ApprovalRefused(reason) | Barred(reason) | Drifted(reason):

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.doubts import doubt
 from activities.ledger.entries import Asked, Doubtful, Entry, Held
-from activities.ledger.interventions import newest_question, open_intervention
+from activities.ledger.questions import newest_question, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, effects
 

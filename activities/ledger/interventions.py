@@ -1,16 +1,18 @@
-"""Interventions: questions that only a human can settle (guarantee G2)."""
+"""Settling interventions: what a human answers, checked, once (guarantee G2)."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import select, update
 
 from activities.ledger import recovery
 from activities.ledger.entries import Entry
+from activities.ledger.questions import UNDONE
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions, runs
+from activities.ledger.undone import mark_compensated, reserve_chains, tell_replayers
 from workflows.contracts import ARTIFACT, Resolution, ResolutionOutcome
 
 #: A receipt that a human gives travels in history as it is.
@@ -29,58 +31,6 @@ _SETTLES = {
     ("compensating", ResolutionOutcome.COMPENSATED): "compensated",
     ("compensating", ResolutionOutcome.GIVE_UP): "committed",
 }
-
-
-async def open_intervention(tx: Transaction, entry: Entry, question: str, *, rule: str) -> str:
-    """Open the one question about an entry and return its id; joins an open one."""
-    already = await tx.one(
-        select(interventions.c.intervention_id).where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.entry_id == entry.entry_id,
-            interventions.c.state == "open",
-        )
-    )
-    if already is not None:
-        return str(already["intervention_id"])
-    count = await tx.one(
-        select(func.count().label("n")).where(
-            interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id
-        )
-    )
-    assert count is not None
-    intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
-    await tx.execute(
-        insert(interventions).values(
-            tenant_id=tx.tenant,
-            intervention_id=intervention_id,
-            run_id=entry.run_id,
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            question=question,
-            state="open",
-            opened_ms=tx.now_ms,
-        )
-    )
-    tx.event(
-        entry.run_id,
-        "intervention.opened",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        intervention_id=intervention_id,
-        rule=rule,
-        action="ask_human",
-    )
-    return intervention_id
-
-
-async def newest_question(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
-    """Return the newest intervention about an entry, open or settled."""
-    return await tx.one(
-        select(interventions)
-        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry_id)
-        .order_by(interventions.c.opened_ms.desc())
-        .limit(1)
-    )
 
 
 async def settle(
@@ -131,6 +81,9 @@ async def _settle(
         # An undo is not undone: that it happened is what settles its original.
         if before == entry.state and not (entry.undoes and state == "compensated")
     }
+    if row["rule"] == UNDONE:
+        # The effect is undone, whatever anybody says: the run takes note of it, and goes on.
+        answers = {ResolutionOutcome.COMPENSATED: entry.state}
     state = answers.get(resolution.outcome)
     if state is None:
         allowed = sorted(outcome.value for outcome in answers)
@@ -139,7 +92,8 @@ async def _settle(
         return False, "say what proves that it happened (evidence)"
     if not _fits(resolution.receipt):
         return False, f"give a receipt of at most {LARGEST_RECEIPT} bytes, without {ARTIFACT!r}"
-    await _apply(tx, entry, state, resolution)
+    if row["rule"] != UNDONE:
+        await _apply(tx, entry, state, resolution)
     await tx.execute(
         update(interventions)
         .where(
@@ -157,18 +111,20 @@ async def _settle(
         )
     )
     # In the chain of the run whose effect it is, where `commit_seq` has its place.
+    asked_in = row["run_id"] if row["rule"] == UNDONE else entry.run_id
     tx.event(
-        entry.run_id,
+        asked_in,
         "intervention.settled",
-        step_id=entry.step_id,
+        step_id=row["step_id"],
         entry_id=entry.entry_id,
         intervention_id=resolution.intervention_id,
         outcome=resolution.outcome.value,
         actor=resolution.actor,
         action=state,
-        through=None if run_id == entry.run_id else run_id,
+        through=None if run_id == asked_in else run_id,
     )
-    await recovery.verified(tx, entry, state, action="human")
+    if row["rule"] != UNDONE:
+        await recovery.verified(tx, entry, state, action="human")
     return True, f"settled: {resolution.outcome.value}"
 
 
@@ -194,6 +150,8 @@ async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resoluti
         "recovering_ms": None,
         "evidence": {"rule": "human", "actor": resolution.actor, "text": resolution.evidence},
     }
+    if state in ("committed", "compensated"):
+        await reserve_chains(tx, entry.run_id, entry.undoes or entry.entry_id)
     if state in ("committed", "compensated") and entry.commit_seq is None:
         values["commit_seq"] = await tx.reserve_seq(entry.run_id)
     if state == "committed" and entry.receipt is None:
@@ -210,25 +168,5 @@ async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resoluti
     )
     if state == "committed":
         await mark_compensated(tx, entry)
-
-
-async def mark_compensated(tx: Transaction, undo: Entry) -> None:
-    """Mark the original of an undo that is committed; for any other effect nothing is to do."""
-    if undo.undoes is None:
-        return
-    await tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == undo.undoes,
-            effects.c.state == "compensating",
-        )
-        .values(state="compensated", settled_ms=tx.now_ms)
-    )
-    tx.event(
-        undo.run_id,
-        "effect.compensated",
-        step_id=undo.step_id,
-        entry_id=undo.undoes,
-        by=undo.entry_id,
-    )
+    if state == "compensated":
+        await tell_replayers(tx, entry.entry_id)

@@ -12,9 +12,10 @@ from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import NO_MORE_REPEATS, ClaimRequest, Entry, milliseconds
-from activities.ledger.interventions import mark_compensated, open_intervention
+from activities.ledger.questions import open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
+from activities.ledger.undone import mark_compensated, reserve_chains
 from workflows.identity import digest
 
 
@@ -67,6 +68,8 @@ async def commit(
         return None
     if row["state"] == "committed":
         return int(row["commit_seq"])
+    if entry.undoes:
+        await reserve_chains(tx, entry.run_id, entry.undoes)
     seq = await tx.reserve_seq(entry.run_id)
     touched = await tx.execute(
         update(effects)

@@ -278,6 +278,7 @@ interventions = Table(
     Column("run_id", String(255), nullable=False),
     Column("step_id", String(80), nullable=False),
     Column("entry_id", String(80), nullable=False),
+    Column("rule", String(32), nullable=False),
     Column("question", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("outcome", String(16)),
@@ -290,15 +291,27 @@ interventions = Table(
     CheckConstraint(
         "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)", name="settled_whole"
     ),
-    # G2: one open question for each entry.
+    # G2: one open question for each entry, in each run that waits for the answer.
     Index(
         "uq_interventions_open",
         "tenant_id",
         "entry_id",
+        "run_id",
         unique=True,
         sqlite_where=text("state = 'open'"),
         postgresql_where=text("state = 'open'"),
     ),
+    _run_reference(),
+)
+
+replays = Table(
+    "replays",
+    metadata,
+    *_tenant_columns(),
+    Column("step_id", String(80), primary_key=True),
+    Column("entry_id", String(80), primary_key=True),
+    Column("replayed_ms", BigInteger, nullable=False),
+    Index("ix_replays_entry", "tenant_id", "entry_id"),
     _run_reference(),
 )
 

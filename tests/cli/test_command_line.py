@@ -23,6 +23,7 @@ VERBS = [
     "reject",
     "resolve",
     "effects",
+    "artifacts",
     "events",
     "interventions",
     "audit",

@@ -35,7 +35,7 @@ _VALID: dict[Table, dict[str, Any]] = {
     },
     interventions: {
         "run_id": RUN, "step_id": "s", "intervention_id": "iv-1", "entry_id": "ef-1",
-        "question": "?", "state": "open", "opened_ms": 1,
+        "rule": "unknown", "question": "?", "state": "open", "opened_ms": 1,
     },
     events: {
         "run_id": RUN, "seq": 1000, "type": "test", "body": {}, "at_ms": 1, "previous": _HASH,

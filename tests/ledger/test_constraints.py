@@ -119,7 +119,7 @@ def names(rule: str, error: IntegrityError) -> bool:
         "uq_effects_tenant_id_tool_key_generation": "effects.key, effects.generation",
         "uq_effects_undoes": "effects.tenant_id, effects.undoes",
         "uq_decisions_accepted": "decisions.tenant_id, decisions.approval_id",
-        "uq_interventions_open": "interventions.tenant_id, interventions.entry_id",
+        "uq_interventions_open": "interventions.entry_id, interventions.run_id",
         "pk_events": "events.tenant_id, events.run_id, events.seq",
     }
     return message.endswith(columns.get(rule, rule))

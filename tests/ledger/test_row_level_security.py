@@ -13,7 +13,7 @@ from activities.ledger import artifacts
 from activities.ledger.store import Ledger, open_ledger
 from activities.ledger.tables import ALL
 from tests.ledger.databases import Database
-from tests.ledger.scene import RUN, STEP, Scene
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger_databases import OWNER, WORKER
 
 pytestmark = pytest.mark.postgres
@@ -34,6 +34,9 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
         gated = await scene.approved(scene.call())
         await scene.asked(gated)
         await scene.begin_undo(step_id="barred")
+        await scene.open_run(OTHER_RUN)
+        await scene.committed(scene.call(key="replayed", run_id=OTHER_RUN))
+        await scene.claim(scene.call(key="replayed"))
         async with scene.tx() as tx:
             kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
             await artifacts.record(tx, RUN, STEP, kept)
@@ -127,7 +130,7 @@ async def test_a_connection_that_served_one_tenant_shows_nothing_afterwards(
     scenes: tuple[Scene, Scene], worker_ledger: Ledger
 ) -> None:
     for scene in scenes:
-        assert await _count_as(scene, "effects") == 1
+        assert await _count_as(scene, "effects") == 2
 
     async with worker_ledger.engine.connect() as connection:
         found = await connection.execute(text("SELECT count(*) FROM effects"))

@@ -46,6 +46,27 @@ class InterventionSettled(Message):
     head: ChainHead
 
 
+class FindQuestions(Message):
+    """Asks for what a human has to take note of before a run may complete."""
+
+    tenant: str
+    run_id: str
+
+
+class OpenQuestion(Message):
+    """An open intervention."""
+
+    intervention_id: str
+    step_id: str
+    question: str
+
+
+class QuestionsFound(Message):
+    """The open interventions about effects that were undone under the run."""
+
+    questions: list[OpenQuestion]
+
+
 class Compensate(Message):
     """Undoes what a step of this run has committed, if anything."""
 

@@ -19,6 +19,7 @@ TABLES = (
     "approvals",
     "decisions",
     "interventions",
+    "replays",
     "artifacts",
     "events",
 )
@@ -312,6 +313,7 @@ def _tables() -> None:
         sa.Column("run_id", sa.String(length=255), nullable=False),
         sa.Column("step_id", sa.String(length=80), nullable=False),
         sa.Column("entry_id", sa.String(length=80), nullable=False),
+        sa.Column("rule", sa.String(length=32), nullable=False),
         sa.Column("question", sa.Text(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("outcome", sa.String(length=16), nullable=True),
@@ -335,7 +337,7 @@ def _tables() -> None:
     op.create_index(
         "uq_interventions_open",
         "interventions",
-        ["tenant_id", "entry_id"],
+        ["tenant_id", "entry_id", "run_id"],
         unique=True,
         sqlite_where=sa.text("state = 'open'"),
         postgresql_where=sa.text("state = 'open'"),
@@ -353,6 +355,23 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "plan_version", name=op.f("pk_plans")),
     )
+    op.create_table(
+        "replays",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("entry_id", sa.String(length=80), nullable=False),
+        sa.Column("replayed_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_replays_runs"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "tenant_id", "run_id", "step_id", "entry_id", name=op.f("pk_replays")
+        ),
+    )
+    op.create_index("ix_replays_entry", "replays", ["tenant_id", "entry_id"])
     op.create_table(
         "steps",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),

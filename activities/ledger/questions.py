@@ -1,0 +1,84 @@
+"""Interventions: questions that only a human can settle (guarantee G2)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import func, insert, select
+
+from activities.ledger.entries import Entry
+from activities.ledger.store import Transaction
+from activities.ledger.tables import interventions
+
+#: Asked of a run that has taken over the receipt of an effect which its owner has undone.
+UNDONE: Final = "undone"
+
+
+async def open_intervention(
+    tx: Transaction,
+    entry: Entry,
+    question: str,
+    *,
+    rule: str,
+    asked_in: tuple[str, str] | None = None,
+) -> str:
+    """Open the one question about an entry and return its id; joins an open one.
+
+    Args:
+        tx: The transaction.
+        entry: The entry in question.
+        question: What a human is asked.
+        rule: Why: ``unknown``, ``partial``, ``compensation_failed``, ``undone``.
+        asked_in: Run and step that wait for the answer; default those that own the entry.
+    """
+    run_id, step_id = asked_in or (entry.run_id, entry.step_id)
+    already = await tx.one(
+        select(interventions.c.intervention_id).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.entry_id == entry.entry_id,
+            interventions.c.run_id == run_id,
+            interventions.c.state == "open",
+        )
+    )
+    if already is not None:
+        return str(already["intervention_id"])
+    count = await tx.one(
+        select(func.count().label("n")).where(
+            interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id
+        )
+    )
+    assert count is not None
+    intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
+    await tx.execute(
+        insert(interventions).values(
+            tenant_id=tx.tenant,
+            intervention_id=intervention_id,
+            run_id=run_id,
+            step_id=step_id,
+            entry_id=entry.entry_id,
+            rule=rule,
+            question=question,
+            state="open",
+            opened_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        run_id,
+        "intervention.opened",
+        step_id=step_id,
+        entry_id=entry.entry_id,
+        intervention_id=intervention_id,
+        rule=rule,
+        action="ask_human",
+    )
+    return intervention_id
+
+
+async def newest_question(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
+    """Return the newest intervention about an entry, open or settled."""
+    return await tx.one(
+        select(interventions)
+        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry_id)
+        .order_by(interventions.c.opened_ms.desc())
+        .limit(1)
+    )

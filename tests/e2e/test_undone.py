@@ -1,0 +1,68 @@
+"""G4 across runs: who relies on another run's effect is told when its owner undoes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.e2e.runs import Run, decision_on
+from tests.e2e.stage import Stage
+from workflows.contracts import RunState
+from workflows.plan import Plan
+
+
+def refund_then(order_id: str, tool: str, **params: Any) -> Plan:
+    """A refund, and a second step that waits for an approval."""
+    refund = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
+    after = {"order_id": order_id, **params}
+    return Plan.model_validate(
+        [
+            {"id": "refund", "tool": "payments.refund", "params": refund},
+            {"id": "after", "tool": tool, "params": after, "approval": "required"},
+        ]
+    )
+
+
+async def undone_under(stage: Stage, order_id: str, plan: Plan) -> Run:
+    """Return a run that has replayed a refund which its owner has undone since."""
+    owner = await stage.start(refund_then(order_id, "orders.read"))
+    await owner.decide(decision_on(await owner.asks("refund")))
+    last = await owner.asks("after")
+    relying = await stage.start(plan)
+    await relying.asks("after")
+    await owner.decide(decision_on(last, outcome="reject"))
+    assert (await owner.result()).state is RunState.FAILED
+    await relying.decide(decision_on(await relying.asks("after")))
+    return relying
+
+
+async def test_a_run_makes_no_effect_over_one_that_was_undone_before_a_human_has_taken_note(
+    stage: Stage, order_id: str
+) -> None:
+    mail = {"kind": "refund_notice", "to": "ada@example.com", "subject": "x", "body": "x"}
+    async with stage.worker_here():
+        plan = refund_then(order_id, "mail.send", **mail)
+        run = await undone_under(stage, order_id, plan)
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        assert "has undone the effect that this run relies on" in question.question
+        assert stage.shop.counts(order_id)["mails"] == 0
+        await run.resolve(intervention_id=question.id, outcome="compensated")
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"], counts["mails"]) == (1, 1, 1)
+
+
+async def test_a_run_does_not_complete_over_an_effect_that_was_undone_unless_a_human_says_so(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await undone_under(stage, order_id, refund_then(order_id, "orders.read"))
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+        await run.cancel()
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
