@@ -78,4 +78,7 @@ class RunActivities:
             accepted, message = await intervention_rows.settle(
                 tx, asked.run_id, asked.resolution_id, asked.resolution
             )
-        return InterventionSettled(accepted=accepted, message=message, head=tx.heads[asked.run_id])
+            settled = await intervention_rows.is_settled(tx, asked.resolution.intervention_id)
+        return InterventionSettled(
+            accepted=accepted, message=message, settled=settled, head=tx.heads[asked.run_id]
+        )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -338,6 +339,17 @@ class AgentRun:
             take()
         except Malformed as error:
             self._book.say(workflow.now(), f"signal {name} ignored: {error}")
+            self._refuse_signal(name, str(error))
+
+    @workflow.signal(dynamic=True)
+    def unknown_signal(self, name: str, _: Sequence[RawValue]) -> None:
+        """Note a signal of an unknown name, which would otherwise vanish without a trace."""
+        known = ", ".join((names.DECIDE, names.CANCEL, names.RESOLVE))
+        self._refuse_signal(name, f"there is no such signal; known are {known}")
+
+    def _refuse_signal(self, name: str, reason: str) -> None:
+        self._book.refuse(workflow.now(), name, reason)
+        workflow.set_current_details(current_details(self._book))
 
     @workflow.query(name=names.VIEW)
     def view(self) -> RunView:

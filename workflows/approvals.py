@@ -18,6 +18,7 @@ from workflows.contracts import (
     Verdict,
     VerdictCode,
 )
+from workflows.identity import approval_id as approval_id_of
 from workflows.identity import run_of_approval
 from workflows.payloads import Malformed, parse
 
@@ -50,21 +51,35 @@ class Gate:
     """Every request ever made by this run, by approval id."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     accepted: dict[str, Decision] = field(default_factory=dict)
+    _verified: set[str] = field(default_factory=set)
+    _standing: dict[Decision, str] = field(default_factory=dict)
+    """Deliveries that count, or still may: the same decision sent again is no second one."""
     _deliveries: int = 0
 
     def receive(self, payload: Any) -> str:
-        """Put a decision, whatever its form, into the inbox and return its id; never raises."""
+        """Put a decision, whatever its form, into the inbox and return its id; never raises.
+
+        A decision that is sent again while it counts, or while nobody has judged it yet, gets the
+        id of its first delivery: its sender had no answer, or made sure.
+        """
+        try:
+            decision, refused = parse(Decision, payload), None
+        except Malformed as error:
+            decision, refused = None, str(error)
+        if decision is not None and decision in self._standing:
+            return self._standing[decision]
         self._deliveries += 1
         decision_id = f"{self.run_id}#{self.delivered_to}.{self._deliveries}"
-        try:
-            delivery = Delivery(decision_id, parse(Decision, payload))
-        except Malformed as error:
-            delivery = Delivery(decision_id, None, str(error))
-        self.inbox.append(delivery)
+        if decision is not None:
+            self._standing[decision] = decision_id
+        self.inbox.append(Delivery(decision_id, decision, refused))
         return decision_id
 
     def is_early(self, delivery: Delivery, unfinished: Set[str]) -> bool:
-        """Return whether a decision's request may still come.
+        """Return whether a decision's request is the next that its step can make.
+
+        Any other number is a slip of the pen: it would be held for ever, and its sender believe it
+        was taken.
 
         Args:
             delivery: What arrived.
@@ -75,7 +90,8 @@ class Gate:
         named = run_of_approval(delivery.decision.approval_id)
         if named is None or named[0] != self.run_id or named[1] not in unfinished:
             return False
-        return len(self.held) < MOST_HELD
+        following = approval_id_of(self.run_id, named[1], self.next_number(named[1]))
+        return delivery.decision.approval_id == following and len(self.held) < MOST_HELD
 
     def hold(self, delivery: Delivery) -> None:
         """Keep an early decision until its request exists."""
@@ -108,8 +124,13 @@ class Gate:
     def settle(self, delivery: Delivery, verdict: Verdict) -> None:
         """Follow the row after a verdict."""
         self._remember(delivery, verdict)
-        if verdict.code is VerdictCode.ACCEPTED and delivery.decision is not None:
-            self.accepted[verdict.approval_id] = delivery.decision
+        if delivery.decision is not None:
+            if verdict.code is VerdictCode.ACCEPTED:
+                self.accepted[verdict.approval_id] = delivery.decision
+                if verdict.verified:
+                    self._verified.add(verdict.approval_id)
+            else:
+                self._standing.pop(delivery.decision, None)
         if verdict.state is not None:
             self.close(verdict.approval_id, verdict.state)
 
@@ -118,6 +139,11 @@ class Gate:
         self.states[approval_id] = state
         if state is not ApprovalState.PENDING:
             self.pending.pop(approval_id, None)
+
+    def decided_by(self, approval_id: str) -> str:
+        """Return who has decided a request, marked if nothing proves the name."""
+        mark = "" if approval_id in self._verified else " (unverified)"
+        return f"{self.accepted[approval_id].approver}{mark}"
 
     def next_number(self, step_id: str) -> int:
         """Return the number of a step's next approval request."""
@@ -128,4 +154,7 @@ class Gate:
         # Not by the verdict's own id: a reset run replays verdicts that carry the ids of before.
         self.verdicts[delivery.decision_id] = verdict
         while len(self.verdicts) > MOST_VERDICTS:
-            del self.verdicts[next(iter(self.verdicts))]
+            forgotten = next(iter(self.verdicts))
+            del self.verdicts[forgotten]
+            # Nobody may wait for a verdict that is not remembered: it would be judged anew.
+            self._standing = {d: id_ for d, id_ in self._standing.items() if id_ != forgotten}

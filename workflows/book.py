@@ -19,6 +19,7 @@ from workflows.contracts import (
     CurrentStep,
     EffectView,
     PendingCall,
+    RefusedSignal,
     ResumePolicy,
     RunResult,
     RunState,
@@ -35,6 +36,10 @@ from workflows.saga import Saga
 
 #: Lines of a run's story that its view shows; the ledger's events are complete.
 LONGEST_TIMELINE: Final = 300
+
+#: Refused signals that a run remembers, and characters of their names: anybody can send any.
+MOST_REFUSED_SIGNALS: Final = 20
+LONGEST_SIGNAL_NAME: Final = 100
 
 #: Characters of all outputs together that a result or a view carries: a message over 4 MiB is
 #: refused by the server, and a run that cannot report its result cannot end.
@@ -76,6 +81,9 @@ class Book:
     uncompensated: list[EffectView] = field(default_factory=list)
     questions: dict[str, Question] = field(default_factory=dict)
     timeline: deque[TimelineLine] = field(default_factory=lambda: deque(maxlen=LONGEST_TIMELINE))
+    refused_signals: deque[RefusedSignal] = field(
+        default_factory=lambda: deque(maxlen=MOST_REFUSED_SIGNALS)
+    )
     head: ChainHead | None = None
     plan_version: int = 1
     ended: RunState | None = None
@@ -95,6 +103,11 @@ class Book:
     def say(self, at: datetime, text: str, step_id: str | None = None) -> None:
         """Add a line to the run's story."""
         self.timeline.append(TimelineLine(at=at, step_id=step_id, text=text))
+
+    def refuse(self, at: datetime, name: str, reason: str) -> None:
+        """Keep a signal that changed nothing, for its sender to find."""
+        shown = name[:LONGEST_SIGNAL_NAME]
+        self.refused_signals.append(RefusedSignal(at=at, name=shown, reason=reason))
 
     def saw(self, head: ChainHead | None) -> None:
         """Keep the newest head of the event chain that an activity has reported."""
@@ -175,6 +188,7 @@ class Book:
             pending=list(self.gate.pending.values()),
             verdicts=list(self.gate.verdicts.values()),
             timeline=list(self.timeline),
+            refused_signals=list(self.refused_signals),
         )
 
     def checkpoint(self, now: datetime) -> Checkpoint:

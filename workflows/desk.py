@@ -47,13 +47,21 @@ class Desk:
         self._changed = changed
         self._resolutions: deque[ResolutionDelivery] = deque()
         self._answers: dict[str, tuple[bool, str]] = {}
+        self._standing: dict[str, str] = {}
         self._received = 0
         self._busy = False
 
     def resolve(self, resolution: Resolution) -> str:
-        """Put a resolution into the inbox and return its id."""
+        """Put a resolution into the inbox and return its id.
+
+        The same one sent again, while it counts or is not judged yet, is no second one.
+        """
+        content = resolution.model_dump_json()
+        if content in self._standing:
+            return self._standing[content]
         self._received += 1
         resolution_id = f"{self._gate.run_id}#{self._gate.delivered_to}.r{self._received}"
+        self._standing[content] = resolution_id
         self._resolutions.append(ResolutionDelivery(resolution_id, resolution))
         return resolution_id
 
@@ -118,10 +126,13 @@ class Desk:
         settled = await call_port(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
         self._book.saw(settled.head)
         self._answers[delivery.resolution_id] = (settled.accepted, settled.message)
-        if settled.accepted:
+        if settled.accepted or settled.settled:
             self._book.questions.pop(delivery.resolution.intervention_id, None)
+        if settled.accepted:
             text = f"{delivery.resolution.actor} settled {delivery.resolution.intervention_id}"
             self._book.say(workflow.now(), f"{text}: {delivery.resolution.outcome}")
+        else:
+            self._standing.pop(delivery.resolution.model_dump_json(), None)
 
     def ask(self, question: Question) -> None:
         """Show an intervention to whoever looks at the run."""

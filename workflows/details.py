@@ -25,6 +25,10 @@ def current_details(book: Book) -> str:
         lines += _approval(book.request.run_id, request)
     for question in book.questions.values():
         lines += ["", f"### Needs a human: `{question.intervention_id}`", question.text]
+    if book.refused_signals:
+        newest = book.refused_signals[-1]
+        # What a stranger sent stays text: no Markdown of theirs.
+        lines += ["", "Last refused signal:", "", f"    {newest.name!a}: {newest.reason}"]
     return "\n".join(lines)
 
 

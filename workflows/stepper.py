@@ -211,7 +211,7 @@ class Stepper:
         if decision is None:
             raise StepFailed(f"approval {approval_id} is {state}", rejected=True)
         reason = f": {decision.reason}" if decision.reason else ""
-        raise StepFailed(f"rejected by {decision.approver}{reason}", rejected=True)
+        raise StepFailed(f"rejected by {gate.decided_by(approval_id)}{reason}", rejected=True)
 
     async def _decided(self, approval_id: str, left: timedelta) -> ApprovalState:
         """Wait for a decision or the end of the request; the row says which came first."""

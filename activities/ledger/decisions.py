@@ -76,7 +76,9 @@ def judge(
             f"this run has no approval request {decision.approval_id!r}",
         )
     if row["state"] in ("approved", "rejected"):
-        return VerdictCode.ALREADY_DECIDED, f"already {row['state']} by {row['decided_by']}"
+        mark = "" if row["verified"] else " (unverified)"
+        decided = f"already {row['state']} by {row['decided_by']}{mark}"
+        return VerdictCode.ALREADY_DECIDED, decided
     if row["state"] == "expired" or row["expires_ms"] <= now_ms:
         return VerdictCode.EXPIRED, "the request has expired"
     if row["state"] != "pending":

@@ -120,6 +120,8 @@ async def _settle(
         intervention_id=resolution.intervention_id,
         outcome=resolution.outcome.value,
         actor=resolution.actor,
+        evidence=resolution.evidence or None,
+        resolution_id=resolution_id,
         action=state,
         through=None if run_id == asked_in else run_id,
     )
@@ -133,6 +135,17 @@ def _fits(receipt: Any) -> bool:
     if isinstance(receipt, dict) and ARTIFACT in receipt:
         return False
     return len(json.dumps(receipt)) <= LARGEST_RECEIPT
+
+
+async def is_settled(tx: Transaction, intervention_id: str) -> bool:
+    """Return whether an intervention is settled, by whomever: its run follows the row."""
+    row = await tx.one(
+        select(interventions.c.state).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == intervention_id,
+        )
+    )
+    return row is not None and row["state"] == "settled"
 
 
 async def _is_open(tx: Transaction, run_id: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.runs import Run, decision_on, example_plan, states
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
+from workflows.book import LONGEST_SIGNAL_NAME, MOST_REFUSED_SIGNALS
 from workflows.contracts import ApprovalRequest, RunState, RunView, VerdictCode
 from workflows.identity import approval_id, params_hash
 from workflows.plan import Plan
@@ -178,7 +179,7 @@ async def test_a_rejected_run_calls_nothing_and_fails_with_the_reason(
         assert verdict.code is VerdictCode.ACCEPTED
         result = await run.result()
     assert result.state is RunState.FAILED
-    assert "rejected by ann: too much" in (result.error or "")
+    assert "rejected by ann (unverified): too much" in (result.error or "")
     assert states(result) == {
         "order": "succeeded",
         "amount": "succeeded",
@@ -282,3 +283,49 @@ async def test_an_early_decision_whose_request_never_comes_is_recorded_as_refuse
         await run.send(decision_on(request))
         assert (await run.result()).state is RunState.COMPLETED
     assert await refusals(stage, run) == ["unknown_approval"]
+
+
+async def test_the_same_decision_sent_while_no_worker_was_there_counts_once(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+    for _ in range(3):
+        await run.send(decision_on(request))
+    async with stage.worker_here():
+        assert (await run.result()).state is RunState.COMPLETED
+        view = await run.view()
+    assert verdict_codes(view) == ["accepted"]
+    assert await refusals(stage, run) == []
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_decision_on_a_request_that_cannot_come_next_is_refused_at_once(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run, request = await waiting_run(stage, order_id)
+        for number in (3, 7):
+            wrong = approval_id(run.run_id, "refund", number)
+            verdict = await run.decide(decision_on(request, approval_id=wrong))
+            assert verdict.code is VerdictCode.UNKNOWN_APPROVAL
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+
+
+async def test_signals_of_a_wrong_name_are_noted_and_change_nothing(
+    stage: Stage, order_id: str
+) -> None:
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    await run.handle.signal("before-any-worker")
+    async with stage.worker_here():
+        request = await run.asks()
+        for number in range(MOST_REFUSED_SIGNALS):
+            await run.handle.signal(f"wrong-{number}", args=[request, {"more": number}])
+        await run.handle.signal("x" * 900)
+        await run.handle.signal("cancel", "now")
+        view = await run.until(lambda view: view.refused_signals[-1].name == "cancel")
+        await goes_on_after_the_right_decision(stage, run, request, order_id)
+    assert len(view.refused_signals) == MOST_REFUSED_SIGNALS
+    assert view.refused_signals[0].name == "wrong-2"
+    assert view.refused_signals[-2].name == "x" * LONGEST_SIGNAL_NAME
+    assert await refusals(stage, run) == []

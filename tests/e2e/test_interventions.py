@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from activities.ledger.interventions import settle
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState, Waiting
+from workflows.contracts import Resolution, RunState, Waiting
 
 NEITHER = "tests.variants.refund_human"
 RECEIPT = {"refund_id": "refund-by-hand", "amount": "120.00", "currency": "EUR"}
@@ -117,3 +118,33 @@ async def test_a_second_run_joins_the_open_question_and_goes_on_when_it_is_settl
     assert states(result)["refund"] == "succeeded"
     assert step(result, "refund").made_by == first.run_id
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_run_follows_the_ledger_where_its_question_was_settled_without_it(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        run, question = await in_doubt(stage, order_id, applied=False)
+        answer = {"intervention_id": question.id, "outcome": "not_happened"}
+        elsewhere = Resolution.model_validate({**answer, "actor": "olga"})
+        async with stage.ledger.transaction("default") as tx:
+            assert (await settle(tx, run.run_id, "ledger#1", elsewhere))[0]
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await run.resolve(**answer)
+        assert "already settled by olga" in str(refused.value.cause)
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_an_answer_that_was_sent_again_while_no_worker_was_there_counts_once(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=NEITHER):
+        run, question = await in_doubt(stage, order_id, applied=False)
+    answer = {"intervention_id": question.id, "outcome": "not_happened", "actor": "oscar"}
+    for _ in range(2):
+        await run.handle.signal("resolve", answer)
+    async with stage.worker_here(tool_modules=NEITHER):
+        assert (await run.result()).state is RunState.COMPLETED
+    assert len(await stage.events(run, "intervention.settled")) == 1
+    assert await stage.events(run, "resolution.refused") == []

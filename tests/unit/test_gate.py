@@ -119,7 +119,10 @@ def test_unknown_fields_of_a_newer_sender_are_no_reason_to_refuse(gate: Gate) ->
     ("approval_id", "early"),
     [
         (ASKED, True),
-        (f"{RUN}/refund/7", True),
+        (f"{RUN}/refund/0", False),
+        (f"{RUN}/refund/01", False),
+        (f"{RUN}/refund/2", False),
+        (f"{RUN}/refund/7", False),
         (f"{RUN}/done/1", False),
         (f"{RUN}/unknown/1", False),
         ("acme/run-2/refund/1", False),
@@ -128,7 +131,7 @@ def test_unknown_fields_of_a_newer_sender_are_no_reason_to_refuse(gate: Gate) ->
         ("refund", False),
     ],
 )
-def test_a_decision_is_early_if_it_names_an_unfinished_step_of_this_run(
+def test_a_decision_is_early_if_it_names_the_next_request_of_an_unfinished_step_of_this_run(
     gate: Gate, approval_id: str, early: bool
 ) -> None:
     gate.receive(decision(approval_id))
@@ -143,6 +146,13 @@ def test_a_decision_on_a_request_that_exists_or_existed_is_not_early(gate: Gate)
         assert not gate.is_early(gate.inbox[0], {"refund"})
 
 
+def test_while_a_request_waits_only_the_one_after_it_is_still_to_come(gate: Gate) -> None:
+    gate.ask(request(), ApprovalState.PENDING)
+    for number, early in ((1, False), (2, True), (3, False)):
+        gate.receive(decision(f"{RUN}/refund/{number}"))
+        assert gate.is_early(gate.inbox.pop(), {"refund"}) is early
+
+
 def test_what_is_no_decision_is_not_held(gate: Gate) -> None:
     gate.receive("approve")
 
@@ -152,7 +162,7 @@ def test_what_is_no_decision_is_not_held(gate: Gate) -> None:
 def test_a_held_decision_is_answered_at_once_and_verified_when_its_request_exists(
     gate: Gate,
 ) -> None:
-    for approval_id in (ASKED, f"{RUN}/refund/2"):
+    for approval_id in (ASKED, f"{RUN}/mail/1"):
         gate.receive(decision(approval_id))
     first, second = gate.inbox
     gate.inbox.clear()
@@ -179,7 +189,7 @@ def test_what_is_still_held_at_the_end_is_sent_to_be_verified(gate: Gate) -> Non
 
 def test_a_run_holds_a_limited_number_of_early_decisions(gate: Gate) -> None:
     for number in range(MOST_HELD):
-        gate.receive(decision(f"{RUN}/refund/{number}"))
+        gate.receive(decision(reason=str(number)))
         assert gate.is_early(gate.inbox[0], {"refund"})
         gate.hold(gate.inbox.popleft())
 
@@ -245,6 +255,57 @@ def test_a_decision_on_an_unknown_approval_makes_no_request_of_it(gate: Gate) ->
     gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
 
     assert gate.states == {}
+
+
+def test_a_decision_that_is_sent_again_is_no_second_one(gate: Gate) -> None:
+    first = gate.receive(decision())
+    assert gate.receive(decision()) == first  # waits to be judged
+    early = gate.inbox.popleft()
+    gate.hold(early)
+    assert gate.receive(decision()) == first  # held
+    gate.ask(request(), ApprovalState.PENDING)
+    gate.settle(gate.inbox.popleft(), verdict(early, VerdictCode.ACCEPTED, ApprovalState.APPROVED))
+    assert gate.receive(decision()) == first  # accepted
+
+    assert not gate.inbox
+    assert gate.verdicts[first].code is VerdictCode.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"outcome": "reject"}, {"approver": "bob"}, {"params_hash": "sha256:2"}, {"reason": "r"}],
+)
+def test_a_decision_that_differs_in_anything_is_a_second_one(
+    gate: Gate, changes: dict[str, Any]
+) -> None:
+    assert gate.receive(decision()) != gate.receive(decision(**changes))
+    assert len(gate.inbox) == 2
+
+
+def test_a_refused_decision_may_be_sent_again_and_is_judged_anew(gate: Gate) -> None:
+    first = gate.receive(decision())
+    delivery = gate.inbox.popleft()
+    gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
+
+    assert gate.receive(decision()) != first
+    assert len(gate.inbox) == 1
+
+
+def test_what_is_no_decision_is_a_delivery_of_its_own_each_time(gate: Gate) -> None:
+    assert gate.receive("approve") != gate.receive("approve")
+
+
+def test_a_decision_whose_verdict_is_forgotten_is_judged_anew(gate: Gate) -> None:
+    first = gate.receive(decision())
+    accepted = gate.inbox.popleft()
+    gate.settle(accepted, verdict(accepted, VerdictCode.ACCEPTED, ApprovalState.APPROVED))
+    for number in range(MOST_VERDICTS):
+        gate.receive(decision(reason=str(number)))
+        delivery = gate.inbox.popleft()
+        gate.settle(delivery, verdict(delivery, VerdictCode.ALREADY_DECIDED, None))
+    assert first not in gate.verdicts
+
+    assert gate.receive(decision()) != first
 
 
 def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:

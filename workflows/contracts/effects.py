@@ -43,6 +43,8 @@ class InterventionSettled(Message):
 
     accepted: bool
     message: str
+    settled: bool = False
+    """The intervention is settled now, by this resolution or by an earlier one: the run goes on."""
     head: ChainHead
 
 

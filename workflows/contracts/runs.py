@@ -142,6 +142,14 @@ class TimelineLine(Message):
     text: str
 
 
+class RefusedSignal(Message):
+    """A signal that changed nothing: of a name the run does not know, or malformed."""
+
+    at: datetime
+    name: str
+    reason: str
+
+
 class RunView(Message):
     """Answer of the query ``view``."""
 
@@ -154,3 +162,5 @@ class RunView(Message):
     pending: list[ApprovalRequest] = []
     verdicts: list[Verdict] = []
     timeline: list[TimelineLine] = []
+    refused_signals: list[RefusedSignal] = []
+    """The newest ones; whoever sends a signal gets no answer but this."""
