@@ -42,6 +42,7 @@ CRASH_AT: Final = "payments.refund:after_call"
 
 #: Each part takes a few seconds, also on a slow machine; after this long something is broken.
 PART_LIMIT: Final = 90.0  # seconds
+_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
 _LOOK: Final = timedelta(seconds=2)
 _PAUSE: Final = 0.2  # seconds
 
@@ -143,15 +144,16 @@ class Story:
 
     async def _asked(self) -> bool:
         """Ask at the terminal; read so that Ctrl-C still ends the demo."""
-        print("   Approve this call with these params? [y/N] ", end="", flush=True)
-        loop = asyncio.get_running_loop()
-        typed = asyncio.Event()
-        loop.add_reader(sys.stdin.fileno(), typed.set)
-        try:
-            await typed.wait()
-        finally:
-            loop.remove_reader(sys.stdin.fileno())
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        question = "   Approve this call with these params? [y/n] "
+        while True:
+            print(question, end="", flush=True)
+            line = await _typed_line()
+            answer = _ANSWERS.get(line.strip().lower())
+            if answer is not None:
+                return answer
+            if not line.endswith("\n"):  # Ctrl-D: nobody will say more
+                return False
+            self._say("Please answer yes or no.")
 
     async def _see_it_die(self, worker: Child) -> None:
         deadline = time.monotonic() + PART_LIMIT
@@ -213,6 +215,17 @@ class Story:
 
     def _say(self, text: str) -> None:
         self._printer.say(f"   {text}")
+
+
+async def _typed_line() -> str:
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline()
 
 
 def _last_line(worker: Child) -> str:

@@ -64,15 +64,17 @@ def test_without_a_terminal_a_named_approver_approves_and_one_refund_is_paid(
     assert not leftovers(tmp_path)
 
 
-@pytest.mark.parametrize(("answer", "code", "refunds"), [("y", 0, 1), ("n", 0, 0)])
-def test_at_a_terminal_it_asks_and_does_what_it_is_told(
+@pytest.mark.parametrize(("answer", "code", "refunds"), [("yes", 0, 1), ("n", 0, 0)])
+def test_at_a_terminal_it_asks_until_it_is_told_and_does_that(
     showing: Starter, tmp_path: Path, answer: str, code: int, refunds: int
 ) -> None:
     terminal = Terminal(showing.command("demo"), showing.environment, tmp_path)
-    terminal.read_until("Approve this call with these params? [y/N]")
+    terminal.read_until("Approve this call with these params? [y/n]")
     assert "payments.refund (version 1)" in terminal.text
     assert '"amount": "120.00"' in terminal.text
 
+    terminal.type("yo\n")
+    terminal.read_until("Please answer yes or no.")
     terminal.type(f"{answer}\n")
     terminal.read_until("Enter stops everything")
     assert f"Refunds paid: {refunds}." in terminal.text
