@@ -33,6 +33,7 @@ from cli.connect import connect, find_target
 from cli.exits import ExitCode, StarterError
 from cli.settings import read_environment
 from workflows.agent_run import AgentRun
+from workflows.ping import Ping
 
 log = structlog.get_logger()
 
@@ -52,7 +53,7 @@ def workflow_runner() -> SandboxedWorkflowRunner:
 
 
 def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
-    """Return a Temporal worker with ``AgentRun`` and its activities."""
+    """Return a Temporal worker with ``AgentRun``, its activities, and ``Ping``."""
     tools = ToolActivities(resources)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
@@ -60,7 +61,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentRun],
+        workflows=[AgentRun, Ping],
         activities=[
             tools.describe_tools,
             tools.execute_tool,

@@ -38,7 +38,10 @@ NOT_LOOKED_AT: Final = "not looked at: {} first"
 
 
 def doctor(json_output: options.Json = False) -> int:
-    """Check settings, tools, database, server, namespace, search attributes, worker, clocks."""
+    """Check settings, tools, database, server, namespace, search attributes, worker, clocks.
+
+    The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
+    """
 
     async def verb(caller: Caller) -> int:
         # In the order in which they are mended: each line below needs those above it.
@@ -150,10 +153,13 @@ async def _attributes(server: TenantClient) -> Check:
 
 async def _worker(server: TenantClient) -> Check:
     queue = server.settings.task_queue
-    workflow, activity = await probes.pollers(server.client, queue)
-    if workflow and activity:
-        return Check(name="worker", ok=True, detail=f"task queue {queue} is polled")
-    return _no_worker(f"nobody polls the task queue {queue}")
+    answered = await probes.ping(server.client, queue)
+    if answered is not None:
+        seconds = answered.total_seconds()
+        detail = f"answers on the task queue {queue} (a ping took {seconds:.2f} s)"
+        return Check(name="worker", ok=True, detail=detail)
+    limit = probes.PING_LIMIT.total_seconds()
+    return _no_worker(f"none answered a ping on the task queue {queue} within {limit:.0f} s")
 
 
 async def _server_clock(server: TenantClient) -> Check:

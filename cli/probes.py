@@ -1,4 +1,4 @@
-"""What can be asked of a Temporal server about itself: namespace, attributes, pollers, clock."""
+"""What can be asked of a Temporal server about itself, and a worker: do they answer?"""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueResponse,
     PollActivityTaskQueueRequest,
 )
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError
 
-from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT
+from workflows.names import PENDING_APPROVALS, PING, RUN_STATE, TENANT
 
 #: What a run sets, and what each has to be registered as.
 SEARCH_ATTRIBUTES: Final = {
@@ -34,6 +34,8 @@ SEARCH_ATTRIBUTES: Final = {
 _CLOCK_QUEUE: Final = "surehand-clock"
 #: The server refuses polls that are too short to be worth it; ours is cancelled long before.
 _POLL: Final = timedelta(seconds=10)
+#: A worker answers within milliseconds, a busy one or one that has just taken over within seconds.
+PING_LIMIT: Final = timedelta(seconds=5)
 _LOOKS: Final = 20
 _PAUSE: Final = 0.1  # seconds
 
@@ -61,11 +63,25 @@ async def missing_attributes(client: Client) -> list[str]:
     ]
 
 
-async def pollers(client: Client, task_queue: str) -> tuple[int, int]:
-    """Return how many workers have lately polled a task queue, for workflows and activities."""
-    workflow = await _describe(client, task_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)
-    activity = await _describe(client, task_queue, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
-    return len(workflow.pollers), len(activity.pollers)
+async def ping(client: Client, task_queue: str) -> timedelta | None:
+    """Return how long a worker took to answer on a task queue; ``None`` if none did in time.
+
+    A workflow that does nothing is started there, and ends when a worker takes it up. The server's
+    own list of pollers cannot tell: it keeps a dead worker for minutes.
+    """
+    came = time.monotonic()
+    handle = await client.start_workflow(
+        PING,
+        id=f"surehand-ping-{secrets.token_hex(8)}",
+        task_queue=task_queue,
+        # The server ends it, so that nothing waits for a worker that may come tomorrow.
+        execution_timeout=PING_LIMIT,
+    )
+    try:
+        await handle.result()
+    except WorkflowFailureError:
+        return None
+    return timedelta(seconds=time.monotonic() - came)
 
 
 async def clock_difference(client: Client) -> timedelta | None:

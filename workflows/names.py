@@ -7,6 +7,7 @@ from typing import Final
 from temporalio.common import SearchAttributeKey
 
 WORKFLOW: Final = "AgentRun"
+PING: Final = "Ping"
 
 #: Signal and update of the same name take the same payload.
 DECIDE: Final = "decide"
