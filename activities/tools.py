@@ -21,7 +21,7 @@ from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
-from activities.toolbox import No, Tool, ToolContext
+from activities.toolbox import No, Tool, Toolbox, ToolContext
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
@@ -39,7 +39,7 @@ from workflows.contracts import (
     ToolsDescribed,
 )
 from workflows.errors import ErrorType
-from workflows.plan import REFERENCE, Step
+from workflows.plan import REFERENCE, Plan, Step
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
 JOINED_PAUSE: Final = timedelta(seconds=5)
@@ -56,22 +56,7 @@ class ToolActivities:
     @activity.defn(name="describe_tools")
     async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
         """Return the specs of a plan's tools, and what in the plan does not fit them."""
-        toolbox = self._resources.toolbox
-        specs, problems = {}, []
-        for index, step in enumerate(asked.plan.steps):
-            where = f"steps.{index} ({step.id})"
-            tool = toolbox.get(step.tool)
-            if tool is None:
-                known = ", ".join(toolbox.names())
-                reason = f"unknown tool {step.tool!r}; loaded are: {known}"
-                problems.append(PlanError(where=f"{where}.tool", reason=reason))
-                continue
-            specs[tool.name] = tool.spec()
-            problems += [
-                PlanError(where=f"{where}.params{path}", reason=reason)
-                for path, reason in literal_problems(tool, step)
-            ]
-        return ToolsDescribed(tools=specs, problems=problems)
+        return describe_plan(self._resources.toolbox, asked.plan)
 
     @activity.defn(name="execute_tool")
     async def execute_tool(self, call: ToolCall) -> ToolReport:
@@ -232,6 +217,25 @@ def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolR
     attempts = call.attempts_before + attempt.number
     outcome = RateLimited(pause=error.next_retry_delay, reason=error.message, attempts=attempts)
     return ToolReport(outcome=outcome)
+
+
+def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
+    """Return the specs of a plan's tools, and what in the plan does not fit them."""
+    specs, problems = {}, []
+    for index, step in enumerate(plan.steps):
+        where = f"steps.{index} ({step.id})"
+        tool = toolbox.get(step.tool)
+        if tool is None:
+            known = ", ".join(toolbox.names())
+            reason = f"unknown tool {step.tool!r}; loaded are: {known}"
+            problems.append(PlanError(where=f"{where}.tool", reason=reason))
+            continue
+        specs[tool.name] = tool.spec()
+        problems += [
+            PlanError(where=f"{where}.params{path}", reason=reason)
+            for path, reason in literal_problems(tool, step)
+        ]
+    return ToolsDescribed(tools=specs, problems=problems)
 
 
 def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import PlanRefused
+from cli.exits import NotFound, PlanRefused
 from cli.follow import follow
 from cli.ids import find_run_id, new_run_name
 from cli.launch import launch, taken_up
@@ -17,6 +17,7 @@ from cli.planfile import load_plan
 from cli.shapes import Started
 from cli.tenant_client import TenantClient
 from cli.text import command
+from cli.toolcheck import refuse_unfit
 from workflows.contracts import StartRun
 
 EXAMPLE = (
@@ -52,6 +53,8 @@ def start(
             run_id=chosen, tenant=caller.settings.tenant, user=caller.settings.user, plan=parsed
         )
         server = await caller.server()
+        if not await _exists(server, chosen):
+            refuse_unfit(caller, plan, parsed)
         started = await launch(server, request)
         if not started:
             caller.printer.say(f"Run {chosen} exists already; nothing was started")
@@ -64,6 +67,14 @@ def start(
             raise PlanRefused(plan, error.problems) from error
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user, ui_url=ui_url)
+
+
+async def _exists(server: TenantClient, run_id: str) -> bool:
+    try:
+        await server.describe(run_id)
+    except NotFound:
+        return False
+    return True
 
 
 async def _report(caller: Caller, server: TenantClient, run_id: str, *, started: bool) -> int:

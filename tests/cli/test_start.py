@@ -80,18 +80,42 @@ def test_the_same_run_id_with_another_input_is_refused(verbs: Verbs, new_run: Ne
 
 
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
+@pytest.mark.parametrize("modules", ["examples.shop.tools", "", "not.there"])
 def test_a_plan_that_does_not_fit_the_tools_is_refused_with_file_and_path(
-    verbs: Verbs, run: Run, tmp_path: Path, wait: tuple[str, ...]
+    verbs: Verbs, run: Run, tmp_path: Path, wait: tuple[str, ...], modules: str
 ) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text("- {tool: no.tool}\n- {tool: orders.read, params: {order_id: 5}}\n")
 
-    refused = verbs("start", str(file), "--run-id", run.name, *wait)
+    start = ("start", str(file), "--run-id", run.name, *wait)
+    refused = verbs(*start, SUREHAND_TOOL_MODULES=modules)
 
     assert refused.code == 2
-    unknown, wrong = refused.err.splitlines()
+    *elsewhere, unknown, wrong = refused.err.splitlines()
+    assert len(elsewhere) == (modules == "not.there")
     assert unknown.startswith(f"surehand: {file}: steps.0 (step1).tool: unknown tool 'no.tool'")
     assert wrong.startswith(f"surehand: {file}: steps.1 (step2).params.order_id: ")
+
+
+def test_a_plan_that_does_not_fit_the_tools_named_here_starts_nothing(
+    verbs: Verbs, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("- {tool: no.tool}\n")
+
+    assert verbs("start", str(file), "--run-id", run.name).code == 2
+
+    assert verbs("show", run.name).line() == f"surehand: run not found: {run.name}"
+
+
+def test_a_run_that_is_there_is_found_again_whatever_tools_are_named_here(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+
+    again = verbs(*run.start, "--wait", SUREHAND_TOOL_MODULES="tests.variants.odd")
+
+    assert again.code == 10
 
 
 def test_a_corrected_plan_may_have_the_run_id_of_the_refused_one(
@@ -99,7 +123,9 @@ def test_a_corrected_plan_may_have_the_run_id_of_the_refused_one(
 ) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text("- {tool: orders.raed, params: {order_id: order-1001}}\n")
-    assert verbs("start", str(file), "--run-id", run.name).code == 2
+    # Nothing is checked here: the run itself finds it out.
+    by_worker = {"SUREHAND_TOOL_MODULES": ""}
+    assert verbs("start", str(file), "--run-id", run.name, **by_worker).code == 2
     file.write_text("- {tool: orders.read, params: {order_id: order-1001}}\n")
 
     assert verbs("start", str(file), "--run-id", run.name, "--wait").code == 0
