@@ -18,8 +18,7 @@ from typing import Annotated, Final
 import typer
 
 from cli import approvals, artifacts, demo, doctor, interventions, operator, proof, runs, start
-from cli.exits import ExitCode
-from cli.process import OUTPUT_LOST
+from cli.exits import MEANINGS, ExitCode
 from cli.text import plain
 
 
@@ -36,16 +35,17 @@ def _options(
         bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
     ] = False,
 ) -> None:
-    """Start agent runs, approve their calls, and see what they did.
-
-    Exit codes: 0 done, 2 wrong use or invalid plan, 3 an audit found a break, 4 server or database
-    not reachable, 10 a human is needed, 20 the run failed, 30 cancelled, 124 --timeout is over.
-    """
+    """Start agent runs, approve their calls, and see what they did."""
     context.obj.debug = debug
 
 
 #: What Python makes of bytes on the command line that are not UTF-8.
 _LONE: Final = re.compile("[\\ud800-\\udfff]")
+
+#: One line each: the help joins lines of one paragraph.
+_EXIT_CODES: Final = "\n\n".join(
+    ["Exit codes:", *(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())]
+)
 
 #: Panels of the help, each with its verbs: name, function, and an example.
 _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
@@ -79,7 +79,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
 def build() -> typer.Typer:
     """Return the application with all its verbs."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.callback()(_options)
+    app.callback(epilog=_EXIT_CODES)(_options)
     for panel, verbs in _VERBS.items():
         for name, verb, example in verbs:
             app.command(name, epilog=example, rich_help_panel=panel)(verb)
@@ -115,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
         return ExitCode.OUTPUT_CLOSED
     except OSError as error:
         _complain(f"{error.strerror or error} ({error.filename or 'writing the output'})")
-        return OUTPUT_LOST
+        return ExitCode.OUTPUT_LOST
     except Exception as error:
         if flags.debug:
             traceback.print_exc()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, NotFound, Refused
+from cli.delivery import deliver, say_left
+from cli.exits import ExitCode, Refused
 from cli.ids import find_approval
+from cli.looking import look_at, silent_line
 from cli.questions import approve_command, request_lines, signal_command
+from cli.render import verdict_text
 from cli.shapes import PendingApproval, PendingList
 from cli.tenant_client import TenantClient
 from workflows.contracts import Decision, DecisionOutcome, RunView, Verdict, VerdictCode
@@ -26,9 +28,6 @@ REJECT_EXAMPLE = (
     "Example: python starter.py reject refund-1/refund/1 --params-hash sha256:0a1b... "
     "--reason 'wrong amount'"
 )
-
-#: Runs asked at the same time; each query wakes a worker.
-_AT_ONCE: Final = 10
 
 Approval = Annotated[
     str, typer.Argument(metavar="APPROVAL_ID", help="As `pending` shows it: RUN/STEP/NUMBER.")
@@ -49,36 +48,25 @@ def pending(
     async def verb(caller: Caller) -> int:
         server = await caller.server()
         condition = f"{PENDING_APPROVALS.name} > 0 AND ExecutionStatus = 'Running'"
-        waiting = [run.id async for run in server.listed(condition, limit)]
-        views = await _views(server, waiting)
+        waiting = [run async for run in server.listed(condition, limit)]
+        looked = await look_at(server, waiting)
         if json_output:
-            caller.printer.document(PendingList(approvals=_approvals(server, views)))
-            return ExitCode.DONE
-        if not any(view.pending for view in views):
+            approvals = _approvals(server, looked.views)
+            caller.printer.document(PendingList(approvals=approvals, silent=looked.silent))
+        elif not any(view.pending for view in looked.views) and not looked.silent:
             caller.printer.say("Nothing waits for an approval")
-        for view in views:
-            for request in view.pending:
-                for line in request_lines(server, view.result.run_id, request):
-                    caller.printer.say(line)
-                caller.printer.say()
-        return ExitCode.DONE
+        else:
+            for view in looked.views:
+                for request in view.pending:
+                    for line in request_lines(server, view.result.run_id, request):
+                        caller.printer.say(line)
+                    caller.printer.say()
+        for run in looked.silent:
+            caller.printer.warn(silent_line(run))
+        # A list that is not whole is no success: somebody may believe that nothing else waits.
+        return ExitCode.NOT_REACHABLE if looked.silent else ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant)
-
-
-async def _views(server: TenantClient, run_ids: list[str]) -> list[RunView]:
-    """Ask the runs themselves: the server's list may lag behind them by a moment."""
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def view(run_id: str) -> RunView | None:
-        async with places:
-            try:
-                return await server.view(run_id)
-            except NotFound:
-                return None
-
-    found = await asyncio.gather(*(view(run_id) for run_id in run_ids))
-    return [item for item in found if item is not None]
 
 
 def _approvals(server: TenantClient, views: list[RunView]) -> list[PendingApproval]:
@@ -101,13 +89,13 @@ def approve(
     params_hash: Hash,
     user: options.Actor = None,
     reason: options.Reason = "",
+    leave: options.Leave = False,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
     """Approve a call with exactly the params you have seen."""
-    return _decide(
-        DecisionOutcome.APPROVE, approval, params_hash, user, reason, tenant, json_output
-    )
+    decided = DecisionOutcome.APPROVE
+    return _decide(decided, approval, params_hash, user, reason, leave, tenant, json_output)
 
 
 def reject(
@@ -115,11 +103,13 @@ def reject(
     params_hash: Hash,
     user: options.Actor = None,
     reason: options.Reason = "",
+    leave: options.Leave = False,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
-    """Reject a call; the run goes on as its plan says."""
-    return _decide(DecisionOutcome.REJECT, approval, params_hash, user, reason, tenant, json_output)
+    """Reject a call: it is not made, and the run undoes what it has done and ends as failed."""
+    decided = DecisionOutcome.REJECT
+    return _decide(decided, approval, params_hash, user, reason, leave, tenant, json_output)
 
 
 def _decide(
@@ -128,6 +118,7 @@ def _decide(
     params_hash: str,
     user: str | None,
     reason: str,
+    leave: bool,
     tenant: str | None,
     json_output: bool,
 ) -> int:
@@ -141,8 +132,9 @@ def _decide(
             reason=reason,
         )
         server = await caller.server()
-        await server.describe(run_id)
-        verdict = await server.update(run_id, DECIDE, decision, Verdict)
+        verdict = await deliver(server, run_id, DECIDE, decision, Verdict, leave=leave)
+        if verdict is None:
+            return say_left(caller, run_id)
         if verdict.code not in (VerdictCode.ACCEPTED, VerdictCode.HELD):
             if json_output:
                 caller.printer.document(verdict)
@@ -152,7 +144,7 @@ def _decide(
         if json_output:
             caller.printer.document(verdict)
         else:
-            caller.printer.say(f"{approval_id}: {verdict.message}")
+            caller.printer.say(f"{approval_id}: {verdict_text(verdict)}")
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user)

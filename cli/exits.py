@@ -1,6 +1,6 @@
 """How a verb ends: the exit codes, and the errors that carry them.
 
-The codes are an API: scripts branch on them. The README lists them.
+The codes are an API: scripts branch on them. The README and ``--help`` list them.
 """
 
 from __future__ import annotations
@@ -9,30 +9,48 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
+from cli.process import OUTPUT_LOST
 from workflows.contracts import PlanError, RunState
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the starter."""
+    """Exit codes of the starter; ``MEANINGS`` says what each means."""
 
     DONE = 0
     UNEXPECTED = 1
-    """A mistake of ours; ``--debug`` shows the traceback."""
     WRONG_USE = 2
-    """Wrong use, an invalid plan, something that does not exist, a refused decision."""
     BROKEN = 3
-    """An audit found a break."""
     NOT_REACHABLE = 4
-    """The server, a worker or the database does not answer."""
+    UNANSWERED = 5
     HUMAN_NEEDED = 10
     FAILED = 20
     CANCELLED = 30
+    OUTPUT_LOST = OUTPUT_LOST
+    """EX_IOERR of sysexits.h."""
     OUT_OF_TIME = 124
-    """``--timeout`` is over and the run goes on; the code that timeout(1) uses."""
+    """The code that timeout(1) uses."""
     INTERRUPTED = 130
-    """Ctrl-C: 128 + SIGINT, as shells have it."""
+    """128 + SIGINT, as shells have it."""
     OUTPUT_CLOSED = 141
-    """Whoever read our output has gone (``| head``): 128 + SIGPIPE."""
+    """128 + SIGPIPE: whoever read our output has gone (``| head``)."""
+
+
+#: As ``--help`` and the README tell them.
+MEANINGS: Final = {
+    ExitCode.DONE: "done",
+    ExitCode.UNEXPECTED: "a mistake of ours; `--debug` shows it",
+    ExitCode.WRONG_USE: "wrong use, an invalid plan, not found, a refused decision",
+    ExitCode.BROKEN: "an audit found a break",
+    ExitCode.NOT_REACHABLE: "the server, a worker or the database does not answer",
+    ExitCode.UNANSWERED: "sent, but no worker has answered; it counts as soon as one is back",
+    ExitCode.HUMAN_NEEDED: "a human is needed",
+    ExitCode.FAILED: "the run failed",
+    ExitCode.CANCELLED: "the run was cancelled",
+    ExitCode.OUTPUT_LOST: "the output could not be written",
+    ExitCode.OUT_OF_TIME: "`--timeout` is over, the run goes on",
+    ExitCode.INTERRUPTED: "Ctrl-C",
+    ExitCode.OUTPUT_CLOSED: "the reader of the output has gone",
+}
 
 
 #: What ``--wait`` exits with when the run stands there; other states are not an end.
@@ -71,6 +89,10 @@ class NotFound(WrongUse):
     """There is no such thing in this tenant."""
 
 
+class NeverTakenUp(WrongUse):
+    """The run has ended before a worker saw it: it knows nothing of itself."""
+
+
 class Refused(WrongUse):
     """The run has looked at what was sent and does not take it."""
 
@@ -97,3 +119,9 @@ class NotReachable(StarterError):
 
 class NoWorker(NotReachable):
     """The server answers, but no worker does."""
+
+
+class Unanswered(StarterError):
+    """Something was sent, and no worker has answered: it counts later."""
+
+    code = ExitCode.UNANSWERED

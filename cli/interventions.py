@@ -6,15 +6,20 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from temporalio.client import WorkflowExecutionStatus
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, NotFound, WrongUse
+from cli.delivery import deliver, say_left
+from cli.exits import ExitCode, NotFound, NoWorker, Refused, WrongUse
 from cli.ids import find_run_id
+from cli.ledger_door import ledger_of, read_settings
+from cli.looking import look_at, silent_line
 from cli.shapes import Steered
 from cli.tenant_client import TenantClient
 from cli.yamlfile import Unreadable, parse_yaml
 from workflows.contracts import Acknowledged, Resolution, ResolutionOutcome, RunState
+from workflows.identity import digest
 from workflows.names import RESOLVE, RUN_STATE
 
 EXAMPLE = (
@@ -51,10 +56,14 @@ def resolve(
             help="What the call would have returned; later steps and the undo may need it.",
         ),
     ] = None,
+    leave: options.Leave = False,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
-    """Settle an intervention: say whether the effect happened."""
+    """Settle an intervention: say whether the effect happened.
+
+    That of a run that has ended is settled in the ledger, which needs SUREHAND_DATABASE_URL.
+    """
 
     async def verb(caller: Caller) -> int:
         try:
@@ -63,8 +72,6 @@ def resolve(
             raise WrongUse(f"--receipt: {error}") from error
         named = None if run is None else find_run_id(caller.settings.tenant, run)
         server = await caller.server()
-        run_id = named or await _run_of(server, intervention)
-        await server.describe(run_id)
         resolution = Resolution(
             intervention_id=intervention,
             outcome=ResolutionOutcome(outcome.replace("-", "_")),
@@ -72,23 +79,86 @@ def resolve(
             evidence=evidence,
             receipt=returned,
         )
-        answer = await server.update(run_id, RESOLVE, resolution, Acknowledged)
-        if json_output:
-            caller.printer.document(Steered(run_id=run_id, message=answer.message))
+        run_id = named or await _run_of(caller, server, intervention)
+        if await _has_ended(caller, server, run_id):
+            message = await _settle_in_ledger(caller, run_id, resolution)
         else:
-            caller.printer.say(f"Run {run_id}: {answer.message}")
+            answer = await deliver(server, run_id, RESOLVE, resolution, Acknowledged, leave=leave)
+            if answer is None:
+                return say_left(caller, run_id)
+            message = answer.message
+        if json_output:
+            caller.printer.document(Steered(run_id=run_id, message=message))
+        else:
+            caller.printer.say(f"Run {run_id}: {message}")
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user)
 
 
-async def _run_of(server: TenantClient, intervention: str) -> str:
-    """Return the run that waits for this intervention."""
+async def _run_of(caller: Caller, server: TenantClient, intervention: str) -> str:
+    """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
     states = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
     listed = ", ".join(f"'{state}'" for state in states)
     condition = f"{RUN_STATE.name} IN ({listed}) AND ExecutionStatus = 'Running'"
-    async for run in server.listed(condition, _SEARCHED):
-        view = await server.view(run.id)
+    looked = await look_at(server, [run async for run in server.listed(condition, _SEARCHED)])
+    for view in looked.views:
         if any(item.id == intervention for item in view.result.waiting_for):
-            return run.id
-    raise NotFound(f"intervention not found: {intervention}; name its run with --run")
+            return view.result.run_id
+    if _has_database(caller):
+        async with ledger_of(read_settings()) as ledger:
+            from activities.ledger.reads import run_of_intervention
+
+            found = await run_of_intervention(ledger, caller.settings.tenant, intervention)
+        if found is not None:
+            return found
+        raise NotFound(f"intervention not found: {intervention}")
+    for run in looked.silent:
+        caller.printer.warn(silent_line(run))
+    if looked.silent:
+        raise NoWorker(
+            f"intervention {intervention} is of none of the runs that answer: name its run with"
+            " --run, or set SUREHAND_DATABASE_URL to look it up in the ledger"
+        )
+    raise NotFound(
+        f"intervention not found: {intervention}; that of a run that has ended is found in the"
+        " ledger (set SUREHAND_DATABASE_URL)"
+    )
+
+
+async def _has_ended(caller: Caller, server: TenantClient, run_id: str) -> bool:
+    """Say whether the run cannot settle it any more."""
+    try:
+        found = await server.describe(run_id)
+    except NotFound:
+        if not _has_database(caller):
+            raise
+        return True  # The server keeps runs for a while; the ledger keeps all, and its tenants.
+    return found.status is not WorkflowExecutionStatus.RUNNING
+
+
+async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution) -> str:
+    """Settle an intervention of a run that has ended, and return what was made of it."""
+    if not _has_database(caller):
+        raise WrongUse(
+            f"run {run_id} has ended: its interventions are settled in the ledger; set"
+            " SUREHAND_DATABASE_URL and try again"
+        )
+    async with ledger_of(read_settings()) as ledger:
+        from activities.ledger.interventions import settle
+
+        sent_as = _ledger_resolution_id(resolution)
+        async with ledger.transaction(caller.settings.tenant) as tx:
+            accepted, message = await settle(tx, run_id, sent_as, resolution)
+    if not accepted:
+        raise Refused(f"run {run_id}: {message}")
+    return f"{message} (in the ledger: the run has ended)"
+
+
+def _ledger_resolution_id(resolution: Resolution) -> str:
+    """Return the id under which a resolution is delivered once, however often it is sent."""
+    return f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"
+
+
+def _has_database(caller: Caller) -> bool:
+    return bool(caller.environment.get("SUREHAND_DATABASE_URL"))

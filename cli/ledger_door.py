@@ -5,6 +5,8 @@ The other room's errors become exit codes here and nowhere else.
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
@@ -84,7 +86,19 @@ async def ledger_of(settings: Settings) -> AsyncIterator[Ledger]:
     from activities.ledger.migrate import require_head
     from activities.ledger.store import open_ledger
 
+    _log_to_stderr()
     with translated():
         async with open_ledger(settings.database_url) as ledger:
             await require_head(ledger.engine)
             yield ledger
+
+
+def _log_to_stderr() -> None:
+    """Keep the ledger's own log out of stdout, and to what a person has to know."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )

@@ -40,6 +40,12 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id
 Wait = Annotated[
     bool, typer.Option("--wait", help="Stay until the run ends; the exit code says how.")
 ]
+Leave = Annotated[
+    bool,
+    typer.Option(
+        "--leave", help="If no worker answers, leave it with the server: it counts once one does."
+    ),
+]
 Timeout = Annotated[
     timedelta | None,
     typer.Option(

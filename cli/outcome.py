@@ -17,7 +17,7 @@ from temporalio.exceptions import (
 )
 
 from cli.exits import ExitCode, PlanRefused, StarterError
-from cli.tenant_client import TenantClient
+from cli.tenant_client import TenantClient, what_to_do
 from workflows.contracts import PlanError, RunResult, RunState
 from workflows.errors import ErrorType
 from workflows.names import RUN_STATE
@@ -38,6 +38,11 @@ def state_of(run: WorkflowExecution) -> str:
     """Return where a run stands, as the server knows it; needs no worker."""
     if run.status in _LAST_WORD_OF_SERVER:
         return _LAST_WORD_OF_SERVER[run.status]
+    return last_own_state(run)
+
+
+def last_own_state(run: WorkflowExecution) -> str:
+    """Return the state that the run itself has noted last."""
     return run.typed_search_attributes.get(RUN_STATE, RunState.RUNNING.value)
 
 
@@ -67,8 +72,7 @@ async def run_result(server: TenantClient, run_id: str) -> RunResult:
         if isinstance(cause, TerminatedError):
             why = f" ({cause.message})" if cause.message else ""
             raise StarterError(
-                f"run {run_id} was terminated from outside{why}: nothing was undone; "
-                "`effects` lists what it did",
+                f"run {run_id} was terminated from outside{why}. {what_to_do(run_id)}",
                 code=ExitCode.FAILED,
             ) from error
         raise StarterError(f"run {run_id} failed: {cause}", code=ExitCode.FAILED) from error

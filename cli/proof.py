@@ -19,6 +19,7 @@ from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, open_artifacts, read_settings, read_toolbox
 from cli.shapes import AuditReport, SweepReport
 from cli.tenant_client import TenantClient
+from cli.text import command
 from workflows.contracts import ChainHead
 
 if TYPE_CHECKING:
@@ -110,12 +111,15 @@ def _head(data: bytes) -> ChainHead | None:
 
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
+    from activities.ledger.audit import unverified_approvers
+
     return AuditReport(
         run_id=run_id,
         ok=found is None,
         events=len(events),
         compared_with=heads,
         first_break=None if found is None else str(found),
+        unverified_approvals=unverified_approvers(events),
     )
 
 
@@ -126,6 +130,10 @@ def _report(caller: Caller, report: AuditReport, found: Break | None) -> int:
         caller.printer.say(f"Run {report.run_id}: {report.events} events, the chain holds.")
         caller.printer.say(f"Compared with: {report.compared_with}.")
         caller.printer.say("Every claim that needed an approval had a valid one for its params.")
+        names = report.unverified_approvals
+        if names:
+            listed = ", ".join(sorted(set(names)))
+            caller.printer.say(f"Unverified approvals (unsigned): {len(names)}, by {listed}.")
     else:
         caller.printer.say(f"Run {report.run_id}: BROKEN at {report.first_break}")
     return ExitCode.DONE if report.ok else ExitCode.BROKEN
@@ -149,6 +157,7 @@ def reconcile(
     async def verb(caller: Caller) -> int:
         from activities.attempt import Resources
         from activities.crashpoints import Crash
+        from activities.ledger.reads import open_interventions
         from activities.reconciliation import reconcile_once
 
         settings = read_settings()
@@ -169,7 +178,8 @@ def reconcile(
                 lambda run_id: _is_alive(server, run_id),
                 quiet=quiet,
             )
-        report = SweepReport.model_validate(counts.__dict__)
+            for_a_human = await open_interventions(ledger, caller.settings.tenant)
+        report = SweepReport(**counts.__dict__, for_a_human=for_a_human)
         if json_output:
             caller.printer.document(report)
         else:
@@ -178,6 +188,9 @@ def reconcile(
                 f" {counts.not_applied} proven not applied, {counts.asked} put in front of a"
                 f" human, {counts.waiting} to be settled later."
             )
+            if for_a_human:
+                line = command("interventions", "--open")
+                caller.printer.say(f"Waiting for a human: {for_a_human}, listed by `{line}`.")
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant)

@@ -13,7 +13,10 @@ from workflows.contracts import ApprovalRequest, Decision, DecisionOutcome, Wait
 from workflows.identity import DEFAULT_TENANT
 from workflows.names import DECIDE
 
-OUTCOMES: Final = "OUTCOME is happened (with --receipt JSON), not-happened, compensated or give-up"
+OUTCOMES: Final = (
+    "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened, compensated"
+    " or give-up"
+)
 
 
 def approve_command(server: TenantClient, approval_id: str, params_hash: str) -> str:

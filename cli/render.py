@@ -8,7 +8,14 @@ from cli.printer import Printer
 from cli.questions import request_lines, waiting_lines
 from cli.tenant_client import TenantClient
 from cli.text import compact, shown_time
-from workflows.contracts import EffectView, RunResult, RunView, StepView
+from workflows.contracts import (
+    EffectView,
+    RunResult,
+    RunView,
+    StepView,
+    Verdict,
+    VerdictCode,
+)
 
 #: Characters of an output or error in a table; `show --json` has all of it.
 _SHORT: Final = 72
@@ -74,12 +81,22 @@ def print_view(printer: Printer, server: TenantClient, view: RunView) -> None:
     print_waiting(printer, server, view.result.model_copy(update={"waiting_for": others}))
     if view.verdicts:
         printer.say()
-        rows = [[v.approval_id, v.code, v.message] for v in view.verdicts]
+        rows = [[v.approval_id, v.code, verdict_text(v)] for v in view.verdicts]
         printer.table(("decision on", "verdict", "because"), rows)
+    if view.refused_signals:
+        printer.say()
+        signals = [[shown_time(s.at), s.name, s.reason] for s in view.refused_signals]
+        printer.table(("time", "refused signal", "because"), signals)
     if view.timeline:
         printer.say()
         rows = [[shown_time(t.at), t.step_id or "", t.text] for t in view.timeline]
         printer.table(("time", "step", "what happened"), rows)
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Return what the gate made of a decision; one that counts, with the mark of its signature."""
+    counts = verdict.code in (VerdictCode.ACCEPTED, VerdictCode.HELD)
+    return f"{verdict.message}{'' if verdict.verified or not counts else ' (unverified)'}"
 
 
 def _headline(result: RunResult) -> str:

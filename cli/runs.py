@@ -6,19 +6,21 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from temporalio.client import WorkflowExecution
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode
+from cli.delivery import LEFT, deliver, say_left
+from cli.exits import ExitCode, NeverTakenUp, NoWorker
 from cli.follow import follow
 from cli.ids import find_run_id
 from cli.launch import PLAN_MEMO
-from cli.outcome import CUT_OFF_BY_SERVER, state_of
+from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from cli.render import print_view
-from cli.shapes import RunList, RunSummary, ShownRun, Steered
+from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun, Steered
+from cli.tenant_client import what_to_do
 from cli.text import compact, shown_time
-from workflows.contracts import Acknowledged, CancelMode, CancelRun
+from workflows.contracts import Acknowledged, CancelMode, CancelRun, RunView
 from workflows.names import CANCEL, PENDING_APPROVALS, RUN_STATE
 
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
@@ -109,19 +111,65 @@ def show(
     async def verb(caller: Caller) -> int:
         run_id = find_run_id(caller.settings.tenant, run)
         server = await caller.server()
-        state = state_of(await server.describe(run_id))
-        view = await server.view(run_id)
+        found = await server.describe(run_id)
+        state = state_of(found)
+        try:
+            view = await server.view(run_id)
+        except (NoWorker, NeverTakenUp):
+            if state not in CUT_OFF_BY_SERVER:
+                raise
+            _print_cut_off(caller, await _cut_off(found, server.web_ui(run_id)))
+            return ExitCode.DONE
         if json_output:
             caller.printer.document(
                 ShownRun(**view.model_dump(), state=state, web_ui=server.web_ui(run_id))
             )
         else:
             if state in CUT_OFF_BY_SERVER:
-                caller.printer.say(f"The server has ended this run ({state}); it stood at:", "red")
+                caller.printer.say(f"The server has ended this run ({state}).", "red")
+                caller.printer.say(what_to_do(run_id))
+                caller.printer.say("It stood at:")
+                view = _without_requests(view)
             print_view(caller.printer, server, view)
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, ui_url=ui_url)
+
+
+def _without_requests(view: RunView) -> RunView:
+    """Return the view of a run that no decision reaches any more; its interventions stay."""
+    questions = [item for item in view.result.waiting_for if item.kind == "intervention"]
+    result = view.result.model_copy(update={"waiting_for": questions})
+    return view.model_copy(update={"pending": [], "result": result})
+
+
+async def _cut_off(run: WorkflowExecutionDescription, web_ui: str) -> CutOffRun:
+    return CutOffRun(
+        run_id=run.id,
+        state=state_of(run),
+        task_queue=run.task_queue,
+        started_at=run.start_time,
+        ended_at=run.close_time,
+        plan=await run.memo_value(PLAN_MEMO, "", type_hint=str),
+        last_known_state=last_own_state(run),
+        web_ui=web_ui,
+    )
+
+
+def _print_cut_off(caller: Caller, run: CutOffRun) -> None:
+    if caller.printer.json_output:
+        caller.printer.document(run)
+        return
+    say = caller.printer.say
+    say(f"Run {run.run_id}: {run.state}", "bold red")
+    say(f"  plan     {run.plan}")
+    say(f"  started  {shown_time(run.started_at)}")
+    if run.ended_at is not None:
+        say(f"  ended    {shown_time(run.ended_at)}")
+    say(f"  was      {run.last_known_state}, as far as the server knows")
+    say(f"  web ui   {run.web_ui}")
+    say(what_to_do(run.run_id))
+    say(f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.")
 
 
 def checkpoint(
@@ -153,6 +201,7 @@ def cancel(
     ] = CancelMode.COMPENSATE,
     user: options.Actor = None,
     reason: options.Reason = "",
+    leave: options.Leave = False,
     tenant: options.Tenant = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
@@ -163,10 +212,13 @@ def cancel(
     async def verb(caller: Caller) -> int:
         run_id = find_run_id(caller.settings.tenant, run)
         server = await caller.server()
-        await server.describe(run_id)
         message = CancelRun(mode=mode, actor=caller.settings.user, reason=reason)
-        answer = await server.update(run_id, CANCEL, message, Acknowledged)
-        if json_output and not wait:
+        answer = await deliver(server, run_id, CANCEL, message, Acknowledged, leave=leave)
+        if answer is None and not wait:
+            return say_left(caller, run_id)
+        if answer is None:
+            caller.printer.say(f"Run {run_id}: {LEFT}")
+        elif json_output and not wait:
             caller.printer.document(Steered(run_id=run_id, message=answer.message))
         else:
             caller.printer.say(f"Run {run_id}: {answer.message}")

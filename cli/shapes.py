@@ -66,6 +66,19 @@ class ShownRun(RunView):
     web_ui: str
 
 
+class CutOffRun(Shape):
+    """``show`` of a run that the server has ended, where no worker can tell how it stood."""
+
+    run_id: str
+    state: str
+    task_queue: str
+    started_at: datetime
+    ended_at: datetime | None
+    plan: str
+    last_known_state: str
+    web_ui: str
+
+
 class PendingApproval(ApprovalRequest):
     """An approval request with the commands that answer it."""
 
@@ -74,10 +87,22 @@ class PendingApproval(ApprovalRequest):
     temporal_command: str
 
 
+class SilentRun(Shape):
+    """A run that does not answer, as the server knows it; usually no worker is there."""
+
+    run_id: str
+    task_queue: str
+    state: str
+    pending_approvals: int
+    reason: str
+
+
 class PendingList(Shape):
     """``pending``."""
 
     approvals: list[PendingApproval]
+    silent: list[SilentRun] = []
+    """Runs that wait for approvals, too, and cannot say for which: no worker answers."""
 
 
 class Steered(Shape):
@@ -103,6 +128,8 @@ class AuditReport(Shape):
     compared_with: str
     """Where the heads came from that the chain has to pass through."""
     first_break: str | None
+    unverified_approvals: list[str] = []
+    """In whose names calls were approved by unsigned decisions: the names are only claimed."""
 
 
 class SweepReport(Shape):
@@ -113,6 +140,8 @@ class SweepReport(Shape):
     not_applied: int
     asked: int
     waiting: int
+    for_a_human: int
+    """Open interventions: nobody but a human can settle them."""
 
 
 class ToolList(Shape):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from temporalio.client import (
     Client,
     WorkflowExecution,
     WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
@@ -23,13 +24,29 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.connect import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, Target
-from cli.exits import ExitCode, NotFound, NotReachable, NoWorker, Refused, StarterError, WrongUse
+from cli.exits import (
+    ExitCode,
+    NeverTakenUp,
+    NotFound,
+    NotReachable,
+    NoWorker,
+    Refused,
+    StarterError,
+    WrongUse,
+)
 from cli.settings import StarterSettings
+from cli.text import command
 from workflows.contracts import RunResult, RunView
 from workflows.names import CHECKPOINT, TENANT, VIEW, WORKFLOW
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)
+
+#: Ends that a run has no say in: nothing was undone, and it cannot tell.
+_CUT_OFF: Final = {
+    WorkflowExecutionStatus.TERMINATED: "was terminated from outside",
+    WorkflowExecutionStatus.TIMED_OUT: "was timed out by the server",
+}
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -73,6 +90,18 @@ class TenantClient:
             raise NotFound(f"run not found: {run_id}")
         return found
 
+    async def open_run(self, run_id: str) -> WorkflowExecutionDescription:
+        """Return what the server knows about a run that has not ended; needs no worker.
+
+        Raises:
+            NotFound: If there is no such run in this tenant.
+            WrongUse: It has ended, and how.
+        """
+        found = await self.describe(run_id)
+        if found.status is not WorkflowExecutionStatus.RUNNING:
+            raise WrongUse(_end_of(found))
+        return found
+
     async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
         """Return the run's own view.
 
@@ -84,10 +113,12 @@ class TenantClient:
             NotFound: If there is no such run in this tenant.
             NoWorker: If no worker answers in time.
         """
-        with self.translated(run_id):
-            view: RunView = await self.handle(run_id).query(
-                VIEW, result_type=RunView, rpc_timeout=limit or ANSWER_TIME
-            )
+        async with self._by_worker(run_id):
+            # Around it, because the SDK repeats what the server is too busy for.
+            async with asyncio.timeout((limit or ANSWER_TIME).total_seconds()):
+                view: RunView = await self.handle(run_id).query(
+                    VIEW, result_type=RunView, rpc_timeout=limit or ANSWER_TIME
+                )
         if view.tenant != self.settings.tenant:
             raise NotFound(f"run not found: {run_id}")
         return view
@@ -98,7 +129,7 @@ class TenantClient:
         Raises:
             NoWorker: If no worker answers in time.
         """
-        with self.translated(run_id):
+        async with self._by_worker(run_id):
             document: dict[str, Any] = await self.handle(run_id).query(
                 CHECKPOINT, rpc_timeout=ANSWER_TIME
             )
@@ -111,15 +142,20 @@ class TenantClient:
 
         Raises:
             Refused: With the run's reason.
-            NoWorker: If no worker answers in time; sending it again is safe.
+            NoWorker: If no worker answers in time; what was sent may still count.
         """
-        with self.translated(run_id):
-            # The SDK asks twice within its own limit, so the limit is set around it.
+        async with self._by_worker(run_id):
+            # Around it, because the SDK asks twice within its own limit.
             async with asyncio.timeout(ANSWER_TIME.total_seconds()):
                 result: Message = await self.handle(run_id).execute_update(
                     name, message, result_type=answer
                 )
         return result
+
+    async def signal(self, run_id: str, name: str, message: BaseModel) -> None:
+        """Put a message into the run's history; needs no worker."""
+        with self.translated(run_id):
+            await self.handle(run_id).signal(name, message)
 
     async def listed(self, query: str, limit: int) -> AsyncIterator[WorkflowExecution]:
         """Yield this tenant's runs, newest first.
@@ -138,6 +174,21 @@ class TenantClient:
             async for run in self.client.list_workflows(" AND ".join(conditions), limit=limit):
                 yield run
 
+    @asynccontextmanager
+    async def _by_worker(self, run_id: str) -> AsyncIterator[None]:
+        """Translate errors; where no worker answers, name the task queue that the run is on."""
+        try:
+            with self.translated(run_id):
+                yield
+        except NoWorker as error:
+            found = await self.describe(run_id)
+            queue = f"task queue {found.task_queue}"
+            if found.status in _CUT_OFF:
+                raise NoWorker(
+                    f"no worker ({queue}) can tell where it stood: {_end_of(found)}"
+                ) from error
+            raise NoWorker(f"{error} ({queue}): start one with `python worker.py`") from error
+
     @contextmanager
     def translated(self, run_id: str) -> Iterator[None]:
         """Turn what the server refuses into one line with the right exit code."""
@@ -146,7 +197,7 @@ class TenantClient:
         except RPCError as error:
             raise self._of_rpc(error, run_id) from error
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
-            raise self._no_worker(run_id) from error
+            raise _no_worker(run_id) from error
         except WorkflowQueryFailedError as error:
             raise StarterError(f"run {run_id} cannot be read: {error}") from error
         except WorkflowUpdateFailedError as error:
@@ -170,10 +221,12 @@ class TenantClient:
                 f"the server lacks a search attribute ({text}): `doctor` says how to add it"
             )
         if code is RPCStatusCode.FAILED_PRECONDITION and "closed before" in text:
-            return WrongUse(f"run {run_id} has ended before any worker took it up")
+            return NeverTakenUp(f"run {run_id} has ended before any worker took it up")
+        if code is RPCStatusCode.RESOURCE_EXHAUSTED and "query buffer" in text:
+            return _no_worker(run_id)  # earlier queries wait for a worker, too
         late = code in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
         if run_id and (late or code is RPCStatusCode.FAILED_PRECONDITION):
-            return self._no_worker(run_id)
+            return _no_worker(run_id)
         if late or code is RPCStatusCode.UNAVAILABLE:
             return NotReachable(
                 f"the Temporal server at {self.target.address} does not answer "
@@ -186,9 +239,21 @@ class TenantClient:
             )
         return StarterError(f"Temporal server: {text}", code=ExitCode.UNEXPECTED)
 
-    def _no_worker(self, run_id: str) -> NoWorker:
-        queue = self.settings.task_queue
-        return NoWorker(
-            f"no worker answers for run {run_id} (task queue {queue}): start one with "
-            "`python worker.py`, then try again; sending the same thing twice is safe"
-        )
+
+def _no_worker(run_id: str) -> NoWorker:
+    return NoWorker(f"no worker answers for run {run_id}")
+
+
+def _end_of(run: WorkflowExecutionDescription) -> str:
+    over = "nothing can be sent to it any more"
+    if run.status in _CUT_OFF:
+        return f"run {run.id} has ended, it {_CUT_OFF[run.status]}: {over}. {what_to_do(run.id)}"
+    return f"run {run.id} has ended: {over}"
+
+
+def what_to_do(run_id: str) -> str:
+    """Return what to do about a run that the server has ended."""
+    return (
+        f"Nothing more of it is undone: `{command('effects', run_id)}` lists what it did,"
+        f" `{command('reconcile')}` settles what is in doubt, or asks a human"
+    )

@@ -164,6 +164,21 @@ def _commit(story: _Story, body: Mapping[str, Any]) -> str | None:
     return None
 
 
+def unverified_approvers(events: Sequence[Event]) -> list[str]:
+    """Return the names in which calls were approved that nothing proves: the decision is unsigned.
+
+    Args:
+        events: All events of a run, in order.
+    """
+    return [
+        event["body"].get("approver") or "nobody"
+        for event in events
+        if event["type"] == "decision.accepted"
+        and event["body"].get("outcome") == "approve"
+        and not event["body"].get("verified")
+    ]
+
+
 def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]) -> Break | None:
     """Return the first of a run's ledger entries that its events do not tell of, or ``None``.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from activities.ledger.store import Ledger, RunNotFound, Transaction
 from activities.ledger.tables import artifacts, effects, events, interventions, runs
@@ -119,6 +119,28 @@ async def interventions_of(
             query = query.where(interventions.c.state == "open")
         rows = await tx.all(query.order_by(interventions.c.opened_ms.desc()))
     return [_readable(row) for row in rows]
+
+
+async def run_of_intervention(ledger: Ledger, tenant: str, intervention_id: str) -> str | None:
+    """Return the run whose effect an intervention is about; ``None`` if there is none."""
+    async with ledger.transaction(tenant) as tx:
+        row = await tx.one(
+            select(interventions.c.run_id).where(
+                interventions.c.tenant_id == tenant,
+                interventions.c.intervention_id == intervention_id,
+            )
+        )
+    return None if row is None else str(row["run_id"])
+
+
+async def open_interventions(ledger: Ledger, tenant: str) -> int:
+    """Return how many questions of a tenant wait for a human."""
+    query = select(func.count().label("n")).where(
+        interventions.c.tenant_id == tenant, interventions.c.state == "open"
+    )
+    async with ledger.transaction(tenant) as tx:
+        row = await tx.one(query)
+    return int(row["n"]) if row else 0
 
 
 async def _require_run(tx: Transaction, run_id: str) -> None:

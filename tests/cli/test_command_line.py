@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli import app, doctor, runs
-from cli.exits import ExitCode
+from cli.exits import MEANINGS, ExitCode
 from tests.cli.starter import REFUND
 
 VERBS = [
@@ -46,6 +46,9 @@ REMOTE = [
     ["resolve", "i", "happened"],
 ]
 LOCAL = [["effects", "r"], ["events", "r"], ["interventions"], ["tools"]]
+
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(autouse=True)
@@ -278,3 +281,20 @@ def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
 
 async def _nothing() -> None:
     pass
+
+
+def test_help_and_readme_list_every_exit_code_with_its_meaning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    app.run(["--help"])
+    shown = capsys.readouterr().out.splitlines()
+    table = README.read_text().partition("| exit code | means |")[2].partition("\n\n")[0]
+
+    assert MEANINGS.keys() == set(ExitCode)
+    assert [line.strip() for line in shown if re.match(r" *\d+  ", line)] == [
+        f"{code:d}  {meaning}" for code, meaning in MEANINGS.items()
+    ]
+    assert table.splitlines()[2:] == [
+        f"| {code:d} | {meaning} |" for code, meaning in MEANINGS.items()
+    ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
 
+from devserver import DevServer
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -40,7 +42,10 @@ def test_a_human_settles_what_a_crash_left_unknown(
     with WorkerProcess(own, tmp_path / "second"):
         waiting = verbs(*run.start, "--wait")
         assert waiting.code == 10
-        assert "OUTCOME is happened (with --receipt JSON), not-happened" in waiting.out
+        assert (
+            "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened"
+            in waiting.out
+        )
         [row] = verbs("interventions", "--open", "--json").document()["rows"]
         intervention = row["intervention_id"]
         line = f"python starter.py resolve {intervention} OUTCOME --run {run.name}"
@@ -59,3 +64,59 @@ def test_a_human_settles_what_a_crash_left_unknown(
     [row] = verbs("interventions", run.name, "--json").document()["rows"]
     assert (row["state"], row["outcome"], row["actor"]) == ("settled", "happened", "bob")
     assert shop.counts(run.order)["refunds"] == 1
+
+
+def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
+    settings: dict[str, str],
+    sqlite_template: Path,
+    shop: ShopProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temporal_cli: Path,
+    temporal_server: DevServer,
+) -> None:
+    ledger, unique = shutil.copy(sqlite_template, tmp_path / "ledger.db"), uuid.uuid4().hex[:8]
+    own = {
+        **settings,
+        "SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}",
+        "SUREHAND_TASK_QUEUE": f"resolve-{unique}",
+        "SUREHAND_TOOL_MODULES": "tests.variants.refund_human",
+    }
+    verbs, run = Verbs(own, tmp_path, monkeypatch), Run(f"left-{unique}", shop.new_order())
+    shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
+    with WorkerProcess(own, tmp_path / "worker") as worker:
+        worker.wait_ready()
+        assert verbs(*run.start, "--wait").code == 10
+        [asked] = verbs("show", run.name, "--json").document()["pending"]
+        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"])
+        assert verbs(*run.start, "--wait").code == 10
+    terminate = ["workflow", "terminate", "--workflow-id", run.name]
+    terminate += ["--address", temporal_server.address]
+    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+    [row] = verbs("interventions", "--open", "--json").document()["rows"]
+    happened = ("resolve", row["intervention_id"], "happened", "--as", "bob")
+    proof = ("--evidence", "bank statement", "--receipt", RECEIPT)
+
+    assert "Waiting for a human: 1" in verbs("reconcile").out
+    assert verbs("reconcile", "--json").document()["for_a_human"] == 1
+    for arguments in ((), ("--run", run.name)):
+        without = verbs(*happened, *arguments, *proof, SUREHAND_DATABASE_URL="")
+        assert without.code == 2
+        assert "SUREHAND_DATABASE_URL" in without.line()
+    stranger = verbs(*happened, *proof, "--tenant", "acme")
+    unproven = verbs(*happened)
+    settled = [verbs(*happened, *proof, "--json") for _ in range(2)]
+    second = verbs("resolve", row["intervention_id"], "not-happened", "--run", run.name)
+
+    assert (stranger.code, unproven.code, second.code) == (2, 2, 2)
+    assert "evidence" in unproven.line()
+    assert "already settled by bob: happened" in second.line()
+    assert [one.code for one in settled] == [0, 0]
+    assert "in the ledger" in settled[0].document()["message"]
+    [effect] = verbs("effects", run.name, "--json").document()["rows"]
+    assert (effect["state"], effect["receipt"]["refund_id"]) == ("committed", "refund-7")
+    events = verbs("events", run.name, "--json").document()["rows"]
+    [event] = [one["body"] for one in events if one["type"] == "intervention.settled"]
+    assert (event["actor"], event["evidence"]) == ("bob", "bank statement")
+    assert verbs("audit", run.name).code == 0
+    assert "Waiting for a human" not in verbs("reconcile").out

@@ -44,11 +44,15 @@ def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run
     for text in (verbs("show", run.name).out, verbs("pending").out):
         assert f"python starter.py approve {' '.join(decision)}" in text
         assert '"amount": "120.00"' in text
-    verbs("approve", *decision, "--as", "bob")
+    assert "approved by bob (unverified)" in verbs("approve", *decision, "--as", "bob").out
     assert verbs(*run.start, "--wait").code == 0
 
     shown = verbs("show", run.name).out
-    assert "approved by bob" in shown
+    [in_table] = [line for line in shown.splitlines() if " accepted " in line]
+    assert "approved by bob (unverified)" in in_table
+    assert "Unverified approvals (unsigned): 1, by bob." in verbs("audit", run.name).out
+    audited = shapes.AuditReport.model_validate(verbs("audit", run.name, "--json").document())
+    assert audited.unverified_approvals == ["bob"]
     assert f"refund:{run.order}" in shown
     assert "committed" in shown
 
@@ -80,6 +84,33 @@ def test_an_early_decision_is_held(verbs: Verbs, new_run: NewRun) -> None:
 
     assert held.code == 0
     assert "before its request" in held.out
+
+
+def test_a_decision_on_a_number_that_cannot_come_next_is_refused(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+
+    for number in ("3", "7"):
+        typo = verbs("approve", f"{run.name}/refund/{number}", "--params-hash", "sha256:0")
+        assert typo.code == 2
+        assert "unknown_approval" in typo.line()
+
+
+def test_a_signal_of_a_wrong_name_shows_and_changes_nothing(
+    verbs: Verbs, new_run: NewRun, temporal_cli: Path, temporal_server: DevServer
+) -> None:
+    run = new_run()
+    decision = asked(verbs, run)
+    signal = ["workflow", "signal", "--workflow-id", run.name, "--name", "aprove"]
+    signal += ["--input", "7", "--address", temporal_server.address]
+    subprocess.run([temporal_cli, *signal], check=True, capture_output=True)
+
+    [refused] = verbs("show", run.name, "--json").document()["refused_signals"]
+    assert refused["name"] == "aprove"
+    assert "known are decide, cancel, resolve" in refused["reason"]
+    assert "aprove" in verbs("show", run.name).out
+    assert asked(verbs, run) == decision
 
 
 def test_a_rejected_run_is_code_20_and_takes_no_more_decisions(

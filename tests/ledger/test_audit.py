@@ -10,6 +10,7 @@ import pytest
 from activities.ledger.audit import (
     from_lines,
     to_lines,
+    unverified_approvers,
     verify_chain,
     verify_entries,
     verify_story,
@@ -46,6 +47,7 @@ def named(events: Events, type_: str) -> dict[str, Any]:
 async def test_an_untouched_run_passes_and_so_does_its_export(scene: Scene) -> None:
     events, entries, head = await told(scene)
 
+    assert unverified_approvers(events) == [named(events, "decision.accepted")["body"]["approver"]]
     exported = from_lines(to_lines(events))
 
     for chain in (events, exported):

@@ -1,0 +1,219 @@
+"""What people are told, and what is sent, while no worker answers."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import delivery, looking, shapes, tenant_client
+from devserver import DevServer
+from tests.cli.starter import Run, Verbs
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
+from workflows.contracts import RunView
+
+
+@dataclass
+class Deserted:
+    """A run that waits for an approval, on a task queue whose worker was killed."""
+
+    verbs: Verbs
+    run: Run
+    settings: dict[str, str]
+    folder: Path
+    decision: tuple[str, str, str]
+
+    @property
+    def queue(self) -> str:
+        return self.settings["SUREHAND_TASK_QUEUE"]
+
+    @contextmanager
+    def worker(self) -> Iterator[WorkerProcess]:
+        with WorkerProcess(self.settings, self.folder) as process:
+            yield process.wait_ready()
+
+    def ended(self) -> int:
+        """Have a worker bring the run to its end; the exit code says how it ended."""
+        with self.worker():
+            return self.verbs(*self.run.start, "--wait").code
+
+    def events(self, type_: str) -> list[Any]:
+        rows = self.verbs("events", self.run.name, "--json").document()["rows"]
+        return [row["body"] for row in rows if row["type"] == type_]
+
+
+@pytest.fixture
+def deserted(
+    settings: dict[str, str],
+    shop: ShopProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Deserted:
+    unique = uuid.uuid4().hex[:8]
+    own = {**settings, "SUREHAND_TASK_QUEUE": f"deserted-{unique}", "SUREHAND_TENANT": f"t{unique}"}
+    verbs, run = Verbs(own, tmp_path, monkeypatch), Run(f"run-{unique}", shop.new_order())
+    with WorkerProcess(own, tmp_path / "first") as first:
+        first.wait_ready()
+        assert verbs(*run.start, "--wait").code == 10
+        [asked] = verbs("show", run.name, "--json").document()["pending"]
+    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+    monkeypatch.setattr(looking, "ONE_OF_MANY", timedelta(seconds=1))
+    decision = (asked["approval_id"], "--params-hash", asked["params_hash"])
+    return Deserted(verbs, run, own, tmp_path / "later", decision)
+
+
+@pytest.fixture
+def patient(deserted: Deserted, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Gives workers the usual time again."""
+    return lambda: monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=15))
+
+
+def test_a_decision_is_not_sent_while_no_worker_answers_so_that_the_other_one_counts(
+    deserted: Deserted, patient: Callable[[], None], shop: ShopProcess
+) -> None:
+    refused = deserted.verbs("approve", *deserted.decision, SUREHAND_TASK_QUEUE="callers-own")
+
+    assert refused.code == 4
+    assert f"(task queue {deserted.queue})" in refused.line()
+    assert "nothing was sent" in refused.line()
+    patient()
+    with deserted.worker():
+        assert deserted.verbs("reject", *deserted.decision).code == 0
+        assert deserted.verbs(*deserted.run.start, "--wait").code == 20
+    assert shop.counts(deserted.run.order)["refunds"] == 0
+    assert len(deserted.events("decision.accepted")) == 1
+    assert deserted.events("decision.refused") == []
+
+
+def test_a_decision_that_is_left_with_the_server_counts_once_however_often_it_is_left(
+    deserted: Deserted, patient: Callable[[], None], shop: ShopProcess
+) -> None:
+    for _ in range(2):
+        left = deserted.verbs("approve", *deserted.decision, "--leave")
+        assert left.code == 0
+        assert delivery.LEFT in left.out
+    shapes.Steered.model_validate(
+        deserted.verbs("approve", *deserted.decision, "--leave", "--json").document()
+    )
+
+    patient()
+    assert deserted.ended() == 0
+    assert shop.counts(deserted.run.order)["refunds"] == 1
+    assert len(deserted.events("decision.accepted")) == 1
+    assert deserted.events("decision.refused") == []
+
+
+def test_a_worker_that_dies_over_a_decision_leaves_it_with_the_server_and_that_is_said(
+    deserted: Deserted,
+    patient: Callable[[], None],
+    shop: ShopProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patient()
+    look = tenant_client.TenantClient.view
+    with deserted.worker() as worker:
+
+        async def look_and_lose(self: tenant_client.TenantClient, run_id: str) -> RunView:
+            view = await look(self, run_id)
+            worker.kill()
+            monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+            return view
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tenant_client.TenantClient, "view", look_and_lose)
+            unanswered = deserted.verbs("approve", *deserted.decision)
+
+    assert unanswered.code == 5
+    assert delivery.LEFT in unanswered.line()
+    patient()
+    assert deserted.ended() == 0
+    assert shop.counts(deserted.run.order)["refunds"] == 1
+    assert len(deserted.events("decision.accepted")) == 1
+    assert deserted.events("decision.refused") == []
+
+
+def test_cancel_and_resolve_send_nothing_either(deserted: Deserted) -> None:
+    for arguments in (
+        ["cancel", deserted.run.name],
+        ["resolve", "iv-1", "happened", "--run", deserted.run.name],
+    ):
+        refused = deserted.verbs(*arguments)
+        assert refused.code == 4
+        assert "nothing was sent" in refused.line()
+        assert f"(task queue {deserted.queue})" in refused.line()
+
+
+def test_pending_lists_the_runs_that_answer_and_names_the_one_that_does_not(
+    deserted: Deserted, shop: ShopProcess, tmp_path: Path
+) -> None:
+    queue = f"alive-{uuid.uuid4().hex[:8]}"
+    alive = {**deserted.settings, "SUREHAND_TASK_QUEUE": queue}
+    run = Run("alive", shop.new_order())
+    with WorkerProcess(alive, tmp_path / "alive") as worker:
+        worker.wait_ready()
+        assert deserted.verbs(*run.start, "--wait", SUREHAND_TASK_QUEUE=queue).code == 10
+
+        shown = deserted.verbs("pending")
+        document = deserted.verbs("pending", "--json")
+
+    assert (shown.code, document.code) == (4, 4)
+    assert "alive/refund/1" in shown.out
+    assert f"run {deserted.settings['SUREHAND_TENANT']}/{deserted.run.name}" in shown.line()
+    assert f"(task queue {deserted.queue})" in shown.line()
+    listed = shapes.PendingList.model_validate(document.document())
+    assert [one.run_id.rpartition("/")[2] for one in listed.approvals] == ["alive"]
+    [silent] = listed.silent
+    assert (silent.task_queue, silent.state) == (deserted.queue, "waiting_approval")
+    assert silent.pending_approvals == 1
+
+
+def test_resolve_says_which_runs_it_could_not_look_at(deserted: Deserted) -> None:
+    searched = deserted.verbs("resolve", "iv-1", "happened", SUREHAND_DATABASE_URL="")
+
+    assert searched.code == 4
+    silent, what = searched.err.strip().splitlines()
+    assert deserted.run.name in silent and deserted.queue in silent
+    assert "--run" in what and "SUREHAND_DATABASE_URL" in what
+    assert deserted.verbs("resolve", "iv-1", "happened").code == 2  # the ledger knows of none
+
+
+def test_doctor_notices_at_once_that_the_worker_is_dead(deserted: Deserted) -> None:
+    ill = shapes.DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
+    with deserted.worker():
+        well = shapes.DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
+
+    assert [check.ok for check in ill.checks if check.name == "worker"] == [False]
+    assert [check.ok for check in well.checks if check.name == "worker"] == [True]
+    assert "Ping" not in deserted.verbs("list").out
+
+
+def test_a_terminated_run_is_shown_as_that_with_what_to_do(
+    deserted: Deserted, temporal_cli: Path, temporal_server: DevServer
+) -> None:
+    run_id = f"{deserted.settings['SUREHAND_TENANT']}/{deserted.run.name}"
+    terminate = ["workflow", "terminate", "--workflow-id", run_id]
+    terminate += ["--address", temporal_server.address]
+    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+
+    shown = deserted.verbs("show", deserted.run.name)
+    document = deserted.verbs("show", deserted.run.name, "--json").document()
+
+    assert shown.code == 0
+    assert f"Run {run_id}: terminated" in shown.out
+    assert "python starter.py reconcile" in shown.out
+    found = shapes.CutOffRun.model_validate(document)
+    assert (found.state, found.last_known_state) == ("terminated", "waiting_approval")
+    for arguments in (["approve", *deserted.decision], ["cancel", deserted.run.name]):
+        refused = deserted.verbs(*arguments)
+        assert refused.code == 2
+        assert "was terminated from outside" in refused.line()
+        assert "python starter.py reconcile" in refused.line()
+    assert "was terminated from outside" in deserted.verbs("checkpoint", deserted.run.name).line()
