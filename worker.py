@@ -29,11 +29,13 @@ from activities.settings import Settings, SettingsError, load_settings
 from activities.telemetry import ContextInterceptor, configure_logging
 from activities.toolbox import ToolboxError, load_toolbox
 from activities.tools import ToolActivities
+from activities.upkeep import UpkeepActivities
 from cli.connect import connect, find_target
 from cli.exits import ExitCode, StarterError
 from cli.settings import read_environment
 from workflows.agent_run import AgentRun
 from workflows.ping import Ping
+from workflows.upkeep import Reconcile, Unwind
 
 log = structlog.get_logger()
 
@@ -58,10 +60,11 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
     compensation = CompensationActivities(resources)
+    upkeep = UpkeepActivities(resources)
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentRun, Ping],
+        workflows=[AgentRun, Ping, Reconcile, Unwind],
         activities=[
             tools.describe_tools,
             tools.execute_tool,
@@ -73,6 +76,8 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             runs.close_run,
             runs.find_questions,
             runs.settle_intervention,
+            upkeep.sweep,
+            upkeep.begin_unwind,
         ],
         interceptors=[ContextInterceptor()],
         workflow_runner=workflow_runner(),

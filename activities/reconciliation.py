@@ -8,8 +8,8 @@ tell goes to a human.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -23,6 +23,7 @@ from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
 from activities.ledger.questions import open_intervention
 from activities.toolbox import Tool
+from workflows.contracts import Swept
 from workflows.identity import params_hash
 
 log = structlog.get_logger()
@@ -33,23 +34,6 @@ QUIET: Final = timedelta(seconds=30)
 BATCH: Final = 100
 
 
-@dataclass(frozen=True)
-class SweepCounts:
-    """What one round has done."""
-
-    looked_at: int = 0
-    committed: int = 0
-    not_applied: int = 0
-    asked: int = 0
-    waiting: int = 0
-    """Not settled yet: the outside system did not answer, or the settle time is not over."""
-
-    def plus(self, outcome: str) -> SweepCounts:
-        """Return the counts with one more of an outcome."""
-        changed = {"looked_at": self.looked_at + 1, outcome: getattr(self, outcome) + 1}
-        return SweepCounts(**{**self.__dict__, **changed})
-
-
 async def reconcile_once(
     resources: Resources,
     tenant: str,
@@ -57,7 +41,7 @@ async def reconcile_once(
     *,
     quiet: timedelta = QUIET,
     limit: int = BATCH,
-) -> SweepCounts:
+) -> Swept:
     """Settle a tenant's overdue entries, once round, and return what became of them.
 
     Args:
@@ -70,14 +54,14 @@ async def reconcile_once(
     Raises:
         LedgerUnavailable: The database is away; what is settled stays settled.
     """
-    counts = SweepCounts()
+    counts: Counter[str] = Counter()
     async with resources.ledger.transaction(tenant) as tx:
         entries = await overdue_rows.overdue(tx, quiet, limit)
     for seen in entries:
         tool = resources.toolbox.get(seen.tool)
         if tool is not None and tool.lookup is None and await alive(seen.run_id):
             # Only calling again could settle it, and that is for its own run to do.
-            counts = counts.plus("waiting")
+            counts["waiting"] += 1
             continue
         async with resources.ledger.transaction(tenant) as tx:
             entry = await overdue_rows.take_over(tx, seen)
@@ -85,8 +69,8 @@ async def reconcile_once(
             continue
         outcome = await _settle(resources, entry)
         log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
-        counts = counts.plus(outcome)
-    return counts
+        counts[outcome] += 1
+    return Swept.model_validate({"looked_at": counts.total(), **counts})
 
 
 async def _settle(resources: Resources, entry: Entry) -> str:

@@ -8,6 +8,8 @@ from temporalio.common import SearchAttributeKey
 
 WORKFLOW: Final = "AgentRun"
 PING: Final = "Ping"
+RECONCILE: Final = "Reconcile"
+UNWIND: Final = "Unwind"
 
 #: Signal and update of the same name take the same payload.
 DECIDE: Final = "decide"

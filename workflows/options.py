@@ -48,6 +48,16 @@ def ledger_call(summary: str) -> ActivityConfig:
     )
 
 
+def sweep_call() -> ActivityConfig:
+    """Return the options of one round of the sweep; a round that was lost is not repeated."""
+    return ActivityConfig(
+        start_to_close_timeout=LONGEST_COMPENSATION,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        retry_policy=RetryPolicy(maximum_attempts=1),
+        summary="settle what nobody is settling",
+    )
+
+
 def tool_call(timeout: timedelta, summary: str) -> ActivityConfig:
     """Return the options of an activity that calls a tool.
 

@@ -25,9 +25,13 @@ from workflows.contracts import (
     RequestApproval,
     RunClosed,
     SettleIntervention,
+    Sweep,
+    Swept,
     ToolCall,
     ToolReport,
     ToolsDescribed,
+    ToUnwind,
+    UnwindRun,
     VerdictReached,
     VerifyDecision,
 )
@@ -55,6 +59,8 @@ CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
 FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
+SWEEP: Final = Port("sweep", Sweep, Swept)
+BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, ToUnwind)
 
 ALL: Final = (
     DESCRIBE_TOOLS,
@@ -67,4 +73,6 @@ ALL: Final = (
     SETTLE_INTERVENTION,
     FIND_QUESTIONS,
     CLOSE_RUN,
+    SWEEP,
+    BEGIN_UNWIND,
 )

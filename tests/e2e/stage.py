@@ -21,7 +21,7 @@ from activities.crashpoints import Crash
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
 from activities.ledger.reads import chain_of, effects_of, events_of
 from activities.ledger.store import Ledger, RunNotFound
-from activities.ledger.tables import approvals, decisions, interventions, steps
+from activities.ledger.tables import approvals, decisions, interventions, runs, steps
 from activities.settings import load_settings
 from activities.toolbox import load_toolbox
 from tests.e2e.runs import Run
@@ -130,6 +130,10 @@ class Stage:
         """Return a run's events, or those of some types, oldest first."""
         rows = await events_of(self.ledger, DEFAULT_TENANT, run.run_id)
         return [row for row in rows if not types or row["type"] in types]
+
+    async def run_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Return the run's row."""
+        return await self._rows(runs, run, runs.c.run_id)
 
     async def approval_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's approval requests."""

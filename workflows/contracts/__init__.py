@@ -87,6 +87,15 @@ from workflows.contracts.tools import (
     ToolsDescribed,
     ToolSpec,
 )
+from workflows.contracts.upkeep import (
+    NotUndone,
+    StoppedRun,
+    Sweep,
+    Swept,
+    ToUnwind,
+    UnwindRun,
+    Unwound,
+)
 
 __all__ = [
     "ARTIFACT",
@@ -120,6 +129,7 @@ __all__ = [
     "InterventionSettled",
     "Late",
     "Message",
+    "NotUndone",
     "OpenQuestion",
     "OpenRun",
     "PendingCall",
@@ -142,13 +152,19 @@ __all__ = [
     "StartRun",
     "StepState",
     "StepView",
+    "StoppedRun",
     "Succeeded",
+    "Sweep",
+    "Swept",
     "TimelineLine",
+    "ToUnwind",
     "ToolCall",
     "ToolOutcome",
     "ToolReport",
     "ToolSpec",
     "ToolsDescribed",
+    "UnwindRun",
+    "Unwound",
     "Verdict",
     "VerdictCode",
     "VerdictReached",

@@ -1,0 +1,91 @@
+"""The activities behind ``workflows.upkeep``: the sweep, and what a stopped run has left."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.attempt import Resources, to_the_end
+from activities.effects import stop
+from activities.ledger import stopped as stopped_rows
+from activities.ledger.store import RunNotFound
+from activities.reconciliation import reconcile_once
+from workflows.contracts import StoppedRun, Sweep, Swept, ToUnwind, UnwindRun
+from workflows.errors import ErrorType
+from workflows.names import TENANT, WORKFLOW
+
+#: Stopped runs that one round looks at, newest first; older ones were seen by earlier rounds.
+_MOST_STOPPED = 200
+
+
+class UpkeepActivities:
+    """``sweep`` and ``begin_unwind``."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    @activity.defn(name="sweep")
+    async def sweep(self, asked: Sweep) -> Swept:
+        """Settle a tenant's overdue entries, once round, and find its stopped runs."""
+        return await to_the_end(sweep_once(self._resources, activity.client(), asked))
+
+    @activity.defn(name="begin_unwind")
+    async def begin_unwind(self, asked: UnwindRun) -> ToUnwind:
+        """Close a stopped run in the ledger and return its writes, last commit first."""
+        if await is_open(activity.client(), asked.run_id):
+            raise stop(
+                ErrorType.RUN_STILL_OPEN,
+                f"run {asked.run_id} is open: cancel it, and it undoes what it has done",
+            )
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            await stopped_rows.close(tx, asked.run_id)
+            tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
+            steps = await stopped_rows.to_undo(tx, asked.run_id)
+        return ToUnwind(step_ids=steps)
+
+
+async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swept:
+    """Do one round of the sweep; what is settled stays settled, whatever happens.
+
+    Raises:
+        LedgerUnavailable: The database is away.
+        RPCError: The Temporal server is away.
+    """
+    swept = await reconcile_once(
+        resources, asked.tenant, lambda run_id: is_open(server, run_id), quiet=asked.quiet
+    )
+    found = []
+    for run_id in await _stopped(server, asked.tenant):
+        # One that was stopped before it was opened has no row.
+        with suppress(RunNotFound):
+            async with resources.ledger.transaction(asked.tenant) as tx:
+                if await stopped_rows.close(tx, run_id):
+                    standing = await stopped_rows.standing(tx, run_id)
+                    found.append(StoppedRun(run_id=run_id, standing=standing))
+    return swept.model_copy(update={"stopped": found})
+
+
+async def is_open(server: Client, run_id: str) -> bool:
+    """Return whether a run is open at the Temporal server.
+
+    Raises:
+        RPCError: The server is away.
+    """
+    try:
+        found = await server.get_workflow_handle(run_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    return found.status is WorkflowExecutionStatus.RUNNING
+
+
+async def _stopped(server: Client, tenant: str) -> list[str]:
+    query = (
+        f"WorkflowType = '{WORKFLOW}' AND {TENANT.name} = '{tenant}'"
+        " AND ExecutionStatus IN ('Terminated', 'TimedOut')"
+    )
+    return [run.id async for run in server.list_workflows(query, limit=_MOST_STOPPED)]

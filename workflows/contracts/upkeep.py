@@ -1,0 +1,67 @@
+"""Upkeep: the sweep, and undoing what a run that was stopped from outside has left."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from workflows.contracts.base import Actor, Message
+from workflows.contracts.effects import EffectView
+
+
+class Sweep(Message):
+    """Asks for one round of the sweep over a tenant's ledger."""
+
+    tenant: str
+    quiet: timedelta = timedelta(seconds=30)
+    """How long an entry is left to its own run first."""
+
+
+class StoppedRun(Message):
+    """A run that was terminated, or timed out: nobody undoes what it has committed."""
+
+    run_id: str
+    standing: list[EffectView]
+
+
+class Swept(Message):
+    """What one round of the sweep has done."""
+
+    looked_at: int = 0
+    committed: int = 0
+    not_applied: int = 0
+    asked: int = 0
+    waiting: int = 0
+    """Not settled yet: the outside system did not answer, or the settle time is not over."""
+    stopped: list[StoppedRun] = []
+    """Runs found stopped in this round; `unwind` undoes what stands."""
+
+
+class UnwindRun(Message):
+    """Asks to undo what a stopped run has left."""
+
+    tenant: str
+    run_id: str
+    actor: Actor
+
+
+class ToUnwind(Message):
+    """A stopped run's writes that may have to be undone, last commit first."""
+
+    step_ids: list[str]
+
+
+class NotUndone(Message):
+    """A step whose effect was not undone, and why."""
+
+    step_id: str
+    reason: str
+    intervention_id: str | None = None
+
+
+class Unwound(Message):
+    """What became of a stopped run's effects."""
+
+    run_id: str
+    undone: list[str]
+    """Steps."""
+    left: list[NotUndone]

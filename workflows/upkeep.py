@@ -1,0 +1,65 @@
+"""Workflows that look after the ledger: the sweep on its schedule, and unwinding a stopped run."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from workflows import names, ports
+    from workflows.calls import call_port
+    from workflows.contracts import (
+        Compensate,
+        CompensationOutcome,
+        NotUndone,
+        Sweep,
+        Swept,
+        UnwindRun,
+        Unwound,
+    )
+    from workflows.options import compensation_call, sweep_call
+
+
+@workflow.defn(name=names.RECONCILE)
+class Reconcile:
+    """One round of the sweep; a Temporal Schedule starts it."""
+
+    @workflow.run
+    async def run(self, asked: Sweep) -> Swept:
+        """Settle what nobody is settling, and find runs that were stopped from outside."""
+        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call())
+
+
+@workflow.defn(name=names.UNWIND)
+class Unwind:
+    """Undoes what a run that was terminated has committed, last first (guarantee G4)."""
+
+    @workflow.run
+    async def run(self, asked: UnwindRun) -> Unwound:
+        """Undo it; what needs a human is left open as an intervention.
+
+        Raises:
+            ActivityError: ``RunStillOpen``: cancel such a run, and it unwinds itself.
+        """
+        workflow.upsert_search_attributes([names.TENANT.value_set(asked.tenant)])
+        found = await call_port(ports.BEGIN_UNWIND, asked, f"{asked.run_id}: what there is to undo")
+        undone, left = [], []
+        for step_id in found.step_ids:
+            report = await call_port(
+                ports.COMPENSATE,
+                Compensate(
+                    tenant=asked.tenant, run_id=asked.run_id, step_id=step_id, user=asked.actor
+                ),
+                step_id,
+                options=compensation_call(f"{step_id}: undo"),
+            )
+            if report.outcome is CompensationOutcome.COMPENSATED:
+                undone.append(step_id)
+            elif report.outcome is not CompensationOutcome.NOTHING_TO_UNDO:
+                left.append(
+                    NotUndone(
+                        step_id=step_id,
+                        reason=report.reason,
+                        intervention_id=report.intervention_id,
+                    )
+                )
+        return Unwound(run_id=asked.run_id, undone=undone, left=left)
