@@ -40,10 +40,14 @@ class UpkeepActivities:
                 ErrorType.RUN_STILL_OPEN,
                 f"run {asked.run_id} is open: cancel it, and it undoes what it has done",
             )
-        async with self._resources.ledger.transaction(asked.tenant) as tx:
-            await stopped_rows.close(tx, asked.run_id)
-            tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
-            steps = await stopped_rows.to_undo(tx, asked.run_id)
+        try:
+            async with self._resources.ledger.transaction(asked.tenant) as tx:
+                await stopped_rows.close(tx, asked.run_id)
+                tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
+                steps = await stopped_rows.to_undo(tx, asked.run_id)
+        except RunNotFound as error:
+            reason = f"run not found: {asked.run_id}"
+            raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
         return ToUnwind(step_ids=steps)
 
 

@@ -17,7 +17,18 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import approvals, artifacts, demo, doctor, interventions, operator, proof, runs, start
+from cli import (
+    approvals,
+    artifacts,
+    demo,
+    doctor,
+    interventions,
+    operator,
+    proof,
+    runs,
+    start,
+    upkeep,
+)
 from cli.exits import MEANINGS, ExitCode
 from cli.text import plain
 
@@ -68,7 +79,8 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("events", operator.events, operator.EVENTS_EXAMPLE),
         ("interventions", operator.interventions, operator.INTERVENTIONS_EXAMPLE),
         ("audit", proof.audit, proof.AUDIT_EXAMPLE),
-        ("reconcile", proof.reconcile, proof.RECONCILE_EXAMPLE),
+        ("reconcile", upkeep.reconcile, upkeep.RECONCILE_EXAMPLE),
+        ("unwind", upkeep.unwind, upkeep.UNWIND_EXAMPLE),
         ("tools", operator.tools, operator.TOOLS_EXAMPLE),
         ("doctor", doctor.doctor, doctor.EXAMPLE),
         ("demo", demo.demo, demo.EXAMPLE),

@@ -1,32 +1,28 @@
-"""``audit`` and ``reconcile``: proving what happened, and settling what is left over."""
+"""``audit``: proving what happened."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli import options
 from cli.caller import Caller, perform
 from cli.exits import ExitCode, NotReachable, WrongUse
 from cli.ids import find_run_id
-from cli.ledger_door import ledger_of, open_artifacts, read_settings, read_toolbox
-from cli.shapes import AuditReport, SweepReport
+from cli.ledger_door import ledger_of, read_settings
+from cli.shapes import AuditReport
 from cli.tenant_client import TenantClient
-from cli.text import command
 from workflows.contracts import ChainHead
 
 if TYPE_CHECKING:
     from activities.ledger.audit import Break
 
 AUDIT_EXAMPLE: Final = "Example: python starter.py audit refund-1 --verify"
-RECONCILE_EXAMPLE: Final = "Example: python starter.py reconcile"
 
 
 def audit(
@@ -137,70 +133,3 @@ def _report(caller: Caller, report: AuditReport, found: Break | None) -> int:
     else:
         caller.printer.say(f"Run {report.run_id}: BROKEN at {report.first_break}")
     return ExitCode.DONE if report.ok else ExitCode.BROKEN
-
-
-def reconcile(
-    quiet: Annotated[
-        timedelta,
-        typer.Option(
-            "--quiet-for",
-            parser=options.duration,
-            metavar="DURATION",
-            help="Leave entries this long to their own run.",
-        ),
-    ] = timedelta(seconds=30),
-    tenant: options.Tenant = None,
-    json_output: options.Json = False,
-) -> int:
-    """Settle effects that nobody is settling: ask the outside system, or a human; never call."""
-
-    async def verb(caller: Caller) -> int:
-        from activities.attempt import Resources
-        from activities.crashpoints import Crash
-        from activities.ledger.reads import open_interventions
-        from activities.reconciliation import reconcile_once
-
-        settings = read_settings()
-        toolbox = read_toolbox(settings)
-        server = await caller.server()
-        async with ledger_of(settings) as ledger:
-            resources = Resources(
-                ledger,
-                toolbox,
-                open_artifacts(settings, ledger),
-                Crash(),
-                settings.lease,
-                settings.lease_renewal,
-            )
-            counts = await reconcile_once(
-                resources,
-                caller.settings.tenant,
-                lambda run_id: _is_alive(server, run_id),
-                quiet=quiet,
-            )
-            for_a_human = await open_interventions(ledger, caller.settings.tenant)
-        report = SweepReport(**counts.__dict__, for_a_human=for_a_human)
-        if json_output:
-            caller.printer.document(report)
-        else:
-            caller.printer.say(
-                f"Looked at {counts.looked_at}: {counts.committed} committed,"
-                f" {counts.not_applied} proven not applied, {counts.asked} put in front of a"
-                f" human, {counts.waiting} to be settled later."
-            )
-            if for_a_human:
-                line = command("interventions", "--open")
-                caller.printer.say(f"Waiting for a human: {for_a_human}, listed by `{line}`.")
-        return ExitCode.DONE
-
-    return perform(verb, json_output=json_output, tenant=tenant)
-
-
-async def _is_alive(server: TenantClient, run_id: str) -> bool:
-    try:
-        found = await server.handle(run_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise NotReachable(f"run {run_id}: {error}") from error
-    return found.status is WorkflowExecutionStatus.RUNNING

@@ -11,7 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from workflows.contracts import ApprovalRequest, PlanError, RunView, ToolSpec
+from workflows.contracts import (
+    ApprovalRequest,
+    NotUndone,
+    PlanError,
+    RunView,
+    StoppedRun,
+    ToolSpec,
+)
 
 
 class Shape(BaseModel):
@@ -140,8 +147,24 @@ class SweepReport(Shape):
     not_applied: int
     asked: int
     waiting: int
+    stopped: list[StoppedRun]
     for_a_human: int
     """Open interventions: nobody but a human can settle them."""
+
+
+class Scheduled(Shape):
+    """``reconcile --every``."""
+
+    schedule_id: str
+    every_seconds: float
+
+
+class UnwindReport(Shape):
+    """``unwind``: what was undone, and what was not and why."""
+
+    run_id: str
+    undone: list[str]
+    left: list[NotUndone]
 
 
 class ToolList(Shape):

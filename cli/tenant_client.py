@@ -254,6 +254,7 @@ def _end_of(run: WorkflowExecutionDescription) -> str:
 def what_to_do(run_id: str) -> str:
     """Return what to do about a run that the server has ended."""
     return (
-        f"Nothing more of it is undone: `{command('effects', run_id)}` lists what it did,"
-        f" `{command('reconcile')}` settles what is in doubt, or asks a human"
+        f"Nothing more of it is undone by itself: `{command('effects', run_id)}` lists what it"
+        f" did, `{command('unwind', run_id)}` undoes it, `{command('reconcile')}` settles what is"
+        " in doubt, or asks a human"
     )

@@ -40,6 +40,9 @@ class ErrorType(StrEnum):
     RUN_ID_INVALID = "RunIdInvalid"
     """The Workflow Id does not carry the run's tenant."""
 
+    RUN_NOT_FOUND = "RunNotFound"
+    """The ledger has no such run in this tenant."""
+
     RUN_STILL_OPEN = "RunStillOpen"
     """Only a run that was stopped from outside is unwound from outside."""
 
@@ -80,6 +83,7 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.RUN_ID_TAKEN,
         ErrorType.RUN_ID_INVALID,
         ErrorType.RUN_FAILED,
+        ErrorType.RUN_NOT_FOUND,
         ErrorType.RUN_STILL_OPEN,
     }
 )

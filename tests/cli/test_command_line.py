@@ -28,6 +28,7 @@ VERBS = [
     "interventions",
     "audit",
     "reconcile",
+    "unwind",
     "tools",
     "doctor",
     "demo",
