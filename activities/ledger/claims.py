@@ -17,6 +17,7 @@ from activities.ledger import artifacts as artifact_rows
 from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
+from activities.ledger.clock_jumps import lease_left
 from activities.ledger.compensations import still_stands
 from activities.ledger.doubts import doubt, give_back
 from activities.ledger.entries import (
@@ -105,7 +106,7 @@ async def _look(tx: Transaction, request: ClaimRequest, entry: Entry | None) -> 
 async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
     if entry.holder == request.holder:
         return await _found_itself(tx, request, entry)
-    left = (entry.lease_until_ms or 0) - tx.now_ms
+    left = await lease_left(tx, entry, request.lease)
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
     rule = _rule_to_call_again(tx, request, entry)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from activities.ledger.clock_jumps import lease_left
 from activities.ledger.doubts import doubt
 from activities.ledger.entries import Asked, Doubtful, Entry, Held
 from activities.ledger.questions import newest_question, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, effects
+
+#: What is left of a lease after the database's clock was set back.
+LONGEST_LEASE: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
     if asked is not None:
         return asked
     if entry.state == "claimed":
-        left = (entry.lease_until_ms or 0) - tx.now_ms
+        left = await lease_left(tx, entry, LONGEST_LEASE)
         if left > 0:
             return Held(timedelta(milliseconds=left))
         return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))

@@ -8,6 +8,7 @@ from sqlalchemy import update
 
 from activities.ledger import recovery
 from activities.ledger.claims import note, take
+from activities.ledger.clock_jumps import call_left
 from activities.ledger.entries import Barred, ClaimRequest, ClaimResult, Entry, Held, milliseconds
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
@@ -37,7 +38,7 @@ async def after_not_found(
     """
     rule = "transactional" if settle is None else "lookup_not_found"
     if settle is not None:
-        left = (entry.deadline_ms or 0) + milliseconds(settle) - tx.now_ms
+        left = await call_left(tx, entry, request.timeout) + milliseconds(settle)
         if left > 0:
             return Held(timedelta(milliseconds=left))
     if forward:
