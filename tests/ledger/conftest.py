@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from activities.ledger.store import Ledger, open_ledger
 from tests.ledger import databases
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
-from tests.ledger_databases import DATABASES, OWNER, PostgresLedgers
+from tests.ledger_databases import DATABASES, OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
+from tests.variants.credits import TABLE
 
 _numbers = itertools.count(1)
 
@@ -67,3 +70,14 @@ def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     request.getfixturevalue("postgres_ledgers")  # makes the roles
     server: PostgresServer = request.getfixturevalue("postgres_server")
     return databases.postgresql(server, server.create_database(f"empty_{next(_numbers)}", OWNER))
+
+
+@pytest.fixture(scope="session")
+async def credits_table(database: Database) -> None:
+    """The table on which transactional tools work."""
+    engine = create_async_engine(database.owner_url)
+    async with engine.begin() as connection:
+        await connection.execute(text(TABLE))
+        if database.dialect == "postgresql":
+            await connection.execute(text(f"GRANT SELECT, INSERT ON credits TO {WORKER}"))
+    await engine.dispose()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.exceptions import ApplicationError
 
 from activities.effects import CallResult, Done, SaidNo
@@ -19,21 +18,12 @@ from activities.ledger.entries import Barred, Claimed, Doubtful
 from activities.ledger.tables import effects, steps
 from activities.toolbox import WRITE, No, Tool, ToolContext, tool
 from tests.ledger.attempts import Payment, effect_call, request_for
-from tests.ledger.databases import Database
 from tests.ledger.scene import LEASE_OVER, OTHER_RUN, Scene
-from tests.variants.credits import TABLE
 
 Answer = Callable[[], Awaitable[Any]]
 
 
-@pytest.fixture(scope="session", autouse=True)
-async def credits_table(database: Database) -> None:
-    engine = create_async_engine(database.owner_url)
-    async with engine.begin() as connection:
-        await connection.execute(text(TABLE))
-        if database.dialect == "postgresql":
-            await connection.execute(text("GRANT SELECT, INSERT ON credits TO surehand_worker"))
-    await engine.dispose()
+pytestmark = pytest.mark.usefixtures("credits_table")
 
 
 def credit(answer: Answer, **options: Any) -> Tool:
