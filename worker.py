@@ -94,7 +94,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
 async def serve(settings: Settings, *, check_only: bool) -> None:
     """Load everything, say what was loaded, and work until SIGTERM or SIGINT."""
     toolbox = load_toolbox(settings.tool_modules)
-    crash = Crash.parse(settings.crash_at)
+    crash = Crash.parse(settings.crash_at, settings.crash_once)
     async with open_ledger(settings.database_url) as ledger:
         await require_head(ledger.engine)
         artifacts = ArtifactStore(settings.artifacts, ledger)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 
@@ -21,12 +24,22 @@ class CrashPoint(StrEnum):
     BEFORE_REPORT = "before_report"
 
 
-#: How long after its start a call is killed at ``during_call``: the request is on the wire by then.
+#: A read claims nothing: before its claim is before its call, and its answer is recorded where it
+#: is reported.
+READ_POINTS: Final = (
+    CrashPoint.BEFORE_CLAIM,
+    CrashPoint.DURING_CALL,
+    CrashPoint.AFTER_CALL,
+    CrashPoint.BEFORE_REPORT,
+)
+
+#: How long after its start a call is killed at ``during_call``: the request is on the wire by
+#: then. A call that is over sooner is killed at its end, before anybody looks at its answer.
 DURING: Final = 0.2  # seconds
 
 
 class CrashSettingError(ValueError):
-    """``SUREHAND_CRASH_AT`` is not ``tool:point``."""
+    """``SUREHAND_CRASH_AT`` is not ``tool:point`` or ``tool:point@step``."""
 
 
 @dataclass(frozen=True)
@@ -35,26 +48,59 @@ class Crash:
 
     tool: str = ""
     point: CrashPoint | None = None
+    step: str = ""
+    """Only calls for this step; empty for all of the tool's."""
+    once: Path | None = None
+    """Made at the crash. Where it is there already nobody crashes: workers that share it stand by
+    for one another."""
 
     @classmethod
-    def parse(cls, setting: str) -> Crash:
-        """Return the crash that ``tool:point`` names; an empty setting never crashes."""
+    def parse(cls, setting: str, once: str = "") -> Crash:
+        """Return the crash that ``tool:point`` or ``tool:point@step`` names.
+
+        Args:
+            setting: An empty one never crashes.
+            once: Path of the file that makes it the only crash; empty for every time.
+        """
         if not setting:
             return cls()
-        tool, _, point = setting.rpartition(":")
-        if not tool or point not in list(CrashPoint):
+        tool, _, place = setting.rpartition(":")
+        point, at, step = place.partition("@")
+        if not tool or point not in list(CrashPoint) or (at and not step):
             points = ", ".join(CrashPoint)
             raise CrashSettingError(
-                f"setting SUREHAND_CRASH_AT: {setting!r} is not tool:point, points are {points}"
+                f"setting SUREHAND_CRASH_AT: {setting!r} is not tool:point or tool:point@step,"
+                f" points are {points}"
             )
-        return cls(tool, CrashPoint(point))
+        return cls(tool, CrashPoint(point), step, Path(once) if once else None)
 
-    def at(self, tool: str, point: CrashPoint) -> None:
+    def at(self, tool: str, step: str, point: CrashPoint) -> None:
         """Die here, if this is the place."""
-        if tool == self.tool and point is self.point:
+        if self._is(tool, step, point) and self._first():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def during(self, tool: str) -> None:
-        """Die a moment after the call has started, if this is the place."""
-        if tool == self.tool and self.point is CrashPoint.DURING_CALL:
-            asyncio.get_running_loop().call_later(DURING, self.at, tool, CrashPoint.DURING_CALL)
+    @contextmanager
+    def during(self, tool: str, step: str) -> Iterator[None]:
+        """Die a moment after the call in this block has started, if this is the place."""
+        point = CrashPoint.DURING_CALL
+        if not self._is(tool, step, point):
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(DURING, self.at, tool, step, point)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.at(tool, step, point)
+
+    def _is(self, tool: str, step: str, point: CrashPoint) -> bool:
+        return tool == self.tool and self.step in ("", step) and point is self.point
+
+    def _first(self) -> bool:
+        if self.once is None:
+            return True
+        try:
+            self.once.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True

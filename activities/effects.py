@@ -120,7 +120,7 @@ class EffectCall:
         self._crash(CrashPoint.BEFORE_REPORT)
 
     def _crash(self, point: CrashPoint) -> None:
-        self.resources.crash.at(self.tool.name, point)
+        self.resources.crash.at(self.tool.name, self.request.step_id, point)
 
     async def run(self) -> CallResult:
         """Claim, call and record; or say what stands there already.
@@ -174,7 +174,6 @@ class EffectCall:
             return await self._failed(entry, STILL_DOWN)
         if self.tool.transactional:
             return await self._call_in_ledger(entry)
-        self.resources.crash.during(self.tool.name)
         try:
             answer = await hold(
                 self._watched(self._asked, self._context(entry)),
@@ -208,7 +207,6 @@ class EffectCall:
     async def _work(self, tx: Transaction, entry: Entry) -> Done:
         if not await outcomes.still_ours(tx, entry):
             self._fenced()
-        self.resources.crash.during(self.tool.name)
         context = replace(self._context(entry), session=Session(tx.connection))
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
@@ -241,7 +239,8 @@ class EffectCall:
         must_end = self.request.timeout + grace(self.tool.settle)
         deadline = claimed + must_end.total_seconds()
         what = f"{self.tool.name} of run {self.request.run_id}"
-        with self.resources.watchdog.watching(what, deadline):
+        crashing = self.resources.crash.during(self.tool.name, self.request.step_id)
+        with self.resources.watchdog.watching(what, deadline), crashing:
             return await self.tool.fn(self.params, context)
 
     async def _record(

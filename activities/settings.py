@@ -60,7 +60,9 @@ class Settings(BaseSettings):
     user: str = ""
     """User the starter acts as; empty takes the login name."""
     crash_at: str = ""
-    """For drills: ``tool:point`` at which the worker kills itself with SIGKILL."""
+    """For drills: ``tool:point`` or ``tool:point@step`` where the worker kills itself (SIGKILL)."""
+    crash_once: str = ""
+    """For drills: file made at the crash; where it is there already nobody crashes."""
 
     @classmethod
     def settings_customise_sources(

@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Attempt, Resources, to_the_end
+from activities.crashpoints import CrashPoint
 from activities.effects import Done, EffectCall, SaidNo, again, stop
 from activities.failures import Failure, FailureClass, classify, retry_delay
 from activities.health import STILL_DOWN, is_healthy
@@ -140,6 +141,8 @@ class ToolActivities:
         changed = drift(call, tool)
         if changed:
             raise stop(ErrorType.TOOL_CHANGED, changed)
+        crash = self._resources.crash
+        crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
         number = call.attempts_before + attempt.number
         row = StepAttempt(call.run_id, call.step_id, number, tool.name, prepared.plain)
         async with self._resources.ledger.transaction(call.tenant) as tx:
@@ -157,17 +160,22 @@ class ToolActivities:
         )
         try:
             async with asyncio.timeout(tool.timeout.total_seconds()):
-                answer = await tool.fn(prepared.params, context)
+                with crash.during(tool.name, call.step_id):
+                    answer = await tool.fn(prepared.params, context)
         except (Exception, asyncio.CancelledError) as error:
             raise await self._read_failed(call, row, classify(error, tool.errors)) from error
+        crash.at(tool.name, call.step_id, CrashPoint.AFTER_CALL)
+        outcome: ToolOutcome
         if isinstance(answer, No):
             answer = answer.cleaned()
             head = await self._finish_read(call, row, "failed", error=answer.reason, class_="no")
-            no = AnsweredNo(reason=answer.reason, code=answer.code, attempts=number)
-            return ToolReport(outcome=no, head=head)
-        kept = await self._resources.artifacts.keep(call.tenant, to_json(answer))
-        head = await self._finish_read(call, row, "succeeded", output=kept)
-        return ToolReport(outcome=Succeeded(output=kept.value, attempts=number), head=head)
+            outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=number)
+        else:
+            kept = await self._resources.artifacts.keep(call.tenant, to_json(answer))
+            head = await self._finish_read(call, row, "succeeded", output=kept)
+            outcome = Succeeded(output=kept.value, attempts=number)
+        crash.at(tool.name, call.step_id, CrashPoint.BEFORE_REPORT)
+        return ToolReport(outcome=outcome, head=head)
 
     async def _read_failed(
         self, call: ToolCall, row: StepAttempt, failure: Failure
