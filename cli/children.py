@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from cli.exits import ExitCode, NotReachable, StarterError
 from cli.process import Guard
 
 #: Seconds that a child may take to end in good order after SIGTERM.
 STOP_S: Final = 10.0
+#: Seconds until a child has to be ready; it takes two, and several on a loaded machine.
+READY_S: Final = 60.0
+_POLL_S: Final = 0.05
+#: What a child of ours says is wrong is wrong with us, too.
+_THEIRS: Final = {code.value: code for code in (ExitCode.WRONG_USE, ExitCode.NOT_REACHABLE)}
 
 
 class Child:
@@ -66,6 +73,33 @@ class Child:
     def output(self) -> str:
         """Return what it has printed so far."""
         return self.log.read_text(errors="replace")
+
+    def last_line(self) -> str:
+        """Return the last line that it has printed."""
+        return (self.output().strip().splitlines() or ["it said nothing"])[-1]
+
+    def wait_for(self, ready: Callable[[], Any]) -> Any:
+        """Wait until ``ready`` returns something, and return that.
+
+        Raises:
+            StarterError: It has ended with an error; the message holds its last line.
+            NotReachable: It was not ready in time.
+        """
+        deadline = time.monotonic() + READY_S
+        while not (found := ready()):
+            if self.returncode:
+                told = f"{self.log.stem} ended with {self.returncode}: {self.last_line()}"
+                raise StarterError(told, code=_THEIRS.get(self.returncode))
+            if time.monotonic() > deadline:
+                raise NotReachable(f"{self.log.stem} was not ready within {READY_S:.0f} s")
+            time.sleep(_POLL_S)
+        return found
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL) and wait; no-op when it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._guard.dismiss()
 
     def stop(self) -> None:
         """End it in good order and wait; no-op when it has ended."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from typing import Final
 
 from cli import options
 from cli.caller import Caller, perform_sync
 from cli.exits import ExitCode
+from cli.process import end_by_signal_in_order
 from cli.shapes import DemoReport
 from cli.stage import set_up
 from cli.story import Story
@@ -22,7 +22,7 @@ def demo(json_output: options.Json = False) -> int:
     """Watch a refund survive the death of its worker; needs no keys and no Docker."""
 
     def verb(caller: Caller) -> int:
-        _end_by_signal_in_order()
+        end_by_signal_in_order()
         printer = caller.printer
         attended = printer.attended and sys.stdin.isatty() and not json_output
         with set_up(printer.say) as stage:
@@ -52,13 +52,3 @@ def _verdict(caller: Caller, report: DemoReport) -> None:
     )
     if printer.json_output:
         printer.document(report)
-
-
-def _end_by_signal_in_order() -> None:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: its children are stopped.
-
-    SIGINT is set, too, because shells start background processes with it ignored.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))

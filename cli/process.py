@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 from typing import Final, NoReturn
@@ -42,6 +43,16 @@ def leave(code: int) -> NoReturn:
         except (OSError, ValueError):  # A full disk; a stream that was closed before.
             code = code or OUTPUT_LOST
     os._exit(code)
+
+
+def end_by_signal_in_order() -> None:
+    """Let SIGTERM and a closed terminal end this process as Ctrl-C does: its children are stopped.
+
+    SIGINT is set, too, because shells start background processes with it ignored.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 class Guard:

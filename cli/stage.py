@@ -8,23 +8,19 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cli.children import Child
-from cli.exits import NotReachable, StarterError
+from cli.exits import NotReachable
 from cli.temporal_cli import CliMissing, find_cli
 from devserver import DevServer, DevServerFailed
 
 ROOT: Final = Path(__file__).parent.parent
-#: Seconds until a child has to be ready; it takes two, and several on a loaded machine.
-READY_S: Final = 60.0
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> St
         running.callback(server.stop)
     except (CliMissing, DevServerFailed) as error:
         raise NotReachable(str(error)) from error
-    shop_url = _wait(shop, lambda: _announced(shop.output()))
-    _wait(migration, lambda: migration.returncode == 0)
+    shop_url = shop.wait_for(lambda: _announced(shop.output()))
+    migration.wait_for(lambda: migration.returncode == 0)
     return Stage(
         folder=folder,
         database_url=database_url,
@@ -133,16 +129,3 @@ def _child(folder: Path, environment: dict[str, str], name: str, *arguments: str
 def _announced(output: str) -> str | None:
     found = re.search(r"listening on (http://\S+)", output)
     return found[1] if found else None
-
-
-def _wait(child: Child, ready: Callable[[], Any]) -> Any:
-    """Wait until ``ready`` returns something, and return that."""
-    deadline = time.monotonic() + READY_S
-    while not (found := ready()):
-        if child.returncode:
-            last = (child.output().strip().splitlines() or ["it said nothing"])[-1]
-            raise StarterError(f"{child.log.stem} ended with {child.returncode}: {last}")
-        if time.monotonic() > deadline:
-            raise NotReachable(f"{child.log.stem} was not ready within {READY_S:.0f} s")
-        time.sleep(_POLL_S)
-    return found

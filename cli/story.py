@@ -162,7 +162,7 @@ class Story:
                 raise StarterError("worker 1 should have killed itself and did not")
             await asyncio.sleep(_PAUSE)
         if worker.returncode != -signal.SIGKILL:
-            raise StarterError(f"worker 1 ended with {worker.returncode}: {_last_line(worker)}")
+            raise StarterError(f"worker 1 ended with {worker.returncode}: {worker.last_line()}")
         self._headline("Worker 1 is dead: SIGKILL in the middle of the refund")
         self._say(f"The shop has paid: {self._stage.shop_counts().get('refunds', 0)} refund.")
         for entry in await self._ledger():
@@ -203,7 +203,7 @@ class Story:
                 if reached(view):
                     return view
             if worker.returncode is not None:
-                raise StarterError(f"a worker ended by itself: {_last_line(worker)}")
+                raise StarterError(f"a worker ended by itself: {worker.last_line()}")
             if time.monotonic() > deadline:
                 raise StarterError(f"the demo is stuck at {said or 'the start of the run'}")
             await asyncio.sleep(_PAUSE)
@@ -226,8 +226,3 @@ async def _typed_line() -> str:
     finally:
         loop.remove_reader(sys.stdin.fileno())
     return sys.stdin.readline()
-
-
-def _last_line(worker: Child) -> str:
-    lines = worker.output().strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
