@@ -17,7 +17,7 @@ LOCK = $(UV) --no-config pip compile pyproject.toml --universal --python-version
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format dev worker lock check-compose test-cluster clean
+.PHONY: help venv demo drill-full test check format dev worker lock check-compose test-cluster clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,15 @@ $(INSTALLED): requirements.lock
 
 demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
 	@"$(PY)" starter.py demo
+
+drill-full: venv ## Kill workers everywhere in the shop's plans; goes on where it was ended
+	@mkdir -p .surehand/drill
+	@code=0; for plan in refund refund_fails; do \
+		SUREHAND_TOOL_MODULES=examples.shop.tools "$(PY)" -m examples.shop --port 0 \
+			--db .surehand/drill/shop.sqlite -- "$(PY)" starter.py drill examples/$$plan.yaml \
+			--world examples.shop.drill:world --fresh examples.shop.drill:fresh \
+			--report .surehand/drill/$$plan.html --resume || code=$$?; \
+	done; exit $$code
 
 test: venv ## Run all tests
 	@"$(PY)" devserver.py --print-cli > /dev/null

@@ -184,6 +184,7 @@ class EffectCall:
                 claimed=self._asked,
             )
         except Exception as error:
+            self._crash(CrashPoint.AFTER_CALL)
             return await self._failed(entry, classify(error, self.tool.errors))
         self._crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
@@ -212,6 +213,7 @@ class EffectCall:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer = await self._watched(time.monotonic(), context)
         except (Exception, asyncio.CancelledError) as error:
+            self._crash(CrashPoint.AFTER_CALL)
             failure = classify(error, self.tool.errors)
             if failure.failure_class is FailureClass.IN_DOUBT:
                 # Whatever it was: what the tool has written goes with the transaction.
@@ -269,12 +271,14 @@ class EffectCall:
         )
         if recorded is None:
             self._fenced()
+        self._crash(CrashPoint.AFTER_OUTCOME)
         if delay is None and entry.unproven:
             doubtful = replace(entry, state="in_doubt")
             if self.tool.lookup is not None:
                 return await self.reconcile(doubtful)
             why = f"an earlier call was never answered, and calling again ended with: {message}"
             return await self._ask(doubtful, why)
+        self.before_report()
         if delay is None:
             raise stop(ErrorType.TOOL_FAILED, message)
         raise again(ErrorType.for_failure(class_), message, delay)

@@ -163,7 +163,10 @@ class ToolActivities:
                 with crash.during(tool.name, call.step_id):
                     answer = await tool.fn(prepared.params, context)
         except (Exception, asyncio.CancelledError) as error:
-            raise await self._read_failed(call, row, classify(error, tool.errors)) from error
+            crash.at(tool.name, call.step_id, CrashPoint.AFTER_CALL)
+            failed = await self._read_failed(call, row, classify(error, tool.errors))
+            crash.at(tool.name, call.step_id, CrashPoint.BEFORE_REPORT)
+            raise failed from error
         crash.at(tool.name, call.step_id, CrashPoint.AFTER_CALL)
         outcome: ToolOutcome
         if isinstance(answer, No):

@@ -29,6 +29,7 @@ from cli import (
     start,
     upkeep,
 )
+from cli.drill import verb as drill
 from cli.exits import MEANINGS, ExitCode
 from cli.text import plain
 
@@ -83,6 +84,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("unwind", upkeep.unwind, upkeep.UNWIND_EXAMPLE),
         ("tools", operator.tools, operator.TOOLS_EXAMPLE),
         ("doctor", doctor.doctor, doctor.EXAMPLE),
+        ("drill", drill.drill, drill.EXAMPLE),
         ("demo", demo.demo, demo.EXAMPLE),
     ],
 }

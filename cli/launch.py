@@ -31,7 +31,7 @@ TAKEN_UP_WITHIN: Final = timedelta(seconds=10)
 PLAN_MEMO: Final = "plan"
 
 _BEFORE_STEP_ONE: Final = frozenset({DESCRIBE_TOOLS.name, OPEN_RUN.name})
-_ENDS: Final = frozenset(
+ENDS: Final = frozenset(
     {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
@@ -120,7 +120,7 @@ async def taken_up(server: TenantClient, run_id: str) -> bool:
         async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
             with server.translated(run_id):
                 async for event in handle.fetch_history_events(wait_new_event=True):
-                    if event.event_type in _ENDS:
+                    if event.event_type in ENDS:
                         await run_result(server, run_id)
                         return True
                     scheduled = event.activity_task_scheduled_event_attributes

@@ -1,11 +1,17 @@
-"""``python -m examples.shop``: runs the shop until it is told to stop."""
+"""``python -m examples.shop``: runs the shop until it is told to stop, or while a command runs."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -29,13 +35,38 @@ class AnnouncingServer(uvicorn.Server):
             print(f"shop listening on http://{host}:{port}", flush=True)
 
 
-def main() -> None:
-    """Run the shop."""
+class ServerBeside(uvicorn.Server):
+    """Serves while a command runs that finds it at ``SHOP_URL``."""
+
+    def run_beside(self, command: list[str], listener: socket.socket) -> int:
+        """Run the command and return its exit code."""
+        host, port = listener.getsockname()[:2]
+        environment = {**os.environ, "SHOP_URL": f"http://{host}:{port}"}
+        with subprocess.Popen(command, env=environment) as self._running:
+            threading.Thread(target=self._stop_with_it, daemon=True).start()
+            self.run(sockets=[listener])
+            code = self._running.wait()
+        return code if code >= 0 else 128 - code
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stay until the command has tidied up; Ctrl-C has reached it, too."""
+        if sig != signal.SIGINT:
+            self._running.terminate()
+
+    def _stop_with_it(self) -> None:
+        self._running.wait()
+        self.should_exit = True
+
+
+def main() -> int:
+    """Run the shop and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m examples.shop", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8090, help="0 takes a free one")
     parser.add_argument("--db", type=Path, default=Path("shop.sqlite"), help="SQLite file")
+    parser.add_argument("command", nargs="*", help="after --: what runs while the shop does")
     options = parser.parse_args()
+    options.db.parent.mkdir(parents=True, exist_ok=True)
     connections = Connections()
     config = uvicorn.Config(
         build(options.db, connections),
@@ -50,8 +81,11 @@ def main() -> None:
         socket.create_server((options.host, options.port)) as listener,
         contextlib.suppress(KeyboardInterrupt),
     ):
+        if options.command:
+            return ServerBeside(config).run_beside(options.command, listener)
         AnnouncingServer(config).run(sockets=[listener])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -31,6 +31,7 @@ VERBS = [
     "unwind",
     "tools",
     "doctor",
+    "drill",
     "demo",
 ]
 

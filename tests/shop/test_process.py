@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.shop.calls import applied, refund
-from tests.shop_process import ShopProcess
+from tests.shop_process import ROOT, ShopProcess
 
 CLIENT = """
 import httpx, sys
@@ -116,3 +116,16 @@ def test_an_order_id_is_given_once(shop: ShopProcess, http: httpx.Client) -> Non
     assert shop.new_order(order_id="order-of-mine", paid="9.90") == "order-of-mine"
     assert http.get("/orders/order-of-mine").json()["paid"] == "9.90"
     assert http.post("/admin/orders", json={"order_id": "order-of-mine"}).status_code == 409
+
+
+def test_a_command_runs_beside_the_shop_and_its_exit_code_is_the_shops(tmp_path: Path) -> None:
+    command = (
+        "import httpx, os, sys; from examples.shop.drill import fresh;"
+        "order = fresh(None)['order_id'];"
+        "url = os.environ['SHOP_URL'] + '/orders/' + order;"
+        "sys.exit(7 if httpx.get(url, trust_env=False).json()['order_id'] == order else 1)"
+    )
+    shop = [sys.executable, "-m", "examples.shop", "--port", "0", "--db", str(tmp_path / "s.db")]
+    ended = subprocess.run([*shop, "--", sys.executable, "-c", command], cwd=ROOT, timeout=60)
+
+    assert ended.returncode == 7

@@ -1,0 +1,271 @@
+"""The whole course of a drill: fault-free runs first, then a case for each cell of the matrix."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from cli.connect import connect, find_target
+from cli.drill.case import APPROVER, Case
+from cli.drill.ground import Ground
+from cli.drill.played import Kill, Played
+from cli.drill.progress import Progress
+from cli.drill.report import (
+    GOOD,
+    Cell,
+    CellOutcome,
+    DrillReport,
+    FaultFree,
+    Target,
+    recovery_of,
+)
+from cli.drill.request import DrillRequest
+from cli.drill.state import Baseline, DrillState
+from cli.drill.world import differences
+from cli.exits import ExitCode, PlanRefused, StarterError, WrongUse
+from cli.settings import StarterSettings
+from cli.tenant_client import TenantClient
+from workflows.contracts import Effect
+
+T = TypeVar("T")
+
+#: Differences that are kept of one cell: the first ones tell.
+MOST_DIFFERENCES: Final = 20
+
+
+class Course:
+    """One drill."""
+
+    def __init__(
+        self,
+        request: DrillRequest,
+        ground: Ground,
+        settings: StarterSettings,
+        environment: Mapping[str, str],
+        progress: Progress,
+        *,
+        state: DrillState | None = None,
+        resume: bool = False,
+    ) -> None:
+        """Prepare a drill.
+
+        Args:
+            request: What is drilled.
+            ground: Where.
+            settings: For whom.
+            environment: The user's own, for the workers.
+            progress: Told of each case.
+            state: Where cells that are done are kept.
+            resume: Take over what is there already.
+        """
+        self._request = request
+        self._ground = ground
+        self._settings = settings
+        self._tools = environment.get("SUREHAND_TOOL_MODULES", "")
+        self._environment = ground.environment(environment)
+        self._progress = progress
+        self._state = state
+        self._resume = resume
+
+    async def run(self) -> DrillReport:
+        """Play all cases and return what they show.
+
+        Raises:
+            WrongUse: The plan, the tools or the user's functions cannot be drilled.
+            StarterError: The drill itself cannot go on.
+        """
+        began, started_at = time.monotonic(), datetime.now(UTC)
+        await self._ground.check()
+        target = find_target(self._environment)
+        server = TenantClient(await connect(target, quiet=True), target, self._settings)
+        fingerprint = self._request.fingerprint(self._tools)
+        earlier = self._state.read(fingerprint) if self._state and self._resume else None
+        if earlier and self._finished(*earlier):
+            earlier = None
+        baseline, done = earlier or (await self._baseline(server, fingerprint), [])
+        if self._state:
+            self._state.begin(baseline, done)
+        targets = [t for t in baseline.targets if t.step in self._request.steps]
+        wanted = list(self._wanted(targets))
+        kept = [cell for cell in done if _key(cell) in {_key(cell) for cell in wanted}]
+        keys = {_key(cell) for cell in kept}
+        self._progress.begin(len(wanted), kept)
+        made = await self._side_by_side(
+            server, baseline, [cell for cell in wanted if _key(cell) not in keys]
+        )
+        by_key = {_key(cell): cell for cell in [*kept, *made]}
+        cells = [by_key[_key(cell)] for cell in wanted]
+        return DrillReport(
+            ok=all(cell.outcome in GOOD for cell in cells),
+            plan=self._request.plan_name,
+            modes=list(self._request.modes),
+            server="embedded" if self._ground.embedded else target.address,
+            world=self._request.world.name if self._request.world else "",
+            fresh=self._request.fresh.name if self._request.fresh else "",
+            approver=APPROVER,
+            started_at=started_at,
+            seconds=round(time.monotonic() - began, 1),
+            fault_free=baseline.fault_free,
+            points=[point.value for point in self._request.points],
+            targets=targets,
+            cells=cells,
+            counts={
+                outcome: sum(cell.outcome is outcome for cell in cells) for outcome in CellOutcome
+            },
+            recovery=recovery_of(self._request.points, cells),
+        )
+
+    def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
+        """Say whether nothing is left to go on with: then all is played anew."""
+        targets = [t for t in baseline.targets if t.step in self._request.steps]
+        return {_key(cell) for cell in self._wanted(targets)} <= {_key(cell) for cell in done}
+
+    async def _baseline(self, server: TenantClient, fingerprint: str) -> Baseline:
+        """Play the fault-free run twice: two that differ are no measure for a third."""
+        self._progress.note("Fault-free: two runs, which every other one is compared with")
+        if self._request.parallel > 1:
+            first, second = await _together(self._fault_free(server), self._fault_free(server))
+        else:
+            first, second = await self._fault_free(server), await self._fault_free(server)
+        found = list(differences(first.compared, second.compared))
+        if found:
+            raise WrongUse(
+                f"two fault-free runs differ, so nothing can be compared with them: {found[0]};"
+                " see that world returns only what --fresh has made, and nothing that changes"
+                " from run to run"
+            )
+        assert first.result is not None
+        return Baseline(
+            fingerprint=fingerprint,
+            targets=self._targets(first),
+            fault_free=FaultFree(
+                run_id=first.run_id,
+                state=first.result.state,
+                effects=sum(first.counted.values()),
+                counted=first.counted,
+                seconds=round(first.seconds, 1),
+                approvals=first.approvals,
+            ),
+            compared=first.compared,
+        )
+
+    async def _fault_free(self, server: TenantClient) -> Played:
+        case = Case(self._request, self._ground, server, self._environment)
+        try:
+            played = await case.play()
+        except PlanRefused as error:
+            raise PlanRefused(self._request.plan_name, error.problems) from error
+        if played.question:
+            raise StarterError(
+                f"the fault-free run needs a human: {played.question}", code=ExitCode.HUMAN_NEEDED
+            )
+        if played.result is None:
+            raise StarterError(
+                f"the fault-free run has not ended within {self._request.limit}: give it more"
+                " time with --timeout",
+                code=ExitCode.OUT_OF_TIME,
+            )
+        return played
+
+    def _targets(self, played: Played) -> list[Target]:
+        """Return the calls of the plan, and those that undid some of them, in their order."""
+        targets = []
+        for step in self._request.plan.steps:
+            spec = played.tools.get(step.id)
+            targets.append(
+                Target(step=step.id, tool=step.tool, effect=spec.effect if spec else None)
+            )
+        undone = [entry for entry in played.entries if entry["undoes"] is not None]
+        for entry in undone:
+            step, tool = entry["step_id"], entry["tool"]
+            targets.append(Target(step=step, tool=tool, effect=Effect.WRITE, undo=True))
+        return targets
+
+    def _wanted(self, targets: list[Target]) -> Iterator[Cell]:
+        """Yield the cells of the matrix, with nothing found yet."""
+        for mode in self._request.modes:
+            for target in targets:
+                for point in self._request.points_of(target):
+                    called = target.effect is not None
+                    yield Cell(
+                        mode=mode,
+                        step=target.step,
+                        undo=target.undo,
+                        tool=target.tool,
+                        point=point,
+                        outcome=CellOutcome.NOT_REACHED,
+                        question="" if called else "the fault-free run never calls this step",
+                    )
+
+    async def _side_by_side(
+        self, server: TenantClient, baseline: Baseline, cells: list[Cell]
+    ) -> list[Cell]:
+        targets = {(target.step, target.undo): target for target in baseline.targets}
+        left, made = iter(cells), []
+
+        async def one_after_another() -> None:
+            for cell in left:
+                target = targets[cell.step, cell.undo]
+                if target.effect is not None:
+                    self._progress.playing(cell)
+                    kill = Kill(target, cell.point)
+                    case = Case(self._request, self._ground, server, self._environment, kill)
+                    cell = judged(cell, baseline, await case.play())
+                if self._state:
+                    self._state.add(cell)
+                self._progress.done(cell)
+                made.append(cell)
+
+        await _together(*(one_after_another() for _ in range(self._request.parallel)))
+        return made
+
+
+def judged(cell: Cell, baseline: Baseline, played: Played) -> Cell:
+    """Return a cell with what its case has shown."""
+    found = list(differences(baseline.compared, played.compared))
+    question, outcome = played.question, CellOutcome.SAME
+    if not played.killed:
+        outcome = CellOutcome.NOT_REACHED
+        question = question or "no worker has come to this point"
+    elif question:
+        # The run stands, so later effects are missing; but nothing may be there twice.
+        expected = baseline.fault_free.counted
+        found = [
+            f"{name}: {count} effects, fault-free {expected.get(name, 0)}"
+            for name, count in played.counted.items()
+            if count > expected.get(name, 0)
+        ]
+        outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
+    elif found:
+        outcome = CellOutcome.DIFFERS
+    recovery = played.recovery_s
+    return cell.model_copy(
+        update={
+            "outcome": outcome,
+            "run_id": played.run_id,
+            "effects": sum(played.counted.values()),
+            "recovery_s": None if recovery is None else round(recovery, 2),
+            "seconds": round(played.seconds, 1),
+            "differences": found[:MOST_DIFFERENCES],
+            "question": question,
+            "approvals": played.approvals,
+        }
+    )
+
+
+async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:
+    """Run all side by side; the first failure, or a cancellation, ends them all."""
+    running = [asyncio.create_task(part) for part in parts]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _key(cell: Cell) -> tuple[str, str, bool, str]:
+    return cell.mode, cell.step, cell.undo, cell.point

@@ -1,0 +1,185 @@
+"""Where drills happen: a Temporal server, ledgers, and workers that belong to one case each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from activities.ledger.migrate import require_head
+from activities.ledger.store import open_ledger
+from activities.settings import load_settings
+from cli.children import Child
+from cli.exits import NotReachable, WrongUse
+from cli.stage import ROOT
+from cli.temporal_cli import CliMissing, find_cli
+from devserver import DevServer, DevServerFailed
+
+#: The user's own, which must not reach a worker of the drill.
+_OWN: Final = (
+    "DATABASE_URL",
+    "ARTIFACTS",
+    "TASK_QUEUE",
+    "CRASH_AT",
+    "CRASH_ONCE",
+    "LOG_FORMAT",
+    "LOG_LEVEL",
+)
+#: Settings that name a server; without them the drill starts its own.
+_NAMES_A_SERVER: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE")
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A running server, and a migrated ledger to copy."""
+
+    folder: Path
+    temporal: Mapping[str, str]
+    """The settings that lead to the server."""
+    embedded: bool
+    web_ui: str
+    template: Path
+    database: str | None
+    """A ledger that all cases share; ``None``: each has a file of its own."""
+
+    def environment(self, user: Mapping[str, str]) -> dict[str, str]:
+        """Return the workers' environment: the user's own, on this ground.
+
+        Raises:
+            WrongUse: It names no tools.
+        """
+        require_tools(user)
+        ours = {f"SUREHAND_{name}" for name in _OWN}
+        kept = {key: value for key, value in user.items() if key.upper() not in ours}
+        if self.embedded:
+            kept = {key: value for key, value in kept.items() if not key.startswith("TEMPORAL_")}
+        # Workers run in the case's folder, where no .env is read a second time.
+        path = [str(ROOT), str(Path.cwd()), *filter(None, [user.get("PYTHONPATH")])]
+        return {**kept, **self.temporal, "PYTHONPATH": os.pathsep.join(path)}
+
+    def keep(self) -> None:
+        """Let the folder stay: its ledgers and logs say why."""
+        _keep_mark(self.folder).touch()
+
+    async def check(self) -> None:
+        """See that the shared ledger can be used.
+
+        Raises:
+            SettingsError: It is not the URL of a ledger.
+            LedgerUnavailable: It cannot be reached.
+            DatabaseBehind: It is not migrated.
+        """
+        if self.database is not None:
+            load_settings({"SUREHAND_DATABASE_URL": self.database}, Path(os.devnull))
+            async with open_ledger(self.database) as ledger:
+                await require_head(ledger.engine)
+
+    def case_folder(self, name: str) -> Path:
+        """Return a new folder for one case."""
+        folder = self.folder / name
+        folder.mkdir()
+        return folder
+
+    def ledger(self, folder: Path) -> str:
+        """Return the URL of the ledger of the case in this folder."""
+        if self.database is not None:
+            return self.database
+        shutil.copy(self.template, folder / "ledger.db")
+        return f"sqlite+aiosqlite:///{folder / 'ledger.db'}"
+
+
+def require_tools(environment: Mapping[str, str]) -> None:
+    """See that an environment names tools; asked before anything is started.
+
+    Raises:
+        WrongUse: It does not.
+    """
+    if not environment.get("SUREHAND_TOOL_MODULES"):
+        raise WrongUse("no tools to drill: set SUREHAND_TOOL_MODULES to the modules with yours")
+
+
+def worker(environment: Mapping[str, str], folder: Path, name: str, **settings: str) -> Child:
+    """Start a worker of one case; settings by their names without prefix."""
+    own = {f"SUREHAND_{key.upper()}": value for key, value in settings.items()}
+    command = [sys.executable, "-m", "worker"]
+    return Child(command, environment={**environment, **own}, folder=folder, name=name)
+
+
+def _keep_mark(folder: Path) -> Path:
+    return folder / "keep"
+
+
+def _remove(folder: Path) -> None:
+    if not _keep_mark(folder).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def prepared(
+    environment: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
+) -> Iterator[Ground]:
+    """Start what a drill needs; stop it all and remove the folder on every way out.
+
+    Args:
+        environment: The user's own; it may name a Temporal server.
+        database: A migrated ledger for all cases, or ``None``.
+        say: Told what is being waited for.
+
+    Raises:
+        NotReachable: Something did not start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="surehand-drill-"))
+    with ExitStack() as running:
+        running.callback(_remove, folder)
+        template = folder / "template.db"
+        if database is None:
+            settings = {"SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{template}"}
+            clean = {k: v for k, v in environment.items() if not k.startswith("SUREHAND_")}
+            migrating = running.enter_context(
+                Child(
+                    [sys.executable, "-m", "activities.ledger.migrate"],
+                    environment={**clean, **settings, "PYTHONPATH": str(ROOT)},
+                    folder=folder,
+                    name="migrate",
+                )
+            )
+            migrating.wait_for(lambda: migrating.returncode == 0)
+        temporal, web_ui, embedded = _server(environment, folder, running, say)
+        yield Ground(
+            folder=folder,
+            temporal=temporal,
+            embedded=embedded,
+            web_ui=web_ui,
+            template=template,
+            database=database,
+        )
+
+
+def _server(
+    environment: Mapping[str, str], folder: Path, running: ExitStack, say: Callable[[str], None]
+) -> tuple[dict[str, str], str, bool]:
+    """Return the settings that lead to a server, its Web UI, and whether it is our own."""
+    if any(environment.get(name) for name in _NAMES_A_SERVER):
+        own = {k: v for k, v in environment.items() if k.startswith("TEMPORAL_")}
+        return own, environment.get("TEMPORAL_UI_URL", ""), False
+    try:
+        cli = find_cli(log=say)
+        server = DevServer.start(
+            cli=cli, db_file=folder / "temporal.db", log_file=folder / "temporal.log"
+        )
+    except (CliMissing, DevServerFailed) as error:
+        raise NotReachable(str(error)) from error
+    # Its state goes with the folder, so it may end the quick way.
+    running.callback(server.kill)
+    named = {
+        "TEMPORAL_ADDRESS": server.address,
+        "TEMPORAL_NAMESPACE": "default",
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+    }
+    return named, server.ui_url or "", True

@@ -1,0 +1,139 @@
+"""A drill's report as text: the matrix, recovery times, and all that is not the same world."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console
+
+from cli.drill.report import Cell, CellOutcome, DrilledApproval, DrillReport, Target
+from cli.printer import Printer, rich_table
+from cli.text import compact
+from workflows.contracts import Effect
+
+#: A call that has no such point, and a point at which nobody recovered.
+NONE: Final = "-"
+STEP: Final = "step"
+
+
+def columns(report: DrillReport) -> list[str]:
+    """Return the heads of the matrix."""
+    return [STEP, *report.points]
+
+
+def rows(report: DrillReport) -> Iterator[list[str]]:
+    """Yield the rows of the matrix: a step's cells each."""
+    for mode in report.modes:
+        for target in report.targets:
+            cells = (report.cell(target, point, mode) for point in report.points)
+            yield [label(report, target, mode), *(cell_text(cell) for cell in cells)]
+
+
+def recovery_rows(report: DrillReport) -> Iterator[list[str]]:
+    """Yield the recovery times below the matrix."""
+    by_point = {recovery.point: recovery for recovery in report.recovery}
+    for name, field in (("recovery p50", "p50_s"), ("recovery p95", "p95_s")):
+        times = (by_point.get(point) for point in report.points)
+        yield [name, *(f"{getattr(time, field):.1f} s" if time else NONE for time in times)]
+
+
+def label(report: DrillReport, target: Target, mode: str) -> str:
+    """Return a row's name; the mode is part of it where there are several."""
+    return target.label if len(report.modes) == 1 else f"{target.label}, {mode}"
+
+
+def cell_text(cell: Cell | None) -> str:
+    """Return a cell: its outcome and, of a run that was played to the point, its effects."""
+    if cell is None:
+        return NONE
+    if cell.outcome is CellOutcome.NOT_REACHED:
+        return cell.outcome.value
+    return f"{cell.outcome.value}, {cell.effects}"
+
+
+def headline(report: DrillReport) -> str:
+    """Return the verdict in one line."""
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in report.counts.items() if n)
+    sign = "OK" if report.ok else "NOT OK"
+    return f"{sign}: {len(report.cells)} cases in {report.plan}: {counts}."
+
+
+def facts(report: DrillReport) -> Iterator[str]:
+    """Yield what one has to know to read the matrix."""
+    fault_free = report.fault_free
+    counted = ", ".join(f"{name} {count}" for name, count in fault_free.counted.items() if count)
+    yield (
+        f"Each cell: how the killed run compares with the fault-free one ({fault_free.state}), and"
+        f" the effects counted; fault-free {fault_free.effects} ({counted or 'none'})."
+    )
+    if any(target.effect is Effect.READ for target in report.targets):
+        yield "A read claims nothing: some points are not there for it (-)."
+    if not report.world:
+        yield "No --world was named: compared are the runs and their ledgers, not what is outside."
+    for recovery in report.recovery:
+        if recovery.point == "all":
+            yield (
+                f"Recovery, from the worker's death to the step's outcome, {recovery.kills} kills:"
+                f" p50 {recovery.p50_s:.1f} s, p95 {recovery.p95_s:.1f} s,"
+                f" longest {recovery.longest_s:.1f} s."
+            )
+    yield f"Server: {report.server}. Took {report.seconds:.0f} s."
+
+
+def approval_lines(report: DrillReport) -> Iterator[str]:
+    """Yield what was approved, and how often; the fault-free run's are shown in full."""
+    given: dict[str, list[DrilledApproval]] = {}
+    for approval in report.fault_free.approvals:
+        given.setdefault(approval.tool, []).append(approval)
+    for cell in report.cells:
+        for approval in cell.approvals:
+            given.setdefault(approval.tool, []).append(approval)
+    for tool, approvals in given.items():
+        first = approvals[0]
+        yield (
+            f"{report.approver!r} approved {tool} {len(approvals)} times;"
+            f" first {first.approval_id}  {compact(first.description)}  {first.params_hash}"
+        )
+
+
+def findings(report: DrillReport) -> Iterator[tuple[Cell, list[str]]]:
+    """Yield every cell that is not the same world, with what there is to say about it."""
+    for cell in report.cells:
+        if cell.outcome is not CellOutcome.SAME:
+            yield cell, cell.differences or ([cell.question] if cell.question else [])
+
+
+def place(cell: Cell) -> str:
+    """Return where a cell stands, in one line."""
+    undo = " (undo)" if cell.undo else ""
+    run = f", run {cell.run_id}" if cell.run_id else ""
+    return f"{cell.outcome}: {cell.step}{undo} {cell.tool}:{cell.point}{run}"
+
+
+def show(printer: Printer, report: DrillReport) -> None:
+    """Print the report."""
+    printer.say()
+    printer.table(columns(report), [*rows(report), *recovery_rows(report)])
+    printer.say()
+    for line in (*facts(report), *approval_lines(report)):
+        printer.say(line)
+    for cell, reasons in findings(report):
+        printer.say()
+        printer.say(place(cell), "bold red" if cell.outcome is CellOutcome.DIFFERS else "bold")
+        for reason in reasons:
+            printer.say(f"  {reason}")
+    printer.say()
+    printer.say(headline(report), "bold green" if report.ok else "bold red")
+
+
+def text(report: DrillReport) -> str:
+    """Return the report as plain text, for an assertion that has failed."""
+    written = io.StringIO()
+    table = rich_table(columns(report), [*rows(report), *recovery_rows(report)])
+    Console(file=written, width=160, color_system=None).print(table)
+    lines = [headline(report)]
+    for cell, reasons in findings(report):
+        lines += [place(cell), *(f"  {reason}" for reason in reasons)]
+    return f"{written.getvalue()}\n" + "\n".join(lines)

@@ -1,0 +1,55 @@
+"""What one case is, and what came of it, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli.drill.report import DrilledApproval, Target
+from cli.drill.world import counted
+from workflows.contracts import RunResult, ToolSpec
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where the worker of a case is killed."""
+
+    target: Target
+    point: str
+
+    @property
+    def crash_at(self) -> str:
+        """Return it as the setting ``SUREHAND_CRASH_AT``."""
+        return f"{self.target.tool}:{self.point}@{self.target.step}"
+
+
+@dataclass
+class Played:
+    """What came of one case."""
+
+    run_id: str
+    result: RunResult | None = None
+    """``None``: it did not end in time."""
+    question: str = ""
+    """What the run asks a human; empty if it has ended."""
+    compared: dict[str, Any] = field(default_factory=dict)
+    """The end of the run, its ledger entries and the world: what must be as without a kill."""
+    counted: dict[str, int] = field(default_factory=dict)
+    approvals: list[DrilledApproval] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    tools: dict[str, ToolSpec] = field(default_factory=dict)
+    killed: bool = False
+    recovery_s: float | None = None
+    seconds: float = 0
+
+
+def count_of(snapshot: Any, entries: list[dict[str, Any]]) -> dict[str, int]:
+    """Return how many effects the world counted; without its word, the ledger's."""
+    by_world = counted(snapshot)
+    if by_world is not None:
+        return by_world
+    counts: dict[str, int] = {}
+    for entry in entries:
+        if entry["state"] in ("committed", "compensating", "compensated"):
+            counts[entry["tool"]] = counts.get(entry["tool"], 0) + 1
+    return counts

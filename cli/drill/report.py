@@ -1,0 +1,164 @@
+"""What a drill has found: the shape of ``drill --json`` and of its report files. Add-only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Self
+
+from cli.shapes import Shape
+from workflows.contracts import Effect
+
+
+class CellOutcome(StrEnum):
+    """How the run of one cell compares with the fault-free run."""
+
+    SAME = "same world"
+    DIFFERS = "differs"
+    NEEDS_HUMAN = "needs human"
+    """The run has asked a human, as a tool without recovery must; nothing was done twice."""
+    NOT_REACHED = "not reached"
+    """No worker was killed: this cell proves nothing."""
+
+
+#: Outcomes with which a drill has proven what it was asked to.
+GOOD: Final = frozenset({CellOutcome.SAME, CellOutcome.NEEDS_HUMAN})
+
+
+class Target(Shape):
+    """A row of the matrix: a step's tool call, or the call that undoes it."""
+
+    step: str
+    tool: str
+    effect: Effect | None
+    """``None``: the fault-free run has never called it."""
+    undo: bool = False
+
+    @property
+    def label(self) -> str:
+        """Return the row's name."""
+        return f"{self.step} (undo)" if self.undo else self.step
+
+
+class DrilledApproval(Shape):
+    """An approval that the drill has given."""
+
+    approval_id: str
+    tool: str
+    description: str
+    params_hash: str
+
+
+class Cell(Shape):
+    """One run whose worker was to be killed at one point of one call."""
+
+    mode: str
+    step: str
+    undo: bool
+    tool: str
+    point: str
+    outcome: CellOutcome
+    run_id: str = ""
+    effects: int = 0
+    """Effects that the world counted; without a count of its own, those of the ledger."""
+    recovery_s: float | None = None
+    """Seconds from the worker's death to the step's outcome, reported by another worker."""
+    seconds: float = 0
+    differences: list[str] = []
+    question: str = ""
+    """What a human is asked, or why the point was not reached."""
+    approvals: list[DrilledApproval] = []
+
+
+class FaultFree(Shape):
+    """The run without a kill, which all others are compared with."""
+
+    run_id: str
+    state: str
+    effects: int
+    counted: dict[str, int]
+    seconds: float
+    approvals: list[DrilledApproval]
+
+
+class Recovery(Shape):
+    """Recovery times at one point, or at ``all``."""
+
+    point: str
+    kills: int
+    p50_s: float
+    p95_s: float
+    longest_s: float
+
+    @classmethod
+    def of(cls, point: str, seconds: Iterable[float]) -> Self | None:
+        """Return the times at a point; ``None`` if nobody recovered there."""
+        times = sorted(seconds)
+        if not times:
+            return None
+        return cls(
+            point=point,
+            kills=len(times),
+            p50_s=nearest_rank(times, 50),
+            p95_s=nearest_rank(times, 95),
+            longest_s=times[-1],
+        )
+
+
+class DrillReport(Shape):
+    """``drill``."""
+
+    ok: bool
+    """Every cell is the same world, or needs a human."""
+    plan: str
+    modes: list[str]
+    server: str
+    world: str
+    """The user's function; empty: only the run and the ledger were compared."""
+    fresh: str
+    approver: str
+    started_at: datetime
+    seconds: float
+    fault_free: FaultFree
+    points: list[str]
+    targets: list[Target]
+    cells: list[Cell]
+    counts: dict[CellOutcome, int]
+    recovery: list[Recovery]
+
+    def cell(self, target: Target, point: str, mode: str) -> Cell | None:
+        """Return a cell of the matrix; ``None`` where the call has no such point."""
+        for cell in self.cells:
+            place = (cell.step, cell.undo, cell.point, cell.mode)
+            if place == (target.step, target.undo, point, mode):
+                return cell
+        return None
+
+    def __str__(self) -> str:
+        """Return the matrix and all that is wrong, as text."""
+        from cli.drill.matrix import text
+
+        return text(self)
+
+
+def nearest_rank(times: Sequence[float], percent: int) -> float:
+    """Return a percentile by nearest rank: a time that was measured, never one in between.
+
+    Args:
+        times: Sorted, not empty.
+        percent: Above 0, at most 100.
+    """
+    return times[max(math.ceil(len(times) * percent / 100), 1) - 1]
+
+
+def recovery_of(points: Iterable[str], cells: Sequence[Cell]) -> list[Recovery]:
+    """Return the recovery times at each point, and at all of them last."""
+    groups = [(point, [cell for cell in cells if cell.point == point]) for point in points]
+    groups.append(("all", list(cells)))
+    found = (
+        Recovery.of(point, (c.recovery_s for c in group if c.recovery_s is not None))
+        for point, group in groups
+    )
+    return [recovery for recovery in found if recovery is not None]

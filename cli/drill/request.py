@@ -1,0 +1,98 @@
+"""What is to be drilled, checked before anything is started."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from activities.crashpoints import READ_POINTS, CrashPoint
+from cli.drill.report import Target
+from cli.drill.world import Function
+from cli.exits import WrongUse
+from workflows.contracts import Effect
+from workflows.plan import Plan
+
+#: How outcomes are made durable; there is one way so far.
+MODES: Final = ("sync",)
+
+
+@dataclass(frozen=True)
+class DrillRequest:
+    """A plan, what of it is drilled, and the user's functions."""
+
+    plan: Plan
+    plan_name: str
+    """How the user calls it: its file."""
+    points: tuple[CrashPoint, ...]
+    modes: tuple[str, ...]
+    steps: tuple[str, ...]
+    world: Function | None
+    fresh: Function | None
+    parallel: int
+    limit: timedelta
+    """How long one case may take."""
+
+    @classmethod
+    def checked(
+        cls,
+        plan: Plan,
+        plan_name: str,
+        *,
+        points: Sequence[str],
+        modes: Sequence[str],
+        steps: Sequence[str],
+        world: Function | None,
+        fresh: Function | None,
+        parallel: int | None,
+        limit: timedelta,
+    ) -> DrillRequest:
+        """Return the request; nothing named means all there is.
+
+        Raises:
+            WrongUse: A point, mode or step is not there, or the cases would disturb one another.
+        """
+        _known("--points", points, list(CrashPoint))
+        _known("--modes", modes, MODES)
+        ids = [step.id for step in plan.steps]
+        _known("--steps", steps, ids)
+        if fresh is None and (parallel or 1) > 1:
+            raise WrongUse(
+                "--parallel: runs side by side need worlds of their own: name --fresh, or leave"
+                " --parallel out"
+            )
+        return cls(
+            plan=plan,
+            plan_name=plan_name,
+            points=tuple(point for point in CrashPoint if not points or point in points),
+            modes=tuple(modes) or MODES,
+            steps=tuple(step for step in ids if not steps or step in steps),
+            world=world,
+            fresh=fresh,
+            parallel=parallel or (1 if fresh is None else 2),
+            limit=limit,
+        )
+
+    def points_of(self, target: Target) -> list[CrashPoint]:
+        """Return the chosen points that a call has."""
+        read = target.effect is Effect.READ
+        return [point for point in self.points if not read or point in READ_POINTS]
+
+    def fingerprint(self, tool_modules: str) -> str:
+        """Return what two drills have in common when the one may go on with the other's cases."""
+        facts = {
+            "plan": self.plan.model_dump(mode="json"),
+            "tools": tool_modules,
+            "world": self.world.name if self.world else "",
+            "fresh": self.fresh.name if self.fresh else "",
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _known(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise WrongUse(f"{option} {name!r}: there are {', '.join(known)}")

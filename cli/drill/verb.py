@@ -1,0 +1,165 @@
+"""``drill``: the command line's side of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli import options
+from cli.caller import Caller, perform_sync
+from cli.exits import ExitCode
+from cli.planfile import load_plan
+from cli.process import end_by_signal_in_order
+
+if TYPE_CHECKING:
+    from cli.drill.report import DrillReport
+    from cli.drill.request import DrillRequest
+    from cli.drill.state import DrillState
+
+EXAMPLE: Final = (
+    "Example: python starter.py drill examples/refund.yaml --world examples.shop.drill:world"
+    " --fresh examples.shop.drill:fresh --report drill.html"
+)
+
+#: How long one case may take, if nothing else is said: recoveries take seconds.
+CASE_LIMIT: Final = timedelta(minutes=2)
+STATES: Final = Path(".surehand") / "drill"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def drill(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")],
+    world: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Returns what a run's effects have left."),
+    ] = None,
+    fresh: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Returns plan input for one more run."),
+    ] = None,
+    points: Annotated[str, typer.Option(help="Crash points, comma separated; default all.")] = "",
+    steps: Annotated[str, typer.Option(help="Steps, comma separated; default all.")] = "",
+    modes: Annotated[str, typer.Option(help="Durability modes; there is only sync.")] = "",
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Write it: .html, .md or .json; may be repeated."),
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="URL", help="A migrated ledger; default a file a case.")
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Cases at a time; default 2, with --fresh.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with one that was ended early; a done one begins anew."
+        ),
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change the plan, as with start."),
+    ] = None,
+    timeout: Annotated[
+        timedelta,
+        typer.Option(
+            parser=options.duration,
+            metavar="DURATION",
+            help="One case's; default 2m.",
+            show_default=False,
+        ),
+    ] = CASE_LIMIT,
+    json_output: options.Json = False,
+) -> int:
+    """Kill a worker at every crash point of every step, and compare what is left outside.
+
+    Each case is a fresh run with two workers of its own: one dies, the other takes over.
+
+    Tools run for real, approved by 'drill-approver': drill a test system.
+
+    Exits with 3 if a world differs or a point was not reached; needing a human is no difference.
+    """
+
+    def verb(caller: Caller) -> int:
+        from cli.drill.files import write, writer_of
+        from cli.drill.matrix import show
+        from cli.drill.request import DrillRequest
+        from cli.drill.state import DrillState
+        from cli.drill.world import Function
+
+        writers = [(file, writer_of(file)) for file in report or []]
+        request = DrillRequest.checked(
+            load_plan(plan, changes or []),
+            plan,
+            points=_names(points),
+            modes=_names(modes),
+            steps=_names(steps),
+            world=Function.load("--world", world) if world else None,
+            fresh=Function.load("--fresh", fresh) if fresh else None,
+            parallel=parallel,
+            limit=timeout,
+        )
+        file = writers[0][0] if writers else STATES / request.plan.name
+        state = DrillState(file.with_name(f"{file.name}.state"))
+        end_by_signal_in_order()
+        found = _drilled(caller, request, database, state, resume=resume)
+        for target, writer in writers:
+            write(target, writer(found))
+        show(caller.printer, found)
+        if json_output:
+            caller.printer.document(found)
+        return ExitCode.DONE if found.ok else ExitCode.BROKEN
+
+    return perform_sync(verb, json_output=json_output)
+
+
+def _drilled(
+    caller: Caller,
+    request: DrillRequest,
+    database: str | None,
+    state: DrillState,
+    *,
+    resume: bool,
+) -> DrillReport:
+    from cli.drill.case import APPROVER
+    from cli.drill.course import Course
+    from cli.drill.ground import prepared, require_tools
+    from cli.drill.progress import make_progress
+    from cli.ledger_door import translated
+
+    printer = caller.printer
+    require_tools(caller.environment)
+    with ExitStack() as running:
+        running.enter_context(translated())
+        ground = running.enter_context(
+            prepared(caller.environment, database=database, say=printer.say)
+        )
+        where = "an embedded server" if ground.embedded else ground.temporal["TEMPORAL_ADDRESS"]
+        printer.say(f"Drilling {request.plan_name} on {where}; {APPROVER!r} approves what waits")
+        progress = running.enter_context(make_progress(printer))
+        course = Course(
+            request,
+            ground,
+            caller.settings,
+            caller.environment,
+            progress,
+            state=state,
+            resume=resume,
+        )
+        try:
+            found = asyncio.run(course.run())
+        except KeyboardInterrupt:
+            printer.warn(f"ended early; --resume goes on (cases done are kept in {state.file})")
+            raise
+        if not found.ok:
+            ground.keep()
+            printer.say(f"Ledgers and logs of all cases are kept in {ground.folder}")
+        return found

@@ -1,0 +1,38 @@
+"""The shop as a drill sees it: an order for each run, and what became of it.
+
+``starter.py drill PLAN --world examples.shop.drill:world --fresh examples.shop.drill:fresh``
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from examples.shop.client import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from cli.drill.world import Context
+
+
+def fresh(context: Context) -> dict[str, Any]:
+    """Make a paid order for one more run: its id is the plan's input."""
+    with _shop() as shop:
+        order = shop.post("/admin/orders", json={})
+    return {"order_id": order.raise_for_status().json()["order_id"]}
+
+
+def world(context: Context) -> dict[str, Any]:
+    """Return what the shop has of a run's order; ``effects`` is its own count of them."""
+    about = {"order_id": context.input["order_id"]}
+    with _shop() as shop:
+        counts = shop.get("/admin/counts", params=about).raise_for_status().json()
+        left = shop.get("/admin/world", params=about).raise_for_status().json()
+    return {"effects": counts, "left": left}
+
+
+def _shop() -> httpx.Client:
+    # No proxy: the shop is on this machine.
+    url = os.environ.get("SHOP_URL", DEFAULT_URL)
+    return httpx.Client(base_url=url, timeout=10, trust_env=False)

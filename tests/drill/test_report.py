@@ -1,0 +1,181 @@
+"""What a drill has found, judged, kept and written down."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cli.drill import html, markdown
+from cli.drill.course import judged
+from cli.drill.matrix import rows
+from cli.drill.played import Played
+from cli.drill.progress import make_progress
+from cli.drill.report import (
+    Cell,
+    CellOutcome,
+    DrillReport,
+    FaultFree,
+    Recovery,
+    Target,
+    nearest_rank,
+    recovery_of,
+)
+from cli.drill.state import Baseline, DrillState
+from cli.exits import WrongUse
+from cli.printer import Printer
+from workflows.contracts import Effect
+
+READ = Target(step="order", tool="orders.read", effect=Effect.READ)
+WRITE = Target(step="refund", tool="payments.refund", effect=Effect.WRITE)
+FAULT_FREE = FaultFree(
+    run_id="drill-0",
+    state="completed",
+    effects=1,
+    counted={"refunds": 1},
+    seconds=1,
+    approvals=[],
+)
+BASELINE = Baseline(
+    fingerprint="f", targets=[READ, WRITE], fault_free=FAULT_FREE, compared={"run": "completed"}
+)
+
+
+def cell(point: str = "after_call", **facts: Any) -> Cell:
+    given = {"outcome": CellOutcome.NOT_REACHED, "undo": False, "mode": "sync", **facts}
+    return Cell(step="refund", tool="payments.refund", point=point, **given)
+
+
+def played(**facts: Any) -> Played:
+    given = {"killed": True, "compared": BASELINE.compared, "counted": {"refunds": 1}, **facts}
+    return Played("drill-1", **given)
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        ({}, CellOutcome.SAME),
+        ({"compared": {"run": "failed"}}, CellOutcome.DIFFERS),
+        # Nobody was killed: as good as it looks, it proves nothing.
+        ({"killed": False}, CellOutcome.NOT_REACHED),
+        ({"killed": False, "compared": {"run": "failed"}}, CellOutcome.NOT_REACHED),
+        # The run stands, so what follows is missing; but nothing may be there twice.
+        ({"question": "Did it happen?", "counted": {}}, CellOutcome.NEEDS_HUMAN),
+        ({"question": "Did it happen?", "counted": {"refunds": 2}}, CellOutcome.DIFFERS),
+        ({"question": "Did it happen?", "counted": {"mails": 1}}, CellOutcome.DIFFERS),
+    ],
+)
+def test_a_case_is_judged_by_what_it_has_left(facts: dict[str, Any], outcome: CellOutcome) -> None:
+    assert judged(cell(), BASELINE, played(**facts)).outcome is outcome
+
+
+def test_percentiles_are_times_that_were_measured() -> None:
+    times = [float(n) for n in range(1, 21)]
+
+    assert nearest_rank(times, 50) == 10
+    assert nearest_rank(times, 95) == 19
+    assert nearest_rank([7.0], 50) == nearest_rank([7.0], 95) == 7
+    cells = [cell(recovery_s=3), cell(recovery_s=5), cell("after_claim", recovery_s=None)]
+    found = recovery_of(["after_claim", "after_call"], cells)
+    assert found == [
+        Recovery(point=point, kills=2, p50_s=3, p95_s=5, longest_s=5)
+        for point in ("after_call", "all")
+    ]
+
+
+def report(*cells: Cell) -> DrillReport:
+    return DrillReport(
+        ok=False,
+        plan="<b>refund</b>.yaml",
+        modes=["sync"],
+        server="embedded",
+        world="own:world",
+        fresh="own:fresh",
+        approver="drill-approver",
+        started_at=datetime.now(UTC),
+        seconds=60,
+        fault_free=FAULT_FREE,
+        points=["after_claim", "after_call"],
+        targets=[READ, WRITE],
+        cells=list(cells),
+        counts={CellOutcome.DIFFERS: 1},
+        recovery=recovery_of(["after_claim", "after_call"], cells),
+    )
+
+
+FOUND = report(
+    cell(
+        outcome=CellOutcome.DIFFERS,
+        effects=2,
+        recovery_s=3.25,
+        differences=["world.mail: <script>|*", "world.effects.refunds: 2, fault-free 1"],
+    ),
+    cell("after_claim", question="no worker has come to this point"),
+)
+
+
+def test_the_matrix_says_of_each_step_and_point_what_was_found() -> None:
+    assert list(rows(FOUND)) == [
+        ["order", "-", "-"],
+        ["refund", "not reached", "differs, 2"],
+    ]
+
+
+@pytest.mark.parametrize("write", [html.document, markdown.document, str])
+def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) -> None:
+    text = write(FOUND)
+
+    for part in ("differs, 2", "not reached", "fault-free 1", "no worker has come to this point"):
+        assert part in text.replace("\\", "")
+    assert ("3.2 s" in text) or ("3.3 s" in text)
+
+
+def test_on_a_terminal_a_bar_moves_and_what_is_not_the_same_world_stays_above_it() -> None:
+    screen = io.StringIO()
+    printer = Printer(json_output=False)
+    printer.console = Console(file=screen, force_terminal=True, width=120)
+    with make_progress(printer) as progress:
+        progress.begin(3, [cell("before_claim")])
+        progress.playing(cell())
+        progress.done(cell(outcome=CellOutcome.SAME))
+        progress.done(FOUND.cells[0])
+
+    drawn = screen.getvalue()
+    assert "refund after_call" in drawn and "3/3" in drawn
+    assert "refund after_call: differs, 2 effects, recovered in 3.2 s (world.mail" in drawn
+    assert "same world" not in drawn
+
+
+def test_what_a_plan_or_a_world_wrote_is_text_in_a_report_and_nothing_else() -> None:
+    page = html.document(FOUND)
+    assert "<script>" not in page and "<b>" not in page
+    assert "http" not in page  # nothing is loaded from elsewhere
+    assert "\\<script\\>\\|\\*" in markdown.document(FOUND)
+
+
+def test_cells_that_are_done_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    state = DrillState(tmp_path / "drill" / "refund.state")
+    assert state.read("f") is None
+
+    state.begin(BASELINE)
+    state.add(cell())
+    state.add(cell("after_claim"))
+    with state.file.open("a") as file:
+        file.write('{"mode": "sy')
+
+    assert state.read("f") == (BASELINE, [cell(), cell("after_claim")])
+
+
+def test_the_state_of_another_drill_is_refused(tmp_path: Path) -> None:
+    state = DrillState(tmp_path / "refund.state")
+    state.begin(BASELINE)
+    with pytest.raises(WrongUse, match="is of another drill"):
+        state.read("another")
+
+    state.file.write_text("no state\n")
+    with pytest.raises(WrongUse, match="not the state of a drill"):
+        state.read("f")

@@ -1,0 +1,61 @@
+"""What cannot be drilled is said in one line, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli import app
+from tests.cli.starter import REFUND
+
+WORLD = ("--world", "examples.shop.drill:world")
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUREHAND_TOOL_MODULES", raising=False)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--points", "after_cal"], "--points 'after_cal': there are before_claim,"),
+        (["--steps", "refnd"], "--steps 'refnd': there are order, amount, refund, restock, mail"),
+        (["--modes", "async"], "--modes 'async': there are sync"),
+        (["--world", "nothing"], "write it as module:function"),
+        (["--world", "no.such:world"], "--world no.such:world: ModuleNotFoundError"),
+        (["--fresh", "examples.shop.drill:order"], "--fresh examples.shop.drill:order: Attribute"),
+        ([*WORLD, "--parallel", "2"], "name --fresh"),
+        (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html, .md, .json"),
+        (["--report", "no/such/drill.md"], "there is no folder"),
+        ([*WORLD, "--modes", "sync"], "set SUREHAND_TOOL_MODULES"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_it_is_refused_with_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert app.run(["drill", REFUND, *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_server_that_does_not_answer_is_code_4(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+
+    assert app.run(["drill", REFUND, *WORLD]) == 4
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_database_that_is_no_ledger_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+
+    assert app.run(["drill", REFUND, *WORLD, "--database", "mysql://here"]) == 2
+    assert "sqlite+aiosqlite://" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""Comparing two worlds whose ids differ."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from cli.drill.world import Context, Function, comparable, counted, differences
+from cli.exits import WrongUse
+
+
+def context(run_id: str, **given: object) -> Context:
+    return Context(run_id, given, "sqlite+aiosqlite:///nowhere.db")
+
+
+def test_a_runs_own_values_are_written_by_name_wherever_they_stand() -> None:
+    snapshot = {"article-of-order-7f": ["order-7f", {"by": "drill-1"}, 7, "7f", None]}
+
+    assert comparable(snapshot, context("drill-1"), {"order_id": "order-7f", "day": "7f"}) == {
+        "article-of-${input.order_id}": ["${input.order_id}", {"by": "${run_id}"}, 7, "7f", None]
+    }
+
+
+def test_of_two_values_the_longer_one_is_named() -> None:
+    fresh = {"order": "order-7", "refund": "order-7-refund"}
+
+    found = comparable(["order-7-refund", "order-7"], context("drill-1"), fresh)
+
+    assert found == ["${input.refund}", "${input.order}"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "lines"),
+    [
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}, []),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, ["a[1].b: 3, fault-free 2"]),
+        ({"a": [1]}, {"a": [1, 1]}, ["a: 2 items, fault-free 1: [1, 1]"]),
+        ({"a": 1}, {"b": 1}, ["a: missing, fault-free 1", "b: 1, not there fault-free"]),
+        ({"a": 1}, {"a": "1"}, ['a: "1", fault-free 1']),
+        ({"a": 1}, {"a": True}, ["a: true, fault-free 1"]),
+        ({"a": None}, {"a": {}}, ["a: {}, fault-free null"]),
+    ],
+)
+def test_every_difference_is_named_with_its_place(
+    expected: object, found: object, lines: list[str]
+) -> None:
+    assert list(differences(expected, found)) == lines
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "counts"),
+    [
+        ({"effects": {"refunds": 1}, "left": 5}, {"refunds": 1}),
+        ({"effects": {"refunds": "one"}}, None),
+        ({"left": {}}, None),
+        ([1, 2], None),
+        (None, None),
+    ],
+)
+def test_effects_are_counted_by_the_world_if_it_counts_them(
+    snapshot: object, counts: dict[str, int] | None
+) -> None:
+    assert counted(snapshot) == counts
+
+
+async def test_a_function_may_be_async_and_what_it_returns_becomes_json() -> None:
+    async def later(context: Context) -> object:
+        return {"of": (context.run_id, context.input["order"])}
+
+    found = await Function.load("--world", later)(context("drill-1", order=5))
+
+    assert found == {"of": ["drill-1", 5]}
+
+
+@pytest.mark.parametrize("body", [lambda _: datetime.datetime.now(), lambda _: {}["order"]])
+async def test_a_function_that_fails_or_returns_no_json_is_named(body: object) -> None:
+    function = Function("own:world", body)  # type: ignore[arg-type]
+
+    with pytest.raises(WrongUse, match="own:world failed for run drill-1"):
+        await function(context("drill-1"))
