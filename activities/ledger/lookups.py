@@ -7,11 +7,12 @@ from datetime import timedelta
 from sqlalchemy import update
 
 from activities.ledger import recovery
-from activities.ledger.claims import note, take
+from activities.ledger.claims import note
 from activities.ledger.clock_jumps import call_left
 from activities.ledger.entries import Barred, ClaimRequest, ClaimResult, Entry, Held, milliseconds
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
+from activities.ledger.takes import take
 
 
 async def after_not_found(

@@ -1,0 +1,194 @@
+"""Taking an entry: the approval consumed, the claim written, in one transaction (G1, G3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from activities.ledger import approvals as approval_rows
+from activities.ledger import recovery
+from activities.ledger import steps as step_rows
+from activities.ledger.compensations import still_stands
+from activities.ledger.doubts import give_back
+from activities.ledger.entries import (
+    Barred,
+    Claimed,
+    ClaimRequest,
+    ClaimResult,
+    Drifted,
+    Entry,
+    Held,
+    entry_id_for,
+    milliseconds,
+)
+from activities.ledger.store import Transaction
+from activities.ledger.tables import bars, effects
+from activities.ledger.undone import must_be_told
+from workflows.contracts import Recovery
+
+
+async def take_first(tx: Transaction, request: ClaimRequest, generation: int) -> ClaimResult:
+    """Insert the entry of a new generation."""
+    entry_id = entry_id_for(request.tenant, request.tool, request.key, generation)
+    refused = await _authorise(tx, request, entry_id, generation)
+    if refused is not None:
+        return refused
+    values = {
+        "tenant_id": tx.tenant,
+        "entry_id": entry_id,
+        "tool": request.tool,
+        "key": request.key,
+        "generation": generation,
+        "identity_hash": request.identity_hash,
+        "undoes": request.undoes,
+        "fencing_token": 1,
+        "first_call_ms": tx.now_ms,
+        "unproven": False,
+        "calls": 1,
+        "failures": {},
+        "claimed_ms": tx.now_ms,
+        **_lease(tx, request),
+    }
+    row = await tx.one(insert(effects).values(values).returning(effects))
+    assert row is not None
+    return await _claimed(tx, request, Entry.from_row(row), None)
+
+
+async def take(
+    tx: Transaction, request: ClaimRequest, entry: Entry, *, rule: str | None = None
+) -> ClaimResult:
+    """Claim an existing entry again, with the next fencing token."""
+    refused = await _authorise(tx, request, entry.entry_id, entry.generation)
+    if refused is not None:
+        return refused
+    mine = entry.owned_by(request.run_id, request.step_id)
+    row = await tx.one(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == entry.entry_id,
+            effects.c.state == entry.state,
+            effects.c.fencing_token == entry.fencing_token,
+        )
+        .values(
+            fencing_token=entry.fencing_token + 1,
+            calls=effects.c.calls + 1,
+            failures=entry.counted_failures() if mine else {},
+            # Called again with the same key although the first call may have happened: what this
+            # call proves, it proves of itself only.
+            unproven=rule is Recovery.DEDUPES,
+            recovering_ms=None if rule is None else recovery.since(tx),
+            claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
+            answer=None,
+            **_lease(tx, request),
+        )
+        .returning(effects)
+    )
+    if row is None:
+        return Held(timedelta(seconds=1))
+    return await _claimed(tx, request, Entry.from_row(row), rule)
+
+
+async def find_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
+    """Return the claim whose answer was lost, its lease and deadline counted from now.
+
+    The call starts only now: what others hold against it must not have run out before, and its
+    approval must not, either.
+    """
+    refused = await _authorise(tx, request, entry.entry_id, entry.generation)
+    if refused is not None:
+        return await give_back(tx, request, entry, refused)
+    fresh = _lease(tx, request)
+    row = await tx.one(
+        update(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
+        .values({name: fresh[name] for name in ("lease_until_ms", "deadline_ms")})
+        .returning(effects)
+    )
+    assert row is not None, "the entry's row is locked by this transaction"
+    return Claimed(Entry.from_row(row))
+
+
+def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
+    return {
+        "tool_version": request.tool_version,
+        "params_hash": request.params_hash,
+        "params": request.params,
+        "run_id": request.run_id,
+        "step_id": request.step_id,
+        "approval_id": request.approval_id,
+        "state": "claimed",
+        "holder": request.holder,
+        "activity_key": request.activity_key,
+        "lease_until_ms": tx.now_ms + milliseconds(request.lease),
+        "deadline_ms": tx.now_ms + milliseconds(request.timeout),
+        "settled_ms": None,
+    }
+
+
+async def _claimed(
+    tx: Transaction, request: ClaimRequest, entry: Entry, rule: str | None
+) -> Claimed:
+    if request.undoes:
+        await tx.execute(
+            update(effects)
+            .where(
+                effects.c.tenant_id == tx.tenant,
+                effects.c.entry_id == request.undoes,
+                effects.c.state == "committed",
+            )
+            .values(state="compensating")
+        )
+    if rule:
+        tx.event(
+            request.run_id,
+            "effect.reconciled",
+            step_id=request.step_id,
+            entry_id=entry.entry_id,
+            rule=rule,
+            evidence=f"no outcome was recorded under fencing token {entry.fencing_token - 1}",
+            action="call_again",
+        )
+    tx.event(
+        request.run_id,
+        "effect.claimed",
+        step_id=request.step_id,
+        entry_id=entry.entry_id,
+        tool=entry.tool,
+        generation=entry.generation,
+        fencing_token=entry.fencing_token,
+        attempt=request.attempt,
+        params_hash=request.params_hash,
+        approval_id=request.approval_id,
+        undoes=request.undoes,
+    )
+    if not request.undoes:
+        await step_rows.start(tx, request.step_attempt)
+    return Claimed(entry)
+
+
+async def _authorise(
+    tx: Transaction, request: ClaimRequest, entry_id: str, generation: int
+) -> ClaimResult | None:
+    """Return why this call may not go forward, or ``None`` once its approval is consumed."""
+    barred = await tx.one(
+        select(bars.c.barred_ms).where(
+            bars.c.tenant_id == tx.tenant,
+            bars.c.run_id == request.run_id,
+            bars.c.step_id == request.step_id,
+        )
+    )
+    if barred is not None and not request.undoes:
+        return Barred("this step has been undone; a late attempt must not apply it")
+    told = None if request.undoes else await must_be_told(tx, request.run_id)
+    if told is not None:
+        return told
+    if request.undoes and not await still_stands(tx, request.undoes):
+        return Barred("a human has settled the effect to undo meanwhile")
+    if request.drift:
+        return Drifted(request.drift)
+    if not request.gated:
+        return None
+    return await approval_rows.consume(tx, request, entry_id, generation)
