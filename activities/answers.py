@@ -58,6 +58,8 @@ class Partial:
     """Lookup: the effect happened in part."""
 
     details: str
+    receipt: JsonValue = None
+    """What the part would have returned; a compensation that a human asks for is given it."""
 
 
 @dataclass(frozen=True)

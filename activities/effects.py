@@ -25,6 +25,7 @@ from activities.failures import DELAYS, Failure, FailureClass, classify, retry_d
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import hold
 from activities.ledger import claims, lookups, outcomes
+from activities.ledger.artifacts import Kept
 from activities.ledger.entries import (
     Answered,
     ApprovalRefused,
@@ -321,9 +322,10 @@ class EffectCall:
                 return await self._record(entry, to_json(receipt), evidence)
             case NotFound():
                 return await self._not_found(entry, forward=forward)
-            case Partial(details):
+            case Partial(details, receipt):
                 why = clean_text(f"it happened in part: {details}")
-                return await self._ask(entry, why, partial=True)
+                part = await self.resources.artifacts.keep(self.request.tenant, to_json(receipt))
+                return await self._ask(entry, why, part=part)
             case Unknown(reason):
                 return await self._ask(entry, clean_text(f"the lookup cannot tell: {reason}"))
         # User code may return anything at all; then it says nothing.
@@ -354,10 +356,12 @@ class EffectCall:
             raise again(ErrorType.SETTLING, message, result.wait)
         return await self._go_on(result)
 
-    async def _ask(self, entry: Entry, why: str, *, partial: bool = False) -> Asked:
+    async def _ask(self, entry: Entry, why: str, *, part: Kept | None = None) -> Asked:
         question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
+        if self.tool.compensate is not None:
+            question += f" Settled as undo, {self.tool.compensate.tool} takes it back."
         intervention_id = await self._write(
-            lambda tx: outcomes.ask_human(tx, entry, question, partial=partial)
+            lambda tx: outcomes.ask_human(tx, entry, question, part=part)
         )
         if intervention_id is None:
             self._fenced()

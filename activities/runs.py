@@ -70,13 +70,17 @@ class RunActivities:
             ]
         )
 
+    def _can_undo(self, name: str) -> bool:
+        tool = self._resources.toolbox.get(name)
+        return tool is not None and tool.compensate is not None
+
     @activity.defn(name="settle_intervention")
     async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:
         """Apply a human's answer to an intervention, once."""
         async with self._resources.ledger.transaction(asked.tenant) as tx:
             tx.watch(asked.run_id)
             accepted, message = await intervention_rows.settle(
-                tx, asked.run_id, asked.resolution_id, asked.resolution
+                tx, asked.run_id, asked.resolution_id, asked.resolution, self._can_undo
             )
             settled = await intervention_rows.is_settled(tx, asked.resolution.intervention_id)
         return InterventionSettled(

@@ -37,6 +37,7 @@ class Answer(StrEnum):
     HAPPENED = "happened"
     NOT_HAPPENED = "not-happened"
     COMPENSATED = "compensated"
+    UNDO = "undo"
     GIVE_UP = "give-up"
 
 

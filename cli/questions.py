@@ -14,8 +14,8 @@ from workflows.identity import DEFAULT_TENANT
 from workflows.names import DECIDE
 
 OUTCOMES: Final = (
-    "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened, compensated"
-    " or give-up"
+    "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened, compensated,"
+    " undo (has the tool's compensation run) or give-up"
 )
 
 

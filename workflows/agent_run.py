@@ -143,7 +143,11 @@ class AgentRun:
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
         book, plan = self._book, self._book.request.plan
-        stepper = Stepper(book, self._desk, self._tools, self._changed, lambda: stopping)
+        stepper = Stepper(
+            *(book, self._desk, self._tools, self._changed),
+            stopping=lambda: stopping,
+            undo=self._unwinding.undo,
+        )
         stopping = False
         running: dict[str, asyncio.Task[Goto | None]] = {}
         settled: set[str] = set()

@@ -20,6 +20,7 @@ from workflows.contracts import (
     ApprovalState,
     CloseApproval,
     Resolution,
+    ResolutionOutcome,
     SettleIntervention,
     StepState,
     VerdictCode,
@@ -47,6 +48,8 @@ class Desk:
         self._changed = changed
         self._resolutions: deque[ResolutionDelivery] = deque()
         self._answers: dict[str, tuple[bool, str]] = {}
+        self.to_undo: dict[str, str] = {}
+        """Who wants what an intervention is about to be undone, by its id."""
         self._standing: dict[str, str] = {}
         self._received = 0
         self._busy = False
@@ -129,6 +132,8 @@ class Desk:
         if settled.accepted or settled.settled:
             self._book.questions.pop(delivery.resolution.intervention_id, None)
         if settled.accepted:
+            if delivery.resolution.outcome is ResolutionOutcome.UNDO:
+                self.to_undo[delivery.resolution.intervention_id] = delivery.resolution.actor
             text = f"{delivery.resolution.actor} settled {delivery.resolution.intervention_id}"
             self._book.say(workflow.now(), f"{text}: {delivery.resolution.outcome}")
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
@@ -63,7 +63,9 @@ class Stepper:
         tools: dict[str, ToolSpec],
         changed: Callable[[], None],
         stopping: Callable[[], bool],
+        undo: Callable[[str], Awaitable[None]],
     ) -> None:
+        self._undo = undo
         self._book = book
         self._desk = desk
         self._tools = tools
@@ -155,6 +157,9 @@ class Stepper:
                     self._desk.ask(question)
                     if outcome.effect is not None:
                         await self._desk.settled(question)
+                    if id_ in self._desk.to_undo:
+                        await self._undo(step.id)
+                        raise StepFailed(f"{self._desk.to_undo[id_]} had it undone")
                     # The effect of another step, or of another run, is settled there: the next
                     # attempts wait for that.
                     joined = id_ if outcome.effect is None else None

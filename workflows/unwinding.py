@@ -43,14 +43,16 @@ class Unwinding:
                 self._desk.ask(question)
                 asked.append(question)
             self._changed()
-        for first in asked:
-            open_question: Question | None = first
-            while open_question is not None:
-                await self._desk.settled(open_question)
-                open_question = await self._undo(first.step_id, cleanup=cleanup)
-                if open_question is not None:
-                    self._desk.ask(open_question)
+        for question in asked:
+            await self._desk.settled(question)
+            await self.undo(question.step_id, cleanup=cleanup)
         self._book.compensating = False
+
+    async def undo(self, step_id: str, *, cleanup: bool = False) -> None:
+        """Undo one step to the end; what needs a human is asked, and waited for."""
+        while (question := await self._undo(step_id, cleanup=cleanup)) is not None:
+            self._desk.ask(question)
+            await self._desk.settled(question)
 
     async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
         request = self._book.request

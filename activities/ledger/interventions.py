@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import select, update
@@ -26,6 +27,8 @@ _SETTLES = {
     ("partial", ResolutionOutcome.NOT_HAPPENED): "failed",
     ("in_doubt", ResolutionOutcome.COMPENSATED): "compensated",
     ("partial", ResolutionOutcome.COMPENSATED): "compensated",
+    ("in_doubt", ResolutionOutcome.UNDO): "committed",
+    ("partial", ResolutionOutcome.UNDO): "committed",
     ("in_doubt", ResolutionOutcome.GIVE_UP): "in_doubt",
     ("partial", ResolutionOutcome.GIVE_UP): "partial",
     ("compensating", ResolutionOutcome.COMPENSATED): "compensated",
@@ -33,11 +36,27 @@ _SETTLES = {
 }
 
 
+def _nothing(tool: str) -> bool:
+    return False
+
+
 async def settle(
-    tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
+    tx: Transaction,
+    run_id: str,
+    resolution_id: str,
+    resolution: Resolution,
+    can_undo: Callable[[str], bool] = _nothing,
 ) -> tuple[bool, str]:
-    """Apply a human's answer, once. Returns whether it counted, and a sentence that says why."""
-    accepted, message = await _settle(tx, run_id, resolution_id, resolution)
+    """Apply a human's answer, once. Returns whether it counted, and a sentence that says why.
+
+    Args:
+        tx: The transaction.
+        run_id: The run through which the answer came.
+        resolution_id: Of its delivery: the same one twice is one answer.
+        resolution: The answer.
+        can_undo: Whether the effects of a tool can be undone by the run, if that is wished.
+    """
+    accepted, message = await _settle(tx, run_id, resolution_id, resolution, can_undo)
     if not accepted:
         tx.event(
             run_id,
@@ -50,7 +69,11 @@ async def settle(
 
 
 async def _settle(
-    tx: Transaction, run_id: str, resolution_id: str, resolution: Resolution
+    tx: Transaction,
+    run_id: str,
+    resolution_id: str,
+    resolution: Resolution,
+    can_undo: Callable[[str], bool],
 ) -> tuple[bool, str]:
     row = await tx.one(
         select(interventions)
@@ -79,8 +102,11 @@ async def _settle(
         outcome: state
         for (before, outcome), state in _SETTLES.items()
         # An undo is not undone: that it happened is what settles its original.
-        if before == entry.state and not (entry.undoes and state == "compensated")
+        if before == entry.state
+        and not (entry.undoes and (state == "compensated" or outcome is ResolutionOutcome.UNDO))
     }
+    if not (entry.run_id == run_id and can_undo(entry.tool)):
+        answers.pop(ResolutionOutcome.UNDO, None)
     if row["rule"] == UNDONE:
         # The effect is undone, whatever anybody says: the run takes note of it, and goes on.
         answers = {ResolutionOutcome.COMPENSATED: entry.state}

@@ -224,21 +224,32 @@ async def _finish(tx: Transaction, request: ClaimRequest, *, error: str, error_c
 
 
 async def ask_human(
-    tx: Transaction, entry: Entry, question: str, *, partial: bool = False
+    tx: Transaction, entry: Entry, question: str, *, part: Kept | None = None
 ) -> str | None:
-    """Open the entry's intervention; ``None`` when the entry is not ours any more."""
+    """Open the entry's intervention; ``None`` when the entry is not ours any more.
+
+    Args:
+        tx: The transaction.
+        entry: The entry in doubt.
+        question: What the human is asked.
+        part: It happened in part: the receipt of that part, or of nothing.
+    """
     touched = await tx.execute(
         update(effects)
         .where(_guard(tx, entry))
         .values(
-            state="partial" if partial else "in_doubt",
+            state="in_doubt" if part is None else "partial",
+            receipt=None if part is None else part.value,
             lease_until_ms=None,
             recovering_ms=recovery.since(tx),
         )
     )
     if not touched:
         return None
-    return await open_intervention(tx, entry, question, rule="partial" if partial else "unknown")
+    if part is not None:
+        await artifact_rows.record(tx, entry.run_id, entry.step_id, part)
+    rule = "unknown" if part is None else "partial"
+    return await open_intervention(tx, entry, question, rule=rule)
 
 
 async def note_late_receipt(tx: Transaction, entry: Entry, receipt: Kept) -> None:

@@ -62,7 +62,7 @@ async def look_up(endpoint: str, receipt: type[BaseModel], ctx: ToolContext) -> 
         case []:
             return NotFound()
         case [{"half": True, "receipt": applied}]:
-            return Partial(f"applied by half: {applied}")
+            return Partial(f"applied by half: {applied}", receipt=applied)
         case [{"undone": True, "receipt": applied}]:
             return Unknown(f"applied, but taken back since: {applied}")
         case [{"receipt": applied}]:

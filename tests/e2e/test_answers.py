@@ -248,6 +248,31 @@ async def test_a_run_that_waits_for_a_rate_limit_can_be_cancelled(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
+async def test_a_refund_that_is_made_in_part_is_taken_back_if_a_human_wishes(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", half=True, times=1)
+    async with stage.worker_here():
+        run = await stage.start(
+            plan_of(
+                mail_step(order_id, "before"),
+                refund_step(order_id, on_failure="continue"),
+                mail_step(order_id, "after"),
+            )
+        )
+        await run.approve()
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        assert "Settled as undo, payments.cancel_refund takes it back" in question.question
+        await run.resolve(intervention_id=question.id, outcome="undo")
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert step(result, "refund").error == "oscar had it undone"
+    assert (await stage.effect_states(run))["payments.refund"] == "compensated"
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"], counts["mails"]) == (1, 1, 2)
+
+
 async def test_a_refund_that_is_made_in_part_is_a_humans_business(
     stage: Stage, order_id: str
 ) -> None:

@@ -176,7 +176,8 @@ class Scene:
         """An entry that waits for a human, and its intervention's id."""
         entry = await self.claimed(request)
         async with self.tx() as tx:
-            intervention = await outcomes.ask_human(tx, entry, "Did it?", partial=partial)
+            part = Kept(None) if partial else None
+            intervention = await outcomes.ask_human(tx, entry, "Did it?", part=part)
         assert intervention is not None
         return await self.entry(entry.entry_id), intervention
 
@@ -211,11 +212,17 @@ class Scene:
             return await compensations.begin(tx, run_id, step_id)
 
     async def settle(
-        self, resolution: Resolution, run_id: str = RUN, resolution_id: str = "#r1"
+        self,
+        resolution: Resolution,
+        run_id: str = RUN,
+        resolution_id: str = "#r1",
+        *,
+        can_undo: bool = False,
     ) -> tuple[bool, str]:
         """Deliver a human's answer to an intervention."""
+        sent_as = f"{run_id}{resolution_id}"
         async with self.tx() as tx:
-            return await interventions.settle(tx, run_id, f"{run_id}{resolution_id}", resolution)
+            return await interventions.settle(tx, run_id, sent_as, resolution, lambda _: can_undo)
 
     async def ask_approval(
         self, request: ClaimRequest, *, number: int = 1, expires_in: timedelta = WINDOW

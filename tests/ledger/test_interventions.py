@@ -8,7 +8,7 @@ import pytest
 
 from activities.ledger import compensations, outcomes
 from activities.ledger.artifacts import Kept
-from activities.ledger.compensations import NothingToUndo
+from activities.ledger.compensations import NothingToUndo, ToUndo
 from activities.ledger.entries import Barred, Claimed, ClaimResult, Committed, Entry
 from activities.ledger.tables import effects, interventions
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
@@ -48,6 +48,20 @@ TABLE: list[tuple[str, str, str | None]] = [
     ("compensating", "compensated", "compensated"),
     ("compensating", "give_up", "committed"),
 ]
+
+
+@pytest.mark.parametrize("state", ["in_doubt", "partial"])
+async def test_what_can_be_undone_is_taken_as_happened_when_a_human_wants_it_undone(
+    scene: Scene, state: str
+) -> None:
+    entry, question = await _given(scene, state)
+
+    refused = await scene.settle(_answer(question, "undo"), can_undo=False)
+    assert refused[0] is False and "undo" not in refused[1].partition(":")[2]
+
+    assert (await scene.settle(_answer(question, "undo"), can_undo=True))[0]
+    assert (await scene.entry(entry.entry_id)).state == "committed"
+    assert await scene.begin_undo() == ToUndo(await scene.entry(entry.entry_id))
 
 
 @pytest.mark.parametrize(("state", "outcome", "then"), TABLE)

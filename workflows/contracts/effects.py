@@ -15,6 +15,8 @@ class ResolutionOutcome(StrEnum):
     HAPPENED = "happened"
     NOT_HAPPENED = "not_happened"
     COMPENSATED = "compensated"
+    UNDO = "undo"
+    """It happened, at least in part: run the tool's compensation; the step has failed then."""
     GIVE_UP = "give_up"
 
 
