@@ -97,7 +97,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     crash = Crash.parse(settings.crash_at, settings.crash_once)
     async with open_ledger(settings.database_url) as ledger:
         await require_head(ledger.engine)
-        artifacts = ArtifactStore(settings.artifacts, ledger)
+        inline = settings.largest_inline
+        artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
         target = find_target(read_environment())
         client = await connect(target)
         log.info(
@@ -117,13 +118,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             )
         if check_only:
             return
-        resources = Resources(
-            ledger=ledger,
-            toolbox=toolbox,
-            artifacts=artifacts,
-            crash=crash,
-            lease=settings.lease,
-            renew_every=settings.lease_renewal,
+        resources = Resources.of(
+            settings, ledger=ledger, toolbox=toolbox, artifacts=artifacts, crash=crash
         )
         resources.watchdog.start()
         stopping = asyncio.Event()

@@ -41,7 +41,8 @@ class ApprovalActivities:
         attempt = Attempt.current()
         call = await complete(self._resources.artifacts, asked.call, attempt)
         prepared = prepare(self._resources.toolbox, call)
-        request = claim_request(call, prepared, attempt, self._resources.lease)
+        limit = self._resources.retries.recovery_limit
+        request = claim_request(call, prepared, attempt, self._resources.lease, limit)
         policy = asked.policy.stricter(prepared.tool.approval)
         async with self._resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)

@@ -29,8 +29,6 @@ from workflows.identity import canonical_json
 
 log = structlog.get_logger()
 
-#: What stays inline: a history of thousands of steps keeps far below Temporal's 50 MiB.
-LARGEST_INLINE: Final = 8 * 1024  # bytes
 #: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
 _PATIENCE: Final = timedelta(seconds=5)
 _LEDGER: Final = "ledger:"
@@ -50,18 +48,20 @@ class ArtifactsMisconfigured(Exception):
 class ArtifactStore:
     """A folder or an object store, and the ledger behind it."""
 
-    def __init__(self, url: str, ledger: Ledger) -> None:
+    def __init__(self, url: str, ledger: Ledger, *, largest_inline: int) -> None:
         """Open a store.
 
         Args:
             url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
             ledger: Keeps what the store does not take.
+            largest_inline: Bytes of canonical JSON up to which a value stays where it is.
 
         Raises:
             ArtifactsMisconfigured: No store understands that URL.
         """
         self.url = url
         self._ledger = ledger
+        self._largest_inline = largest_inline
         self._folder = None if "://" in url else Path(url).absolute()
         try:
             self._store = _open(url, self._folder)
@@ -75,7 +75,7 @@ class ArtifactStore:
         """
         data = canonical_json(value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
-        if len(data) <= LARGEST_INLINE and not (isinstance(value, dict) and ARTIFACT in value):
+        if len(data) <= self._largest_inline and not _looks_like_one(value):
             return Kept(value)
         sha256 = hashlib.sha256(data).hexdigest()
         uri, content = _path(tenant, sha256), None
@@ -141,6 +141,10 @@ def _open(url: str, folder: Path | None) -> ObjectStore:
         return LocalStore(prefix=folder, mkdir=True)
     # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
     return from_url(url, retry_config={"max_retries": 1})
+
+
+def _looks_like_one(value: Any) -> bool:
+    return isinstance(value, dict) and ARTIFACT in value
 
 
 def _path(tenant: str, sha256: str) -> str:

@@ -13,8 +13,11 @@ from temporalio import activity
 
 from activities.artifacts import ArtifactStore
 from activities.crashpoints import Crash
+from activities.failures import Retries
 from activities.lease import heartbeats
 from activities.ledger.store import Ledger
+from activities.limits import SweepLimits
+from activities.settings import Settings
 from activities.toolbox import Toolbox
 from activities.watchdog import Watchdog
 
@@ -32,6 +35,30 @@ class Resources:
     lease: timedelta
     renew_every: timedelta
     watchdog: Watchdog = field(default_factory=Watchdog)
+    retries: Retries = field(default_factory=Retries)
+    sweep: SweepLimits = field(default_factory=SweepLimits)
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        ledger: Ledger,
+        toolbox: Toolbox,
+        artifacts: ArtifactStore,
+        crash: Crash,
+    ) -> Resources:
+        """Return what was opened, with the limits that the settings name."""
+        return cls(
+            ledger=ledger,
+            toolbox=toolbox,
+            artifacts=artifacts,
+            crash=crash,
+            lease=settings.lease,
+            renew_every=settings.lease_renewal,
+            retries=settings.retries,
+            sweep=SweepLimits(settings.sweep_quiet, settings.sweep_batch),
+        )
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,7 @@ class CompensationActivities:
             attempt=attempt.number,
             timeout=tool.timeout,
             lease=self._resources.lease,
+            recovery_limit=self._resources.retries.recovery_limit,
             recovery=tool.recovery,
             window=tool.dedupes.window if tool.dedupes else None,
             undoes=undoes,

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
-from activities.failures import DELAYS, Failure, FailureClass, classify, retry_delay
+from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import hold
 from activities.ledger import claims, lookups, outcomes
@@ -57,8 +57,6 @@ T = TypeVar("T")
 _DATABASE_PAUSE: Final = 0.25  # seconds
 #: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
 _CLAIM_TRIES: Final = 3
-#: Pauses after a call, or a lookup, that left the outcome open; then a human is asked.
-_DOUBT_DELAYS: Final = DELAYS[FailureClass.TRANSIENT]
 
 
 @dataclass(frozen=True)
@@ -264,12 +262,12 @@ class EffectCall:
         if failure.failure_class is FailureClass.IN_DOUBT:
             return await self._unsettled(entry, failure.message)
         class_ = failure.failure_class.value
-        delay = retry_delay(failure, entry.failures.get(class_, 0))
-        recorded = await self._write(
-            lambda tx: outcomes.fail(
-                tx, self.request, entry, class_, failure.message, last=delay is None
-            )
-        )
+
+        async def record(tx: Transaction) -> tuple[int | None, timedelta | None]:
+            delay, text = self._next_try(entry, failure, tx.now_ms), failure.message
+            return await outcomes.fail(tx, self.request, entry, class_, text, delay=delay), delay
+
+        recorded, delay = await self._write(record)
         if recorded is None:
             self._fenced()
         self._crash(CrashPoint.AFTER_OUTCOME)
@@ -284,6 +282,15 @@ class EffectCall:
             raise stop(ErrorType.TOOL_FAILED, message)
         raise again(ErrorType.for_failure(class_), message, delay)
 
+    def _next_try(self, entry: Entry, failure: Failure, now_ms: int) -> timedelta | None:
+        """Return the pause before the call is tried again; ``None``: it is not."""
+        retries = self.resources.retries
+        delay = retries.delay(failure, entry.failures.get(failure.failure_class.value, 0))
+        if delay is None or self.request.undoes is None or entry.first_call_ms is None:
+            return delay
+        limit = entry.first_call_ms + milliseconds(retries.compensation_limit)
+        return delay if now_ms + milliseconds(delay) <= limit else None
+
     async def _unsettled(self, entry: Entry, message: str) -> Asked:
         """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
         earlier = await self._write(
@@ -291,9 +298,10 @@ class EffectCall:
         )
         if earlier is None:
             self._fenced()
-        if self.tool.recovery is Recovery.HUMAN or earlier >= len(_DOUBT_DELAYS):
+        pauses = self.resources.retries.in_doubt
+        if self.tool.recovery is Recovery.HUMAN or earlier >= len(pauses):
             return await self._ask(replace(entry, state="in_doubt"), message)
-        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", _DOUBT_DELAYS[earlier])
+        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pauses[earlier])
 
     async def reconcile(self, entry: Entry, *, forward: bool = True) -> CallResult:
         """Settle an entry that is in doubt under our fencing token.

@@ -82,25 +82,59 @@ class CutOff(Exception):
     """We have ended the call ourselves: whatever a tool declares, its outcome is unknown."""
 
 
+@dataclass(frozen=True)
+class Retries:
+    """How failures are tried again, and how long; a worker's come from its settings."""
+
+    transient: tuple[timedelta, ...] = tuple(timedelta(seconds=s) for s in (1, 2, 4))
+    """The pause before each retry; as many retries as pauses."""
+    dependency_down: tuple[timedelta, ...] = tuple(timedelta(seconds=s) for s in (5, 10))
+    """Longer: a dependency has to come back first."""
+    rate_limited: int = 10
+    """Rate limits heal by waiting; after this many the failure is permanent."""
+    in_doubt: tuple[timedelta, ...] = tuple(timedelta(seconds=s) for s in (1, 2, 4))
+    """Pauses after a call, or a lookup, that left the outcome open; then a human is asked."""
+    retry_after_cap: timedelta = timedelta(minutes=5)
+    """A provider that names a longer pause than this is waited for in slices of it."""
+    jitter: float = 0.2
+    """Retries of many runs that failed together are spread by this share of the pause."""
+    recovery_limit: timedelta = timedelta(minutes=5)
+    """How long an outcome may be missing before a human is asked."""
+    compensation_limit: timedelta = timedelta(seconds=30)
+    """From its first call on, no retry of an undo begins later than this: a human is asked."""
+    uniform: Callable[[float, float], float] = random.uniform
+    """Source of jitter, injected in tests."""
+
+    def delay(self, failure: Failure, earlier: int) -> timedelta | None:
+        """Return how long to wait before the next attempt; ``None`` when the class is used up.
+
+        Args:
+            failure: What the attempt ended with.
+            earlier: Failures of the same class that this call has already had.
+        """
+        match failure.failure_class:
+            case FailureClass.RATE_LIMITED if earlier < self.rate_limited:
+                pause = min(failure.retry_after or timedelta(seconds=1), self.retry_after_cap)
+                # Never before the time that the provider named.
+                return pause * (1 + self.uniform(0, self.jitter))
+            case FailureClass.TRANSIENT:
+                pauses = self.transient
+            case FailureClass.DEPENDENCY_DOWN:
+                pauses = self.dependency_down
+            case _:
+                return None
+        if earlier >= len(pauses):
+            return None
+        return pauses[earlier] * (1 + self.uniform(-self.jitter, self.jitter))
+
+
 #: Which of a tool's own errors are which.
 Declared = Mapping[type[Exception], FailureClass]
 NOTHING_DECLARED: Final[Declared] = {}
 #: Characters of an error that are kept.
 LONGEST_MESSAGE: Final = 2000
-#: Retries after the first attempt, and the delay before each. DESIGN: three for what is transient,
-#: two longer ones for a dependency that has to come back first.
-DELAYS: Final[dict[FailureClass, tuple[timedelta, ...]]] = {
-    FailureClass.TRANSIENT: tuple(timedelta(seconds=s) for s in (1, 2, 4)),
-    FailureClass.DEPENDENCY_DOWN: tuple(timedelta(seconds=s) for s in (5, 10)),
-}
-#: A provider that names a longer pause than this is waited for in slices of it.
-RETRY_AFTER_CAP: Final = timedelta(minutes=5)
 #: What a header may say at most; always cut to the cap.
 BEYOND_MEASURE: Final = timedelta(days=365)
-#: Rate limits heal by waiting; after this many the failure is permanent.
-RATE_LIMIT_RETRIES: Final = 10
-#: Retries of many runs that failed together are spread by this share of the delay.
-JITTER: Final = 0.2
 
 
 def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Failure:
@@ -160,25 +194,3 @@ def retry_after(value: str | None, now: datetime) -> timedelta:
         return max(until.astimezone(UTC) - now, timedelta(0))
     except OverflowError:
         return BEYOND_MEASURE
-
-
-def retry_delay(
-    failure: Failure, earlier: int, uniform: Callable[[float, float], float] = random.uniform
-) -> timedelta | None:
-    """Return how long to wait before the next attempt; ``None`` when the class is used up.
-
-    Args:
-        failure: What the attempt ended with.
-        earlier: Failures of the same class that this call has already had.
-        uniform: Source of jitter, injected in tests.
-    """
-    if failure.failure_class is FailureClass.RATE_LIMITED:
-        if earlier >= RATE_LIMIT_RETRIES:
-            return None
-        pause = min(failure.retry_after or timedelta(seconds=1), RETRY_AFTER_CAP)
-        # Never before the time that the provider named.
-        return pause * (1 + uniform(0, JITTER))
-    delays = DELAYS.get(failure.failure_class, ())
-    if earlier >= len(delays):
-        return None
-    return delays[earlier] * (1 + uniform(-JITTER, JITTER))

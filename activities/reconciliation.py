@@ -11,7 +11,6 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final
 
 import structlog
 from pydantic import ValidationError
@@ -28,19 +27,14 @@ from workflows.identity import params_hash
 
 log = structlog.get_logger()
 
-#: An entry's own run comes first: its next attempt is due within seconds.
-QUIET: Final = timedelta(seconds=30)
-#: Entries of one tenant in one round; the next round takes the rest.
-BATCH: Final = 100
-
 
 async def reconcile_once(
     resources: Resources,
     tenant: str,
     alive: Callable[[str], Awaitable[bool]],
     *,
-    quiet: timedelta = QUIET,
-    limit: int = BATCH,
+    quiet: timedelta,
+    limit: int,
 ) -> Swept:
     """Settle a tenant's overdue entries, once round, and return what became of them.
 
@@ -124,6 +118,7 @@ def _request(resources: Resources, entry: Entry, tool: Tool) -> ClaimRequest:
         attempt=0,
         timeout=tool.timeout,
         lease=resources.lease,
+        recovery_limit=resources.retries.recovery_limit,
         recovery=tool.recovery,
         undoes=entry.undoes,
     )

@@ -103,7 +103,11 @@ def _key(tool: Tool, params: BaseModel, call: ToolCall) -> str:
 
 
 def claim_request(
-    call: ToolCall, prepared: PreparedCall, attempt: Attempt, lease: timedelta
+    call: ToolCall,
+    prepared: PreparedCall,
+    attempt: Attempt,
+    lease: timedelta,
+    recovery_limit: timedelta,
 ) -> ClaimRequest:
     """Return what the ledger is asked for."""
     tool = prepared.tool
@@ -123,6 +127,7 @@ def claim_request(
         attempt=call.attempts_before + attempt.number,
         timeout=tool.timeout,
         lease=lease,
+        recovery_limit=recovery_limit,
         recovery=tool.recovery,
         window=tool.dedupes.window if tool.dedupes else None,
         # The stricter of then and now: the plan's, the recorded and the present policy.

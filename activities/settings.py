@@ -1,20 +1,19 @@
-"""Settings: read once, at start, from the environment and a ``.env`` file; prefix ``SUREHAND_``.
+"""Settings: read once, at start; the environment wins over ``.env``, that over a settings file.
 
-Temporal's own settings (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, profiles) are read by the
-SDK's environment configuration.
+In the environment and in ``.env`` their names have the prefix ``SUREHAND_``. Temporal's own
+settings (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, profiles) are read by the SDK's environment
+configuration.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from dotenv import dotenv_values
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -22,35 +21,87 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from activities.failures import Retries
+from activities.limits import SweepLimits
+from cli.sources import (
+    ENV_FILE,
+    PREFIX,
+    SETTINGS_FILE,
+    SourceError,
+    Sources,
+    read_sources,
+)
 from workflows.plan import Duration
 
-PREFIX: Final = "SUREHAND_"
+_RETRIES: Final = Retries()
+_SWEEP: Final = SweepLimits()
+
+
+#: For `judge_settings(without=...)`.
+_PLACEHOLDERS: Final = {"database_url": "sqlite+aiosqlite://"}
 
 
 class SettingsError(Exception):
     """A setting is unknown, missing or wrong; the message names it and says what to do."""
 
 
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+#: Pauses before the first, second, ... retry; a list in the file, comma separated elsewhere.
+Pauses = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_split)]
+
+
 class Settings(BaseSettings):
     """What a worker and the operator verbs need to know."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``."""
     artifacts: str = Field(default=".surehand/artifacts", min_length=1)
-    """Where values over 8 KiB are kept: a folder all workers share, or a URL (``s3://``, ...)."""
-    tool_modules: Annotated[tuple[str, ...], NoDecode] = ()
+    """Where large values are kept: a folder all workers share, or a URL (``s3://``, ...)."""
+    largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
+    """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""
+    tool_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
     """Modules with the user's tools, comma separated."""
     task_queue: str = Field(default="surehand", min_length=1)
+    """Temporal task queue."""
     decisions: Literal["open"] = "open"
     """``open``: unsigned decisions count, and are marked unverified."""
     log_format: Literal["console", "json"] = "console"
+    """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged at least."""
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away."""
     lease_renewal: Duration = timedelta(seconds=1)
     """A third of the lease, so that two renewals may fail before it is lost; at most half."""
+    retries_transient: Pauses = _RETRIES.transient
+    """Pauses before the retries of a call that failed for a moment."""
+    retries_dependency_down: Pauses = _RETRIES.dependency_down
+    """Pauses before the retries of a call whose outside system could not be reached."""
+    retries_rate_limited: int = Field(default=_RETRIES.rate_limited, ge=0)
+    """Retries of a call that was told to come later; the outside system names the pause."""
+    retries_in_doubt: Pauses = _RETRIES.in_doubt
+    """Pauses before an outcome in doubt is looked into again; then a human is asked."""
+    retry_after_cap: Duration = _RETRIES.retry_after_cap
+    """A longer pause that an outside system asks for is waited for in slices of this."""
+    jitter: float = Field(default=_RETRIES.jitter, ge=0, lt=1)
+    """Share of a pause by which retries are spread."""
+    recovery_limit: Duration = _RETRIES.recovery_limit
+    """How long an effect's outcome may be missing before a human is asked."""
+    compensation_limit: Duration = _RETRIES.compensation_limit
+    """From its first call on, no retry of an undo begins later than this; a human is asked."""
+    sweep_quiet: Duration = _SWEEP.quiet
+    """How long the sweep leaves an entry to the attempts of its own run, due within seconds."""
+    sweep_batch: int = Field(default=_SWEEP.batch, ge=1)
+    """Most entries of a tenant in one sweep; the next one takes the rest."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=1000, ge=0)
@@ -76,11 +127,12 @@ class Settings(BaseSettings):
         """Take what ``load_settings`` has read, once, and look nowhere else."""
         return (init_settings,)
 
-    @field_validator("tool_modules", mode="before")
+    @field_validator("*")
     @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+    def _no_time_before_now(cls, value: Any) -> Any:
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, timedelta) and one < timedelta(0):
+                raise ValueError("must not be negative")
         return value
 
     @field_validator("lease_renewal")
@@ -104,38 +156,81 @@ class Settings(BaseSettings):
             raise ValueError("must start with sqlite+aiosqlite:// or postgresql+asyncpg://")
         return value
 
+    @property
+    def retries(self) -> Retries:
+        """Return how failures are retried."""
+        return Retries(
+            transient=self.retries_transient,
+            dependency_down=self.retries_dependency_down,
+            rate_limited=self.retries_rate_limited,
+            in_doubt=self.retries_in_doubt,
+            retry_after_cap=self.retry_after_cap,
+            jitter=self.jitter,
+            recovery_limit=self.recovery_limit,
+            compensation_limit=self.compensation_limit,
+        )
+
 
 def load_settings(
-    environ: Mapping[str, str] | None = None, env_file: Path = Path(".env")
+    environ: Mapping[str, str] | None = None,
+    env_file: Path = ENV_FILE,
+    settings_file: Path = SETTINGS_FILE,
 ) -> Settings:
     """Read the settings.
 
     Args:
-        environ: The environment; wins over the file.
-        env_file: A ``.env`` file, which may be missing.
+        environ: The environment; wins over the files.
+        env_file: A ``.env`` file, which may be missing; wins over the settings file.
+        settings_file: Taken unless ``SUREHAND_SETTINGS`` names another one; it may be missing.
 
     Raises:
-        SettingsError: One line that names what is unknown, missing or wrong.
+        SettingsError: One line that names what is unknown, missing or wrong, and where.
     """
-    from_file = {key: value or "" for key, value in dotenv_values(env_file).items()}
-    merged = {**from_file, **(os.environ if environ is None else environ)}
-    given = {
-        key[len(PREFIX) :].lower(): value
-        for key, value in merged.items()
-        if key.upper().startswith(PREFIX)
-    }
+    try:
+        return judge_settings(read_sources(environ, env_file, settings_file))
+    except SourceError as error:
+        raise SettingsError(str(error)) from error
+
+
+def missing_settings(sources: Sources) -> list[str]:
+    """Return the names of what must be set and is not."""
+    needed = (name for name, field in Settings.model_fields.items() if field.is_required())
+    return [name for name in needed if name not in sources.settings]
+
+
+def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings:
+    """Return what was given as settings.
+
+    Args:
+        sources: What was given.
+        without: Settings that may be missing; they must not be asked for afterwards.
+
+    Raises:
+        SettingsError: One line that names what is unknown, missing or wrong, and where.
+    """
     known = list(Settings.model_fields)
-    for name in given:
+    for name, given in sources.settings.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {PREFIX}{near[0].upper()}?" if near else ""
-            raise SettingsError(f"unknown setting {PREFIX}{name.upper()}{hint}")
+            upper = given.name.upper().startswith(PREFIX)
+            hint = (f"{PREFIX}{near[0].upper()}" if upper else near[0]) if near else ""
+            raise SettingsError(
+                str(given).replace("setting ", "unknown setting ", 1)
+                + (f"; did you mean {hint}?" if hint else "")
+            )
+    values = {name: given.value for name, given in sources.settings.items()}
+    values |= {name: _PLACEHOLDERS[name] for name in without}
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = f"{PREFIX}{str(first['loc'][0]).upper()}"
+        name = str(first["loc"][0])
         if first["type"] == "missing":
-            raise SettingsError(f"setting {name} is missing: set it or put it into .env") from error
+            raise SettingsError(
+                f"setting {PREFIX}{name.upper()} is missing: set it, or put it into .env or into"
+                f" {sources.file or SETTINGS_FILE}"
+            ) from error
+        source = sources.settings.get(name)
+        where = str(source) if source else f"setting {PREFIX}{name.upper()}"
         reason = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"setting {name}: {reason}") from error
+        raise SettingsError(f"{where}: {reason}") from error

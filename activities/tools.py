@@ -13,12 +13,12 @@ from temporalio.exceptions import ApplicationError
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.crashpoints import CrashPoint
 from activities.effects import Done, EffectCall, SaidNo, again, stop
-from activities.failures import Failure, FailureClass, classify, retry_delay
+from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
-from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
+from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry, milliseconds
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
@@ -95,7 +95,8 @@ class ToolActivities:
         raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
 
     async def _write(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
-        request = claim_request(call, prepared, attempt, self._resources.lease)
+        limit = self._resources.retries.recovery_limit
+        request = claim_request(call, prepared, attempt, self._resources.lease, limit)
         effect = EffectCall(self._resources, prepared.tool, prepared.params, request)
         result = await effect.run()
         outcome: ToolOutcome
@@ -189,8 +190,10 @@ class ToolActivities:
         class_ = failure.failure_class.value
         async with self._resources.ledger.transaction(call.tenant) as tx:
             earlier = await step_rows.failures(tx, call.run_id, call.step_id, class_)
-        await self._finish_read(call, row, "failed", error=failure.message, class_=class_)
-        delay = retry_delay(failure, earlier)
+        delay = self._resources.retries.delay(failure, earlier)
+        await self._finish_read(
+            call, row, "failed", error=failure.message, class_=class_, delay=delay
+        )
         message = f"{row.tool}: {failure.message}"
         if delay is None:
             return stop(ErrorType.TOOL_FAILED, message)
@@ -205,6 +208,7 @@ class ToolActivities:
         output: Kept = _NOTHING,
         error: str | None = None,
         class_: str | None = None,
+        delay: timedelta | None = None,
     ) -> ChainHead | None:
         async with self._resources.ledger.transaction(call.tenant) as tx:
             await artifact_rows.record(tx, call.run_id, call.step_id, output)
@@ -218,6 +222,7 @@ class ToolActivities:
                 tool=row.tool,
                 attempt=row.attempt,
                 failure_class=class_,
+                retry_ms=None if delay is None else milliseconds(delay),
             )
         return tx.heads.get(call.run_id)
 

@@ -58,8 +58,13 @@ async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swep
         LedgerUnavailable: The database is away.
         RPCError: The Temporal server is away.
     """
+    limits = resources.sweep
     swept = await reconcile_once(
-        resources, asked.tenant, lambda run_id: is_open(server, run_id), quiet=asked.quiet
+        resources,
+        asked.tenant,
+        lambda run_id: is_open(server, run_id),
+        quiet=limits.quiet if asked.quiet is None else asked.quiet,
+        limit=limits.batch,
     )
     found = []
     for run_id in await _stopped(server, asked.tenant):

@@ -26,6 +26,7 @@ from cli import (
     operator,
     proof,
     runs,
+    setting_list,
     start,
     upkeep,
 )
@@ -82,6 +83,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("audit", proof.audit, proof.AUDIT_EXAMPLE),
         ("reconcile", upkeep.reconcile, upkeep.RECONCILE_EXAMPLE),
         ("unwind", upkeep.unwind, upkeep.UNWIND_EXAMPLE),
+        ("settings", setting_list.settings, setting_list.EXAMPLE),
         ("tools", operator.tools, operator.TOOLS_EXAMPLE),
         ("doctor", doctor.doctor, doctor.EXAMPLE),
         ("drill", drill.drill, drill.EXAMPLE),

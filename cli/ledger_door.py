@@ -72,7 +72,7 @@ def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
     from activities.artifacts import ArtifactStore
 
     with translated():
-        return ArtifactStore(settings.artifacts, ledger)
+        return ArtifactStore(settings.artifacts, ledger, largest_inline=settings.largest_inline)
 
 
 @asynccontextmanager

@@ -1,25 +1,21 @@
 """What the starter has to know; it reads no more than that, so it needs no database and no tools.
 
-The environment wins over a ``.env`` file in the current directory. Temporal's own settings are
-read by :mod:`cli.connect`.
+Where they come from is in :mod:`cli.sources`. Temporal's own settings are read by
+:mod:`cli.connect`.
 """
 
 from __future__ import annotations
 
 import getpass
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict
 
 from cli.exits import WrongUse
+from cli.sources import PREFIX, SourceError, read_sources
 from workflows.identity import DEFAULT_TENANT
-
-ENV_FILE: Final = Path(".env")
 
 #: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,39}")
@@ -42,17 +38,26 @@ class StarterSettings(BaseModel):
     ui_url: str
 
 
-def read_environment(env_file: Path = ENV_FILE) -> dict[str, str]:
-    """Return the environment over the values of ``env_file``, which may be missing.
+def read_environment() -> dict[str, str]:
+    """Return the environment over ``.env`` over what the settings file says of ours.
 
     Raises:
-        WrongUse: The file cannot be read.
+        WrongUse: A file cannot be read.
     """
     try:
-        from_file = {key: value or "" for key, value in dotenv_values(env_file).items()}
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongUse(f"{env_file} cannot be read: {error}") from error
-    return {**from_file, **os.environ}
+        sources = read_sources()
+    except SourceError as error:
+        raise WrongUse(str(error)) from error
+    ours = {
+        f"{PREFIX}{name.upper()}": _as_variable(given.value)
+        for name, given in sources.settings.items()
+    }
+    return {**ours, **sources.environment}
+
+
+def _as_variable(value: Any) -> str:
+    """Return a value of the settings file as the environment would have it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def starter_settings(

@@ -139,6 +139,29 @@ class AuditReport(Shape):
     """In whose names calls were approved by unsigned decisions: the names are only claimed."""
 
 
+class SettingShown(Shape):
+    """One setting."""
+
+    name: str
+    """As a settings file has it."""
+    variable: str
+    """As the environment and ``.env`` have it."""
+    value: Any
+    """Null: missing."""
+    unit: str
+    origin: str
+    """``default``, ``environment``, or the file's path."""
+    meaning: str
+
+
+class SettingList(Shape):
+    """``settings``."""
+
+    file: str | None
+    """The settings file."""
+    settings: list[SettingShown]
+
+
 class SweepReport(Shape):
     """``reconcile``: what one round has done."""
 

@@ -42,14 +42,14 @@ UNWIND_EXAMPLE: Final = "Example: python starter.py unwind refund-1 --as ana"
 
 def reconcile(
     quiet: Annotated[
-        timedelta,
+        timedelta | None,
         typer.Option(
             "--quiet-for",
             parser=options.duration,
             metavar="DURATION",
-            help="Leave entries this long to their own run.",
+            help="Leave entries this long to their own run; default SUREHAND_SWEEP_QUIET.",
         ),
-    ] = timedelta(seconds=30),
+    ] = None,
     every: Annotated[
         timedelta | None,
         typer.Option(
@@ -90,13 +90,12 @@ async def _sweep(server: TenantClient, settings: Settings, ledger: Ledger, asked
     from activities.crashpoints import Crash
     from activities.upkeep import sweep_once
 
-    resources = Resources(
-        ledger,
-        read_toolbox(settings),
-        open_artifacts(settings, ledger),
-        Crash(),
-        settings.lease,
-        settings.lease_renewal,
+    resources = Resources.of(
+        settings,
+        ledger=ledger,
+        toolbox=read_toolbox(settings),
+        artifacts=open_artifacts(settings, ledger),
+        crash=Crash(),
     )
     try:
         return await sweep_once(resources, server.client, asked)

@@ -49,6 +49,8 @@ class ClaimRequest:
     attempt: int
     timeout: timedelta
     lease: timedelta
+    recovery_limit: timedelta
+    """How long an outcome may be missing before calling again is no way to settle it any more."""
     recovery: Recovery
     window: timedelta | None = None
     gated: bool = False
@@ -57,8 +59,6 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
-    recovery_limit: timedelta = timedelta(minutes=5)
-    """How long an outcome may be missing before calling again is no way to settle it any more."""
 
     @property
     def step_attempt(self) -> StepAttempt:

@@ -138,19 +138,27 @@ async def fail(
     failure_class: str,
     message: str,
     *,
-    last: bool = False,
+    delay: timedelta | None,
 ) -> int | None:
     """Record that this call did not apply the effect.
 
     That proves the effect not applied, unless an earlier call may have: then it stays in doubt, and
-    after the ``last`` failure of its class it is not called again before that doubt is settled.
+    after the last failure of its class it is not called again before that doubt is settled.
+
+    Args:
+        tx: The transaction.
+        request: The call.
+        entry: The entry under our fencing token.
+        failure_class: What kind of failure it was.
+        message: Kept in the entry.
+        delay: Pause before the next try; ``None`` says that there is none.
 
     Returns:
         How many failures of this class the entry had before, or ``None`` when it is not ours.
     """
     earlier = entry.failures.get(failure_class, 0)
     failures = {**entry.failures, failure_class: earlier + 1}
-    if entry.unproven and last:
+    if entry.unproven and delay is None:
         failures[NO_MORE_REPEATS] = 1
     touched = await tx.execute(
         update(effects)
@@ -173,6 +181,7 @@ async def fail(
         entry_id=entry.entry_id,
         failure_class=failure_class,
         failures=earlier + 1,
+        retry_ms=None if delay is None else milliseconds(delay),
         action="reconcile" if entry.unproven else None,
     )
     if not entry.unproven:

@@ -30,6 +30,7 @@ _OWN: Final = (
     "CRASH_ONCE",
     "LOG_FORMAT",
     "LOG_LEVEL",
+    "SETTINGS",  # what it says is in the environment already
 )
 #: Settings that name a server; without them the drill starts its own.
 _NAMES_A_SERVER: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE")

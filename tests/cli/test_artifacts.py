@@ -40,7 +40,9 @@ def fetch(verbs: Verbs, settings: dict[str, str], store: Path, run_id: str) -> F
         async with open_ledger(settings["SUREHAND_DATABASE_URL"]) as ledger:
             scene = Scene(ledger, tenant)
             await scene.open_run(run_id_for(tenant, run_id))
-            kept = await ArtifactStore(str(store), ledger).keep(tenant, BIG)
+            kept = await ArtifactStore(str(store), ledger, largest_inline=8 * 1024).keep(
+                tenant, BIG
+            )
             async with scene.tx() as tx:
                 await record(tx, run_id_for(tenant, run_id), STEP, kept)
 

@@ -29,6 +29,7 @@ VERBS = [
     "audit",
     "reconcile",
     "unwind",
+    "settings",
     "tools",
     "doctor",
     "drill",

@@ -74,13 +74,14 @@ class Stage:
     ) -> AsyncIterator[Worker]:
         """Work in this process, with this test's ledger; for tests that kill no worker."""
         loaded = load_settings(self.environment(**settings), Path(os.devnull))
-        resources = Resources(
+        resources = Resources.of(
+            loaded,
             ledger=self.ledger,
             toolbox=load_toolbox(loaded.tool_modules),
-            artifacts=ArtifactStore(loaded.artifacts, self.ledger),
+            artifacts=ArtifactStore(
+                loaded.artifacts, self.ledger, largest_inline=loaded.largest_inline
+            ),
             crash=crash or Crash(),
-            lease=loaded.lease,
-            renew_every=loaded.lease_renewal,
         )
         async with make_worker(client or self.client, loaded, resources) as worker:
             yield worker

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from activities import effects, failures
 from tests.e2e.runs import Run, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
@@ -16,15 +14,17 @@ from workflows.contracts import RunState
 from workflows.plan import Plan
 
 ODD = "tests.variants.odd"
-SHORT = timedelta(milliseconds=1)
+#: Retried as often as ever, without the pauses.
+QUICK = {
+    "retries_transient": "1ms,1ms,1ms",
+    "retries_dependency_down": "1ms,1ms",
+    "retries_in_doubt": "1ms,1ms,1ms",
+}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry as often as ever, without the pauses; count the calls anew."""
-    delays = {class_: (SHORT,) * len(all_) for class_, all_ in failures.DELAYS.items()}
-    monkeypatch.setattr(failures, "DELAYS", delays)
-    monkeypatch.setattr(effects, "_DOUBT_DELAYS", (SHORT,) * len(effects._DOUBT_DELAYS))
+def anew() -> None:
+    """Count the calls anew."""
     odd.CALLS.clear()
 
 
@@ -40,7 +40,7 @@ async def asks_a_human(stage: Stage, run: Run) -> None:
 
 
 async def test_a_read_longer_than_the_heartbeat_timeout_is_made_once(stage: Stage) -> None:
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": "read.slow"}))
         result = await run.result()
     assert result.state is RunState.COMPLETED
@@ -51,7 +51,7 @@ async def test_a_read_longer_than_the_heartbeat_timeout_is_made_once(stage: Stag
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("tool", ["read.no", "write.no"])
 async def test_a_no_that_no_database_can_store_is_still_a_no(stage: Stage, tool: str) -> None:
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": tool, "on_no": "continue"}))
         result = await run.result()
     assert result.state is RunState.COMPLETED
@@ -65,7 +65,7 @@ async def test_a_no_that_no_database_can_store_is_still_a_no(stage: Stage, tool:
 async def test_a_write_that_never_says_what_became_of_it_ends_with_a_human(
     stage: Stage, tool: str
 ) -> None:
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": tool}))
         await asks_a_human(stage, run)
         result = await run.result()
@@ -74,7 +74,7 @@ async def test_a_write_that_never_says_what_became_of_it_ends_with_a_human(
 
 
 async def test_a_read_that_cancels_itself_fails_after_as_many_tries_as_any(stage: Stage) -> None:
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": "read.cancels"}))
         result = await run.result()
     assert result.state is RunState.FAILED
@@ -85,7 +85,7 @@ async def test_a_read_that_cancels_itself_fails_after_as_many_tries_as_any(stage
 async def test_an_output_that_is_no_json_is_recorded_as_well_as_it_can_be(
     stage: Stage, tool: str
 ) -> None:
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": tool}))
         result = await run.result()
     assert result.state is RunState.COMPLETED
@@ -102,7 +102,7 @@ async def test_params_that_break_the_tools_own_code_fail_the_step_at_once(
     stage: Stage, tool: str, params: dict[str, str]
 ) -> None:
     steps = {"id": "it", "tool": tool, "params": params}
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan(steps, input={"month": "2024"}))
         result = await run.result()
     assert result.state is RunState.FAILED
@@ -115,7 +115,7 @@ async def test_params_that_break_the_tools_own_code_fail_the_step_at_once(
 async def test_params_with_aliases_run_from_the_plan_to_the_receipt(
     stage: Stage, name: str
 ) -> None:
-    async with stage.worker_here(tool_modules=ODD):
+    async with stage.worker_here(tool_modules=ODD, **QUICK):
         call = {"id": "it", "tool": "write.aliased", "params": {name: "1001"}}
         run = await stage.start(plan(call))
         request = await run.approve()

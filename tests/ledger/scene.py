@@ -48,6 +48,9 @@ LEASE: Final = timedelta(seconds=3)
 TIMEOUT: Final = timedelta(seconds=30)
 #: Any time after the lease and before the deadline.
 LEASE_OVER: Final = timedelta(seconds=4)
+#: As in production: larger values become artifacts.
+LARGEST_INLINE: Final = 8 * 1024  # bytes
+RECOVERY_LIMIT: Final = timedelta(minutes=5)
 SETTLE: Final = timedelta(seconds=10)
 SETTLED: Final = TIMEOUT + SETTLE + timedelta(seconds=1)
 WINDOW: Final = timedelta(hours=1)
@@ -83,6 +86,7 @@ def call(tenant: str, **changes: Any) -> ClaimRequest:
         "attempt": 1,
         "timeout": TIMEOUT,
         "lease": LEASE,
+        "recovery_limit": RECOVERY_LIMIT,
         "recovery": Recovery.LOOKUP,
         **changes,
     }
@@ -105,7 +109,7 @@ class Scene:
     @cached_property
     def artifacts(self) -> ArtifactStore:
         """A store of this test's own, in memory."""
-        return ArtifactStore("memory:///", self.ledger)
+        return ArtifactStore("memory:///", self.ledger, largest_inline=LARGEST_INLINE)
 
     @classmethod
     async def begin(cls, ledger: Ledger, tenant: str) -> Scene:
@@ -156,7 +160,9 @@ class Scene:
     async def failed(self, request: ClaimRequest, class_: str = "transient") -> Entry:
         entry = await self.claimed(request)
         async with self.tx() as tx:
-            assert await outcomes.fail(tx, request, entry, class_, "no route") is not None
+            second = timedelta(seconds=1)
+            earlier = await outcomes.fail(tx, request, entry, class_, "no route", delay=second)
+            assert earlier is not None
         return await self.entry(entry.entry_id)
 
     async def answered_no(self, request: ClaimRequest) -> Entry:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from activities.artifacts import (
-    LARGEST_INLINE,
     ArtifactsMisconfigured,
     ArtifactStore,
     ArtifactUnavailable,
@@ -19,7 +18,7 @@ from activities.effects import Done
 from activities.ledger.reads import artifacts_of
 from activities.ledger.tables import artifacts, effects
 from tests.ledger.attempts import Provider, effect_call, request_for
-from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, Scene
 from workflows.contracts import ARTIFACT, Artifact, as_artifact
 from workflows.identity import digest
 
@@ -74,7 +73,7 @@ async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
     scene: Scene, tmp_path: Path
 ) -> None:
     folder = tmp_path / "artifacts"
-    store = ArtifactStore(str(folder), scene.ledger)
+    store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
     folder.rmdir()
     folder.write_text("a file where the folder was")
     loaded = Provider([BIG]).tool(recovery="human")
@@ -92,7 +91,7 @@ async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
 async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
     scene: Scene, tmp_path: Path
 ) -> None:
-    store = ArtifactStore(str(tmp_path), scene.ledger)
+    store = ArtifactStore(str(tmp_path), scene.ledger, largest_inline=LARGEST_INLINE)
     kept = await store.keep(scene.tenant, BIG)
     assert kept.artifact is not None
     file = tmp_path / kept.artifact.uri
@@ -103,7 +102,7 @@ async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
 
 
 async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path), scene.ledger)
+    store = ArtifactStore(str(tmp_path), scene.ledger, largest_inline=LARGEST_INLINE)
     kept = await store.keep(scene.tenant, BIG)
     assert kept.artifact is not None
 
@@ -115,7 +114,7 @@ async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path
 
 
 async def test_the_path_in_a_reference_is_never_followed(scene: Scene, tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path / "store"), scene.ledger)
+    store = ArtifactStore(str(tmp_path / "store"), scene.ledger, largest_inline=LARGEST_INLINE)
     secret = tmp_path / "secret"
     secret.write_text("{}")
     forged = Artifact(sha256="b" * 64, uri=os.fspath(secret), bytes=2)
@@ -142,4 +141,4 @@ async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(scene: 
 
 def test_a_store_that_cannot_be_is_named(scene: Scene) -> None:
     with pytest.raises(ArtifactsMisconfigured, match="nonsense://x"):
-        ArtifactStore("nonsense://x", scene.ledger)
+        ArtifactStore("nonsense://x", scene.ledger, largest_inline=LARGEST_INLINE)

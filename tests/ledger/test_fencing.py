@@ -23,7 +23,9 @@ WRITES: dict[str, tuple[Write, Any]] = {
     "renew": (lambda tx, request, entry: outcomes.renew(tx, entry, LEASE), False),
     "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, Kept("late")), None),
     "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), False),
-    "fail": (lambda tx, request, entry: outcomes.fail(tx, request, entry, "permanent", ""), None),
+    "fail": (
+        lambda tx, request, entry: outcomes.fail(tx, request, entry, "x", "", delay=None), None,
+    ),
     "leave_in_doubt": (
         lambda tx, request, entry: outcomes.leave_in_doubt(tx, request, entry, ""), None,
     ),
@@ -166,7 +168,7 @@ async def test_failures_are_counted_by_class_over_the_attempts_of_their_step(sce
         request = scene.call(attempt=attempt)
         entry = await scene.claimed(request)
         async with scene.tx() as tx:
-            counts.append(await outcomes.fail(tx, request, entry, class_, "again"))
+            counts.append(await outcomes.fail(tx, request, entry, class_, "again", delay=LEASE))
 
     assert counts == [0, 1, 0]
     assert (await scene.row(effects))["failures"] == {"transient": 2, "rate_limited": 1}

@@ -40,7 +40,7 @@ async def asked_to_undo(scene: Scene) -> tuple[Entry, str]:
     undo = scene.undo(entry)
     claimed = await scene.claimed(undo)
     async with scene.tx() as tx:
-        await outcomes.fail(tx, undo, claimed, "permanent", "refused")
+        await outcomes.fail(tx, undo, claimed, "permanent", "refused", delay=None)
     async with scene.tx() as tx:
         return entry, await compensations.failed(tx, entry, "Undo it by hand?")
 

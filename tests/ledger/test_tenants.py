@@ -81,7 +81,9 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "outcomes.answer_no": (
         lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), False,
     ),
-    "outcomes.fail": (lambda tx, s: outcomes.fail(tx, s.gated, s.entry, "permanent", "no"), None),
+    "outcomes.fail": (
+        lambda tx, s: outcomes.fail(tx, s.gated, s.entry, "permanent", "no", delay=None), None,
+    ),
     "outcomes.leave_in_doubt": (
         lambda tx, s: outcomes.leave_in_doubt(tx, s.gated, s.entry, "?"), None,
     ),

@@ -11,26 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.failures import (
-    JITTER,
     LONGEST_MESSAGE,
-    RATE_LIMIT_RETRIES,
-    RETRY_AFTER_CAP,
     DependencyDown,
     Failure,
     FailureClass,
     OutcomeUnknown,
     Permanent,
     RateLimited,
+    Retries,
     Transient,
     classify,
     retry_after,
-    retry_delay,
 )
 from activities.lease import DeadlineOver, LeaseLost
 from workflows.errors import NON_RETRYABLE, ErrorType
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+LOW = Retries(uniform=lambda low, high: low)
+HIGH = Retries(uniform=lambda low, high: high)
 REQUEST = httpx.Request("POST", "http://shop.test/refunds?secret=1")
 
 
@@ -90,7 +89,7 @@ def test_only_what_proves_that_nothing_was_applied_may_be_repeated() -> None:
     unknown = [error for error, class_ in CLASSES if class_ is FailureClass.IN_DOUBT]
 
     for error in unknown:
-        assert retry_delay(classify(error), 0) is None
+        assert LOW.delay(classify(error), 0) is None
 
 
 def test_a_message_names_the_error_and_neither_query_nor_more_than_is_kept() -> None:
@@ -160,7 +159,7 @@ def test_retry_after_is_seconds_or_a_date(header: str | None, pause: timedelta) 
 def test_a_pause_beyond_all_measure_is_a_long_one(header: str) -> None:
     failure = Failure(FailureClass.RATE_LIMITED, "", retry_after(header, NOW))
 
-    assert retry_delay(failure, 0, lambda low, high: low) == RETRY_AFTER_CAP
+    assert LOW.delay(failure, 0) == LOW.retry_after_cap
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \S*"))
@@ -182,16 +181,16 @@ def test_a_class_is_retried_this_often_after_these_delays_and_no_more(
 ) -> None:
     failure = Failure(class_, "")
 
-    def delays(end: int) -> list[timedelta | None]:
-        return [retry_delay(failure, n, lambda *span: span[end]) for n in range(len(seconds) + 2)]
+    def delays(retries: Retries) -> list[timedelta | None]:
+        return [retries.delay(failure, n) for n in range(len(seconds) + 2)]
 
-    assert delays(0) == [s * SECOND * (1 - JITTER) for s in seconds] + [None, None]
-    assert delays(1) == [s * SECOND * (1 + JITTER) for s in seconds] + [None, None]
+    assert delays(LOW) == [s * SECOND * 0.8 for s in seconds] + [None, None]
+    assert delays(HIGH) == [s * SECOND * 1.2 for s in seconds] + [None, None]
 
 
 @given(st.integers(0, 2))
 def test_retries_are_spread_within_a_fifth_of_their_delay(earlier: int) -> None:
-    delay = retry_delay(Failure(FailureClass.TRANSIENT, ""), earlier)
+    delay = Retries().delay(Failure(FailureClass.TRANSIENT, ""), earlier)
 
     assert delay is not None
     assert 0.8 <= delay / SECOND / 2**earlier <= 1.2
@@ -200,18 +199,18 @@ def test_retries_are_spread_within_a_fifth_of_their_delay(earlier: int) -> None:
 def test_a_rate_limit_is_waited_for_as_long_as_was_asked_and_never_less() -> None:
     failure = Failure(FailureClass.RATE_LIMITED, "", 7 * SECOND)
 
-    assert retry_delay(failure, 0, lambda low, high: low) == 7 * SECOND
-    assert retry_delay(failure, 0, lambda low, high: high) == 7 * SECOND * (1 + JITTER)
-    assert retry_delay(failure, RATE_LIMIT_RETRIES - 1) is not None
-    assert retry_delay(failure, RATE_LIMIT_RETRIES) is None
+    assert LOW.delay(failure, 0) == 7 * SECOND
+    assert HIGH.delay(failure, 0) == 7 * SECOND * 1.2
+    assert LOW.delay(failure, LOW.rate_limited - 1) is not None
+    assert LOW.delay(failure, LOW.rate_limited) is None
 
 
 def test_a_long_pause_is_waited_for_in_slices_and_none_is_a_second() -> None:
     long = Failure(FailureClass.RATE_LIMITED, "", timedelta(days=1))
     none = Failure(FailureClass.RATE_LIMITED, "")
 
-    assert retry_delay(long, 0, lambda low, high: low) == RETRY_AFTER_CAP
-    assert retry_delay(none, 0, lambda low, high: low) == SECOND
+    assert LOW.delay(long, 0) == LOW.retry_after_cap
+    assert LOW.delay(none, 0) == SECOND
 
 
 @pytest.mark.parametrize("class_", [c for c in FailureClass if c is not FailureClass.PERMANENT])

@@ -21,6 +21,7 @@ from workflows.identity import identity_hash, params_hash
 
 ATTEMPT = Attempt(number=2, activity_key="activity", holder="activity:2:x")
 LEASE = timedelta(seconds=3)
+RECOVERY_LIMIT = timedelta(minutes=5)
 POLICY = ApprovalPolicy()
 
 
@@ -54,7 +55,7 @@ def call(recorded: Tool, **changes: Any) -> ToolCall:
 
 
 def request(loaded: Tool, sent: ToolCall) -> ClaimRequest:
-    return claim_request(sent, prepare(Toolbox([loaded]), sent), ATTEMPT, LEASE)
+    return claim_request(sent, prepare(Toolbox([loaded]), sent), ATTEMPT, LEASE, RECOVERY_LIMIT)
 
 
 def test_what_is_hashed_is_what_the_tools_model_made_of_the_params_never_raw_text() -> None:
@@ -90,6 +91,7 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         attempt=6,
         timeout=refund.timeout,
         lease=LEASE,
+        recovery_limit=RECOVERY_LIMIT,
         recovery=Recovery.DEDUPES,
         window=LEASE,
         approval_id="acme/run-1/refund/1",

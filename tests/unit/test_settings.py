@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from activities.failures import Retries
 from activities.settings import SettingsError, load_settings
+from cli.sources import read_sources
 
 DATABASE = "sqlite+aiosqlite:///ledger.db"
 GIVEN = {"SUREHAND_DATABASE_URL": DATABASE}
@@ -112,3 +114,94 @@ def test_settings_are_what_was_passed_and_nothing_behind_its_back(
     assert load_settings(GIVEN, env_file).task_queue == "surehand"
     with pytest.raises(SettingsError, match="SUREHAND_DATABASE_URL is missing"):
         load_settings({}, env_file)
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path) -> Path:
+    return tmp_path / "surehand.toml"
+
+
+def test_environment_wins_over_env_file_over_settings_file_over_default(
+    env_file: Path, settings_file: Path
+) -> None:
+    settings_file.write_text(
+        'task_queue = "file"\ntenant = "file"\nuser = "file"\n'
+        '[retries]\ntransient = ["1s", "500ms"]\nrate_limited = 3\n'
+    )
+    env_file.write_text("SUREHAND_TASK_QUEUE=dotenv\nSUREHAND_TENANT=dotenv\n")
+    environ = {**GIVEN, "SUREHAND_TASK_QUEUE": "environment"}
+
+    settings = load_settings(environ, env_file, settings_file)
+
+    assert (settings.task_queue, settings.tenant, settings.user) == (
+        "environment",
+        "dotenv",
+        "file",
+    )
+    assert settings.retries.transient == (timedelta(seconds=1), timedelta(milliseconds=500))
+    assert settings.retries.rate_limited == 3
+    assert settings.retries.dependency_down == Retries().dependency_down
+    origins = {
+        name: given.origin
+        for name, given in read_sources(environ, env_file, settings_file).settings.items()
+    }
+    assert origins == {
+        "database_url": "environment",
+        "task_queue": "environment",
+        "tenant": str(env_file),
+        "user": str(settings_file),
+        "retries_transient": str(settings_file),
+        "retries_rate_limited": str(settings_file),
+    }
+
+
+def test_a_list_is_comma_separated_in_the_environment_and_may_be_empty(env_file: Path) -> None:
+    environ = {**GIVEN, "SUREHAND_RETRIES_TRANSIENT": "2s, 3s", "SUREHAND_RETRIES_IN_DOUBT": ""}
+
+    retries = load_settings(environ, env_file).retries
+
+    assert retries.transient == (timedelta(seconds=2), timedelta(seconds=3))
+    assert retries.in_doubt == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("colour = 'red'", ["surehand.toml: unknown setting colour"]),
+        (
+            "[retries]\ntransien = ['1s']",
+            ["surehand.toml: unknown setting retries.transien; did you mean retries_transient?"],
+        ),
+        ("lease = 'soon'", ["surehand.toml: setting lease: "]),
+        ("lease = -1", ["surehand.toml: setting lease: must not be negative"]),
+        ("jitter = 1.5", ["surehand.toml: setting jitter: "]),
+        ("[retries]\ntransient = ['1s', 'x']", ["surehand.toml: setting retries.transient: "]),
+        ("lease = ", ["surehand.toml is not TOML"]),
+        ("retries_rate_limited = 1\n[retries]\nrate_limited = 2", ["are the same setting"]),
+    ],
+)
+def test_what_is_wrong_in_a_settings_file_is_named_with_file_and_key(
+    env_file: Path, settings_file: Path, text: str, says: list[str]
+) -> None:
+    settings_file.write_text(text)
+
+    with pytest.raises(SettingsError) as refused:
+        load_settings(GIVEN, env_file, settings_file)
+
+    assert "\n" not in str(refused.value)
+    for part in says:
+        assert part in str(refused.value)
+
+
+def test_another_settings_file_can_be_named_and_must_then_be_there(
+    env_file: Path, settings_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.toml"
+    settings_file.write_text("task_queue = 'not read'")
+    environ = {**GIVEN, "SUREHAND_SETTINGS": str(other)}
+
+    with pytest.raises(SettingsError, match=r"other\.toml cannot be read \(SUREHAND_SETTINGS\)"):
+        load_settings(environ, env_file, settings_file)
+    other.write_text("task_queue = 'read'")
+
+    assert load_settings(environ, env_file, settings_file).task_queue == "read"

@@ -12,8 +12,8 @@ class Sweep(Message):
     """Asks for one round of the sweep over a tenant's ledger."""
 
     tenant: str
-    quiet: timedelta = timedelta(seconds=30)
-    """How long an entry is left to its own run first."""
+    quiet: timedelta | None = None
+    """How long an entry is left to its own run first; none: as the worker's settings say."""
 
 
 class StoppedRun(Message):

@@ -1,0 +1,16 @@
+"""How far the sweep goes; a worker's limits come from its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True)
+class SweepLimits:
+    """What one round of the sweep looks at."""
+
+    quiet: timedelta = timedelta(seconds=30)
+    """How long an entry is left to its own run first, whose next attempt is due within seconds."""
+    batch: int = 100
+    """Most entries of one tenant in one round; the next round takes the rest."""

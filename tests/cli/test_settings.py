@@ -1,0 +1,85 @@
+"""``settings``: what counts, and where it comes from; and the starter goes by the file, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.settings import Settings
+from cli.settings import read_environment
+from tests.cli.starter import Verbs
+
+DATABASE = "postgresql+asyncpg://worker:p%40ss:w@rd@db/surehand?sslmode=require&sslpassword=geheim"
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
+    """The verbs with nothing around them."""
+    return Verbs({}, tmp_path, monkeypatch)
+
+
+def listed(verbs: Verbs, **environment: str) -> dict[str, dict[str, Any]]:
+    document = verbs("settings", "--json", **environment).document()
+    return {row["name"]: row for row in document["settings"]}
+
+
+def test_every_setting_is_listed_with_value_unit_origin_and_meaning(
+    alone: Verbs, tmp_path: Path
+) -> None:
+    (tmp_path / "surehand.toml").write_text("lease = '6s'\n[retries]\ntransient = ['1s']\n")
+    (tmp_path / ".env").write_text("SUREHAND_JITTER=0.1\n")
+
+    rows = listed(alone, SUREHAND_TENANT="acme")
+
+    assert list(rows) == list(Settings.model_fields)
+    assert all(row["meaning"] and "``" not in row["meaning"] for row in rows.values())
+    found = {n: (rows[n]["value"], rows[n]["unit"], rows[n]["origin"]) for n in rows}
+    assert found["lease"] == (6, "s", "surehand.toml")
+    assert found["retries_transient"] == ([1], "s", "surehand.toml")
+    assert found["jitter"] == (0.1, "", ".env")
+    assert found["tenant"] == ("acme", "", "environment")
+    assert found["recovery_limit"] == (300, "s", "default")
+    assert found["compensation_limit"] == (30, "s", "default")
+    assert found["largest_inline"] == (8192, "bytes", "default")
+    assert found["database_url"] == (None, "", "missing")
+
+
+@pytest.mark.parametrize("how", ["--json", ""])
+def test_passwords_are_not_shown(alone: Verbs, how: str) -> None:
+    ended = alone("settings", *filter(None, [how]), SUREHAND_DATABASE_URL=DATABASE)
+
+    assert ended.code == 0
+    assert "postgresql+asyncpg://worker:***@db/surehand?sslmode=require" in ended.out
+    for secret in ("p%40ss", "w@rd", "geheim"):
+        assert secret not in ended.out
+
+
+def test_a_wrong_setting_is_named_with_its_file_and_the_exit_code_is_2(
+    alone: Verbs, tmp_path: Path
+) -> None:
+    (tmp_path / "surehand.toml").write_text("leese = '6s'\n")
+
+    ended = alone("settings")
+
+    assert ended.code == 2
+    assert ended.line() == ("surehand: surehand.toml: unknown setting leese; did you mean lease?")
+
+
+def test_the_starter_goes_by_the_settings_file_that_the_worker_goes_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "surehand.toml").write_text(
+        "task_queue = 'file'\nuser = 'file'\n[retries]\ntransient = ['1s', '2s']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUREHAND_TASK_QUEUE", raising=False)
+    monkeypatch.setenv("SUREHAND_USER", "ana")
+
+    environment = read_environment()
+
+    assert environment["SUREHAND_TASK_QUEUE"] == "file"
+    assert environment["SUREHAND_USER"] == "ana"
+    # For workers that are started elsewhere, as a drill does.
+    assert environment["SUREHAND_RETRIES_TRANSIENT"] == "1s,2s"
