@@ -24,9 +24,15 @@ from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash, CrashSettingError
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
+from activities.metrics import Metrics
 from activities.runs import RunActivities
 from activities.settings import Settings, SettingsError, load_settings
-from activities.telemetry import ContextInterceptor, configure_logging
+from activities.telemetry import (
+    ContextInterceptor,
+    MetricsAddressError,
+    configure_logging,
+    core_runtime,
+)
 from activities.toolbox import ToolboxError, load_toolbox
 from activities.tools import ToolActivities
 from activities.upkeep import UpkeepActivities
@@ -95,12 +101,15 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     """Load everything, say what was loaded, and work until SIGTERM or SIGINT."""
     toolbox = load_toolbox(settings.tool_modules)
     crash = Crash.parse(settings.crash_at, settings.crash_once)
-    async with open_ledger(settings.database_url) as ledger:
+    # A check runs beside a worker, which has the address.
+    runtime = core_runtime("" if check_only else settings.metrics)
+    metrics = Metrics(runtime.metric_meter)
+    async with open_ledger(settings.database_url, metrics) as ledger:
         await require_head(ledger.engine)
         inline = settings.largest_inline
         artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
         target = find_target(read_environment())
-        client = await connect(target)
+        client = await connect(target, runtime=runtime)
         log.info(
             "worker.loaded",
             tools=toolbox.names(),
@@ -109,6 +118,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             server=target.address,
             namespace=target.namespace,
             decisions=settings.decisions,
+            metrics=settings.metrics or "off",
         )
         if settings.decisions == "open":
             log.warning(
@@ -119,7 +129,12 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         if check_only:
             return
         resources = Resources.of(
-            settings, ledger=ledger, toolbox=toolbox, artifacts=artifacts, crash=crash
+            settings,
+            ledger=ledger,
+            toolbox=toolbox,
+            artifacts=artifacts,
+            crash=crash,
+            metrics=metrics,
         )
         resources.watchdog.start()
         stopping = asyncio.Event()
@@ -144,7 +159,13 @@ def main() -> int:
         settings = load_settings()
         configure_logging(settings.log_format, settings.log_level)
         asyncio.run(serve(settings, check_only=arguments.check))
-    except (SettingsError, ToolboxError, CrashSettingError, ArtifactsMisconfigured) as error:
+    except (
+        SettingsError,
+        ToolboxError,
+        CrashSettingError,
+        ArtifactsMisconfigured,
+        MetricsAddressError,
+    ) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return ExitCode.WRONG_USE
     except (LedgerUnavailable, DatabaseBehind) as error:

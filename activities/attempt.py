@@ -17,6 +17,7 @@ from activities.failures import Retries
 from activities.lease import heartbeats
 from activities.ledger.store import Ledger
 from activities.limits import SweepLimits
+from activities.metrics import Metrics
 from activities.settings import Settings
 from activities.toolbox import Toolbox
 from activities.watchdog import Watchdog
@@ -37,6 +38,7 @@ class Resources:
     watchdog: Watchdog = field(default_factory=Watchdog)
     retries: Retries = field(default_factory=Retries)
     sweep: SweepLimits = field(default_factory=SweepLimits)
+    metrics: Metrics = field(default_factory=Metrics)
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Resources:
         toolbox: Toolbox,
         artifacts: ArtifactStore,
         crash: Crash,
+        metrics: Metrics | None = None,
     ) -> Resources:
         """Return what was opened, with the limits that the settings name."""
         return cls(
@@ -58,6 +61,7 @@ class Resources:
             renew_every=settings.lease_renewal,
             retries=settings.retries,
             sweep=SweepLimits(settings.sweep_quiet, settings.sweep_batch),
+            metrics=metrics or Metrics(),
         )
 
 

@@ -63,6 +63,7 @@ class CompensationActivities:
                 return _asked(intervention_id, question, head)
             case Held(wait):
                 message = f"step {asked.step_id}: an attempt is still under way"
+                self._resources.metrics.lease_wait("", "held", wait)
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
             case Doubtful(entry):
                 return await self._settle(asked, attempt, entry)
@@ -208,6 +209,7 @@ class CompensationActivities:
                 "effect.uncompensated",
                 step_id=asked.step_id,
                 entry_id=entry.entry_id,
+                tool=entry.tool,
                 rule=reason,
                 action="list",
             )

@@ -155,6 +155,7 @@ class EffectCall:
                 return await self.reconcile(entry)
             case Held(wait):
                 message = f"{self.tool.name}: another attempt holds this effect"
+                self.resources.metrics.lease_wait(self.tool.name, "held", wait)
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
             case Mismatch(reason):
                 raise stop(ErrorType.PARAMS_MISMATCH, f"{self.tool.name}: {reason}")
@@ -361,6 +362,7 @@ class EffectCall:
         )
         if isinstance(result, Held):
             message = f"{self.tool.name}: not found, but the first call may still arrive"
+            self.resources.metrics.lease_wait(self.tool.name, "settling", result.wait)
             raise again(ErrorType.SETTLING, message, result.wait)
         return await self._go_on(result)
 

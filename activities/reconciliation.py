@@ -56,6 +56,7 @@ async def reconcile_once(
         if tool is not None and tool.lookup is None and await alive(seen.run_id):
             # Only calling again could settle it, and that is for its own run to do.
             counts["waiting"] += 1
+            resources.metrics.swept(seen.tool, "waiting")
             continue
         async with resources.ledger.transaction(tenant) as tx:
             entry = await overdue_rows.take_over(tx, seen)
@@ -64,6 +65,7 @@ async def reconcile_once(
         outcome = await _settle(resources, entry)
         log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
         counts[outcome] += 1
+        resources.metrics.swept(entry.tool, outcome)
     return Swept.model_validate({"looked_at": counts.total(), **counts})
 
 

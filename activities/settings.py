@@ -8,6 +8,7 @@ configuration.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +36,7 @@ from workflows.plan import Duration
 
 _RETRIES: Final = Retries()
 _SWEEP: Final = SweepLimits()
+_ADDRESS: Final = re.compile(r"(|[0-9.]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+)")
 
 
 #: For `judge_settings(without=...)`.
@@ -78,6 +80,8 @@ class Settings(BaseSettings):
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged at least."""
+    metrics: str = ""
+    """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away."""
     lease_renewal: Duration = timedelta(seconds=1)
@@ -154,6 +158,13 @@ class Settings(BaseSettings):
     def _known_database(cls, value: str) -> str:
         if not value.startswith(("sqlite+aiosqlite://", "postgresql+asyncpg://")):
             raise ValueError("must start with sqlite+aiosqlite:// or postgresql+asyncpg://")
+        return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _ip_and_port(cls, value: str) -> str:
+        if not _ADDRESS.fullmatch(value):
+            raise ValueError("must be an IP address and a port, such as 127.0.0.1:9464")
         return value
 
     @property

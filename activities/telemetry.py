@@ -1,4 +1,7 @@
-"""Logs: structlog, as JSON or for the console; each line with run, step and attempt."""
+"""Logs: structlog, as JSON or for the console; each line with run, step and attempt.
+
+And the SDK's core, whose Prometheus endpoint shows its metrics and ours.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,15 @@ from typing import Any, TypeVar
 
 import structlog
 from temporalio import activity
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from activities.ledger.store import LedgerUnavailable
+from activities.metrics import BUCKETS
+
+
+class MetricsAddressError(Exception):
+    """The Prometheus endpoint cannot listen where it was told to."""
 
 
 def configure_logging(format_: str, level: str) -> None:
@@ -49,6 +58,33 @@ def configure_logging(format_: str, level: str) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     for ours in ("activities", "workflows", "worker", "__main__"):
         logging.getLogger(ours).setLevel(level.upper())
+
+
+def core_runtime(metrics: str) -> Runtime:
+    """Return the SDK's core of this process.
+
+    Args:
+        metrics: Address of the Prometheus endpoint, ``ip:port``; empty: none.
+
+    Raises:
+        MetricsAddressError: The address is taken, or not this machine's.
+    """
+    if not metrics:
+        return Runtime(telemetry=TelemetryConfig())
+    endpoint = PrometheusConfig(
+        bind_address=metrics,
+        counters_total_suffix=True,
+        unit_suffix=True,
+        durations_as_seconds=True,
+        histogram_bucket_overrides=BUCKETS,
+    )
+    try:
+        return Runtime(telemetry=TelemetryConfig(metrics=endpoint))
+    except ValueError as error:
+        reason = str(error).rpartition(": ")[2]
+        raise MetricsAddressError(
+            f"metrics cannot be served at {metrics} (SUREHAND_METRICS): {reason}"
+        ) from error
 
 
 T = TypeVar("T")

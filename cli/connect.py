@@ -52,12 +52,15 @@ def find_target(environment: Mapping[str, str]) -> Target:
     return Target(address, namespace, options)
 
 
-async def connect(target: Target | None = None, *, quiet: bool = False) -> Client:
+async def connect(
+    target: Target | None = None, *, quiet: bool = False, runtime: Runtime | None = None
+) -> Client:
     """Return a client that speaks our models.
 
     Args:
         target: The server; ``None`` takes the one that environment and ``.env`` name.
         quiet: Drop the SDK's own log, which would stand between the lines of a result.
+        runtime: The SDK's core with its logs and metrics otherwise; ``None`` takes its own.
 
     Raises:
         WrongUse: Temporal's configuration cannot be read.
@@ -75,7 +78,7 @@ async def connect(target: Target | None = None, *, quiet: bool = False) -> Clien
                 **options,
                 data_converter=pydantic_data_converter,
                 connect_timeout=CONNECT_TIMEOUT,
-                runtime=Runtime(telemetry=TelemetryConfig(logging=None)) if quiet else None,
+                runtime=Runtime(telemetry=TelemetryConfig(logging=None)) if quiet else runtime,
             )
     except (RuntimeError, TimeoutError, ValueError) as error:
         raise NotReachable(

@@ -154,7 +154,8 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
     match result:
         case Committed(entry):
             made_by = None if entry.run_id == request.run_id else entry.run_id
-            type_, body = "effect.replayed", {"entry_id": entry.entry_id, "made_by": made_by}
+            type_ = "effect.replayed"
+            body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
             await note_replay(tx, request.run_id, request.step_id, entry)
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             await artifact_rows.record(tx, request.run_id, request.step_id, receipt)

@@ -36,6 +36,7 @@ async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:
             "effect.in_doubt",
             step_id=entry.step_id,
             entry_id=entry.entry_id,
+            tool=entry.tool,
             rule="lease_over",
             evidence=reason,
             action="reconcile",
@@ -62,6 +63,7 @@ async def give_back(
         "effect.failed",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
+        tool=entry.tool,
         rule="not_called",
         action="reconcile" if entry.unproven else None,
     )

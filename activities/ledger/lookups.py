@@ -68,6 +68,7 @@ async def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
             "effect.reconciled",
             step_id=entry.step_id,
             entry_id=entry.entry_id,
+            tool=entry.tool,
             rule=rule,
             evidence="not_found",
             action="bar",

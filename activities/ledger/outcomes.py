@@ -91,6 +91,7 @@ async def commit(
         "effect.committed",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
+        tool=entry.tool,
         receipt=receipt.digest,
         rule=evidence["rule"] if evidence else None,
     )
@@ -124,6 +125,7 @@ async def answer_no(
             "effect.answered_no",
             step_id=entry.step_id,
             entry_id=entry.entry_id,
+            tool=entry.tool,
             code=code,
         )
         await recovery.verified(tx, entry, "failed", action="resume")
@@ -179,6 +181,7 @@ async def fail(
         "effect.failed",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
+        tool=entry.tool,
         failure_class=failure_class,
         failures=earlier + 1,
         retry_ms=None if delay is None else milliseconds(delay),
@@ -217,6 +220,7 @@ async def leave_in_doubt(
         "effect.in_doubt",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
+        tool=entry.tool,
         rule="call_ended_without_an_outcome",
         evidence=digest(message),
         action="reconcile",
@@ -269,6 +273,7 @@ async def note_late_receipt(tx: Transaction, entry: Entry, receipt: Kept) -> Non
         "effect.late_receipt",
         step_id=entry.step_id,
         entry_id=entry.entry_id,
+        tool=entry.tool,
         fencing_token=entry.fencing_token,
         evidence=receipt.digest,
         action="kept_as_evidence",

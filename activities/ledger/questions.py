@@ -67,6 +67,7 @@ async def open_intervention(
         "intervention.opened",
         step_id=step_id,
         entry_id=entry.entry_id,
+        tool=entry.tool,
         intervention_id=intervention_id,
         rule=rule,
         action="ask_human",

@@ -40,6 +40,7 @@ async def verified(tx: Transaction, before: Entry, outcome: str, *, action: str)
         "recovery.verified",
         step_id=before.step_id,
         entry_id=before.entry_id,
+        tool=before.tool,
         outcome=outcome,
         action=action,
         calls=before.fencing_token,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from sqlalchemy import insert, select, update
@@ -26,7 +27,7 @@ from workflows.contracts import ChainHead
 
 log = structlog.get_logger()
 
-__all__ = ["Ledger", "LedgerUnavailable", "RunNotFound", "Transaction", "open_ledger"]
+__all__ = ["Ledger", "LedgerUnavailable", "Observer", "RunNotFound", "Transaction", "open_ledger"]
 
 
 class RunNotFound(Exception):
@@ -35,6 +36,16 @@ class RunNotFound(Exception):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id!r} not found")
         self.run_id = run_id
+
+
+class Observer(Protocol):
+    """Told what the ledger does; it must be quick and never raise."""
+
+    def transaction(self, outcome: str, seconds: float) -> None:
+        """Take note of a transaction: ``committed``, ``rolled_back`` or ``unavailable``."""
+
+    def event(self, type_: str, body: Mapping[str, Any]) -> None:
+        """Take note of an event that is committed."""
 
 
 @dataclass(frozen=True)
@@ -151,18 +162,21 @@ class Transaction:
             seq, head = await self._chain(run_id)
             self.heads[run_id] = ChainHead(seq=seq, hash=head)
 
-    def log_events(self) -> None:
-        """Say in the log what has been committed, under the events' own names."""
+    def tell_events(self, observer: Observer | None) -> None:
+        """Say what has been committed: in the log, under the events' own names, and elsewhere."""
         for run_id, waiting in self.pending.items():
             for item in waiting:
                 log.info(item.type, **{**item.body, "run_id": run_id, "step_id": item.step_id})
+                if observer is not None:
+                    observer.event(item.type, item.body)
 
 
 class Ledger:
     """A ledger database."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, observer: Observer | None = None) -> None:
         self.engine = engine
+        self._observer = observer
 
     @asynccontextmanager
     async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
@@ -172,27 +186,33 @@ class Ledger:
             LedgerUnavailable: The database is away. When that happens at the commit, its outcome
                 is unknown: every caller must be able to run its transaction again.
         """
+        start, outcome = time.monotonic(), "rolled_back"
         try:
             async with self.engine.begin() as connection:
                 now_ms = await enter_transaction(connection, tenant)
                 transaction = Transaction(connection, tenant, now_ms)
                 yield transaction
                 await transaction.write_events()
-            transaction.log_events()
+            outcome = "committed"
+            transaction.tell_events(self._observer)
         except Exception as error:
             if unreachable(error):
+                outcome = "unavailable"
                 reason = str(getattr(error, "orig", None) or error).splitlines()
                 raise LedgerUnavailable(
                     f"ledger database: {type(error).__name__}: {reason[0] if reason else ''}"
                 ) from error
             raise
+        finally:
+            if self._observer is not None:
+                self._observer.transaction(outcome, time.monotonic() - start)
 
 
 @asynccontextmanager
-async def open_ledger(database_url: str) -> AsyncIterator[Ledger]:
+async def open_ledger(database_url: str, observer: Observer | None = None) -> AsyncIterator[Ledger]:
     """Open a ledger and dispose of its connections afterwards."""
     engine = make_engine(database_url)
     try:
-        yield Ledger(engine)
+        yield Ledger(engine, observer)
     finally:
         await engine.dispose()

@@ -147,6 +147,7 @@ async def _claimed(
             "effect.reconciled",
             step_id=request.step_id,
             entry_id=entry.entry_id,
+            tool=entry.tool,
             rule=rule,
             evidence=f"no outcome was recorded under fencing token {entry.fencing_token - 1}",
             action="call_again",

@@ -57,6 +57,7 @@ async def mark_compensated(tx: Transaction, undo: Entry) -> None:
         "effect.compensated",
         step_id=undo.step_id,
         entry_id=undo.undoes,
+        tool=undo.tool,
         by=undo.entry_id,
     )
     await tell_replayers(tx, undo.undoes)

@@ -30,6 +30,7 @@ _OWN: Final = (
     "CRASH_ONCE",
     "LOG_FORMAT",
     "LOG_LEVEL",
+    "METRICS",  # several workers at once
     "SETTINGS",  # what it says is in the environment already
 )
 #: Settings that name a server; without them the drill starts its own.

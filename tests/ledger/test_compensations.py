@@ -105,7 +105,8 @@ async def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(
     assert (original["state"], original["receipt"]) == ("compensated", "r-1")
     assert (await scene.entry(undoing.entry_id)).state == "committed"
     compensated, *_ = await scene.events(type_="effect.compensated")
-    assert compensated["body"] == {"entry_id": committed.entry_id, "by": undoing.entry_id}
+    by = {"tool": undoing.tool, "by": undoing.entry_id}
+    assert compensated["body"] == {"entry_id": committed.entry_id, **by}
     assert compensated["seq"] == seq + 1
 
 

@@ -63,7 +63,8 @@ async def test_a_committed_effect_is_returned_to_another_run_whose_events_say_wh
     assert result == Committed(committed)
     assert len(await scene.rows(effects)) == 1
     (replayed,) = await scene.events(OTHER_RUN, "effect.replayed")
-    assert replayed["body"] == {"entry_id": committed.entry_id, "made_by": RUN}
+    made = {"tool": committed.tool, "made_by": RUN}
+    assert replayed["body"] == {"entry_id": committed.entry_id, **made}
 
 
 async def test_a_deploy_does_not_turn_a_committed_effect_into_a_mismatch(scene: Scene) -> None:

@@ -201,7 +201,8 @@ async def test_an_undo_that_a_human_saw_happen_has_undone_its_original(scene: Sc
     assert (await scene.entry(undoing.entry_id)).state == "committed"
     assert (await scene.entry(committed.entry_id)).state == "compensated"
     (event,) = await scene.events(type_="effect.compensated")
-    assert event["body"] == {"entry_id": committed.entry_id, "by": undoing.entry_id}
+    by = {"tool": undoing.tool, "by": undoing.entry_id}
+    assert event["body"] == {"entry_id": committed.entry_id, **by}
     assert isinstance(await scene.begin_undo(), NothingToUndo)
     await scene.open_run(OTHER_RUN)
     assert isinstance(await scene.claim(scene.call(run_id=OTHER_RUN)), Claimed)

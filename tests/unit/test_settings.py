@@ -176,6 +176,7 @@ def test_a_list_is_comma_separated_in_the_environment_and_may_be_empty(env_file:
         ("lease = -1", ["surehand.toml: setting lease: must not be negative"]),
         ("jitter = 1.5", ["surehand.toml: setting jitter: "]),
         ("[retries]\ntransient = ['1s', 'x']", ["surehand.toml: setting retries.transient: "]),
+        ("metrics = 'localhost:9464'", ["surehand.toml: setting metrics: must be an IP address"]),
         ("lease = ", ["surehand.toml is not TOML"]),
         ("retries_rate_limited = 1\n[retries]\nrate_limited = 2", ["are the same setting"]),
     ],

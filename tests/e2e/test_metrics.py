@@ -1,0 +1,103 @@
+"""One endpoint has the SDK's metrics and ours, with labels of few values."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from tests.cli.starter import clean_environment
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+from tests.worker_process import ROOT, WorkerProcess
+from workflows.contracts import RunState
+
+REFUND = 'tool="payments.refund"'
+
+
+def listening() -> socket.socket:
+    """Return a socket that listens at a port of its own."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    return taken
+
+
+def address_of(taken: socket.socket) -> str:
+    return "{}:{}".format(*taken.getsockname())
+
+
+def scraped(address: str) -> str:
+    """Return what the endpoint shows."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://{address}/metrics", timeout=10) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def value(text: str, name: str, *labels: str) -> float:
+    """Return the sum of a metric's series that have these labels."""
+    series = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
+    return sum(float(number) for said, number in series if all(one in said for one in labels))
+
+
+async def test_a_recovery_shows_at_the_endpoint(stage: Stage, order_id: str) -> None:
+    with listening() as free:
+        address = address_of(free)
+    with stage.worker(crash_at="payments.refund:after_call") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        doomed.wait_killed()
+    with stage.worker(metrics=address) as worker:
+        result = await run.result()
+        worker.wait_ready()
+        text = await asyncio.to_thread(scraped, address)
+
+    assert result.state is RunState.COMPLETED
+    assert value(text, "surehand_effects_total", REFUND, 'outcome="committed"') == 1
+    assert value(text, "surehand_recovery_seconds_count", REFUND, 'by="worker"') == 1
+    assert value(text, "surehand_reconciliations_total", REFUND, 'rule="lookup"') == 1
+    assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="committed"') > 5
+    assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="unavailable"') == 0
+    assert value(text, "temporal_request_total") > 0
+    for detail in (run.run_id, order_id, "ef-"):
+        assert detail not in text
+
+
+def test_an_address_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
+    with listening() as taken:
+        environment = {
+            "SUREHAND_DATABASE_URL": "sqlite+aiosqlite:///none.db",
+            "SUREHAND_METRICS": address_of(taken),
+        }
+        with WorkerProcess(environment, tmp_path) as worker:
+            code = worker.wait_exit()
+
+    assert code == 2
+    assert worker.output().strip() == (
+        f"surehand: metrics cannot be served at {environment['SUREHAND_METRICS']}"
+        " (SUREHAND_METRICS): Address already in use (os error 98)"
+    )
+
+
+def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> None:
+    with listening() as taken:
+        environment = {
+            "SUREHAND_DATABASE_URL": "sqlite+aiosqlite:///none.db",
+            "SUREHAND_METRICS": address_of(taken),
+        }
+        checked = subprocess.run(
+            [sys.executable, str(ROOT / "worker.py"), "--check"],
+            env=clean_environment(environment),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    assert checked.returncode == 4
+    assert "no ledger at" in checked.stderr

@@ -1,0 +1,123 @@
+"""What is counted for which event: labels of few values, whatever the event says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
+
+from activities.metrics import BUCKETS, Metrics
+
+TOOL = {"tool": "payments.refund"}
+DETAILS = {**TOOL, "entry_id": "ef-1", "intervention_id": "iv-1", "attempt": 7, "code": "x"}
+
+Seen = dict[str, tuple[float, dict[str, Any]]]
+
+
+class Measured:
+    """Metrics that are kept instead of being shown."""
+
+    def __init__(self) -> None:
+        self._buffer = MetricBuffer(1000)
+        runtime = Runtime(telemetry=TelemetryConfig(logging=None, metrics=self._buffer))
+        self.metrics = Metrics(runtime.metric_meter)
+
+    def seen(self) -> Seen:
+        found = {}
+        for update in self._buffer.retrieve_updates():
+            if update.metric.name.startswith("surehand_"):
+                labels = {k: v for k, v in update.attributes.items() if k != "service_name"}
+                found[update.metric.name] = (update.value, labels)
+        return found
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return Measured()
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "expected"),
+    [
+        ("effect.committed", {}, {"surehand_effects": (1, {"outcome": "committed"})}),
+        (
+            "effect.committed",
+            {"rule": "lookup"},
+            {
+                "surehand_effects": (1, {"outcome": "committed"}),
+                "surehand_reconciliations": (1, {"rule": "lookup", "action": "commit"}),
+            },
+        ),
+        (
+            "effect.failed",
+            {"failure_class": "transient", "retry_ms": 1100},
+            {
+                "surehand_effects": (1, {"outcome": "failed"}),
+                "surehand_failures": (1, {"failure_class": "transient", "again": "yes"}),
+                "surehand_retry_delay": (1.1, {"failure_class": "transient"}),
+            },
+        ),
+        (
+            "step.failed",
+            {"failure_class": "permanent"},
+            {"surehand_failures": (1, {"failure_class": "permanent", "again": "no"})},
+        ),
+        (
+            "effect.reconciled",
+            {"rule": "dedupes", "action": "call_again"},
+            {"surehand_reconciliations": (1, {"rule": "dedupes", "action": "call_again"})},
+        ),
+        (
+            "recovery.verified",
+            {"action": "human", "took_ms": 2500, "broken": ["runs_what_was_approved"]},
+            {
+                "surehand_recovery": (2.5, {"by": "human"}),
+                "surehand_broken_invariants": (1, {"invariant": "runs_what_was_approved"}),
+            },
+        ),
+        (
+            "intervention.opened",
+            {"rule": "compensation_failed"},
+            {
+                "surehand_interventions": (
+                    1,
+                    {"rule": "compensation_failed", "outcome": "opened"},
+                ),
+                "surehand_compensations": (1, {"outcome": "failed"}),
+            },
+        ),
+        (
+            "intervention.settled",
+            {"rule": "unknown", "outcome": "happened"},
+            {"surehand_interventions": (1, {"rule": "unknown", "outcome": "happened"})},
+        ),
+        ("effect.uncompensated", {}, {"surehand_compensations": (1, {"outcome": "uncompensated"})}),
+        ("run.opened", {}, {}),
+        ("step.succeeded", {}, {}),
+    ],
+)
+def test_an_event_counts_as(
+    measured: Measured, type_: str, body: dict[str, Any], expected: Seen
+) -> None:
+    measured.metrics.event(type_, {**DETAILS, **body})
+
+    assert measured.seen() == {
+        name: (value, {**TOOL, **labels}) for name, (value, labels) in expected.items()
+    }
+
+
+def test_what_is_measured_as_it_happens(measured: Measured) -> None:
+    measured.metrics.transaction("committed", 0.002)
+    measured.metrics.lease_wait("payments.refund", "held", timedelta(seconds=3))
+    measured.metrics.swept("payments.refund", "waiting")
+
+    seen = measured.seen()
+
+    assert seen == {
+        "surehand_ledger_transaction": (0.002, {"outcome": "committed"}),
+        "surehand_lease_wait": (3, {**TOOL, "reason": "held"}),
+        "surehand_swept": (1, {**TOOL, "outcome": "waiting"}),
+    }
+    assert seen.keys() - {"surehand_swept"} <= BUCKETS.keys()
