@@ -28,6 +28,7 @@ from cli import (
     runs,
     setting_list,
     start,
+    stats,
     upkeep,
 )
 from cli.drill import verb as drill
@@ -83,6 +84,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("audit", proof.audit, proof.AUDIT_EXAMPLE),
         ("reconcile", upkeep.reconcile, upkeep.RECONCILE_EXAMPLE),
         ("unwind", upkeep.unwind, upkeep.UNWIND_EXAMPLE),
+        ("stats", stats.stats, stats.EXAMPLE),
         ("settings", setting_list.settings, setting_list.EXAMPLE),
         ("tools", operator.tools, operator.TOOLS_EXAMPLE),
         ("doctor", doctor.doctor, doctor.EXAMPLE),

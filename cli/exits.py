@@ -40,7 +40,7 @@ MEANINGS: Final = {
     ExitCode.DONE: "done",
     ExitCode.UNEXPECTED: "a mistake of ours; `--debug` shows it",
     ExitCode.WRONG_USE: "wrong use, an invalid plan, not found, a refused decision",
-    ExitCode.BROKEN: "a check found a break: an audit, or a drill that differs or missed a point",
+    ExitCode.BROKEN: "an audit, `stats` or a drill found a break, or a drill missed a point",
     ExitCode.NOT_REACHABLE: "the server, a worker or the database does not answer",
     ExitCode.UNANSWERED: "sent, but no worker has answered; it counts as soon as one is back",
     ExitCode.HUMAN_NEEDED: "a human is needed",

@@ -11,7 +11,9 @@ from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 
 
-async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:
+async def doubt(
+    tx: Transaction, entry: Entry, reason: str | None, *, rule: str = "lease_over"
+) -> Entry:
     """Put an entry in doubt under a new fencing token, so that no earlier attempt can write it."""
     row = await tx.one(
         update(effects)
@@ -37,7 +39,7 @@ async def doubt(tx: Transaction, entry: Entry, reason: str | None) -> Entry:
             step_id=entry.step_id,
             entry_id=entry.entry_id,
             tool=entry.tool,
-            rule="lease_over",
+            rule=rule,
             evidence=reason,
             action="reconcile",
         )

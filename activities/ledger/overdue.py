@@ -63,4 +63,4 @@ async def take_over(tx: Transaction, seen: Entry) -> Entry | None:
     if row is None:
         return None
     reason = "its lease ran out and nobody took it over" if seen.state == "claimed" else None
-    return await doubt(tx, Entry.from_row(row), reason)
+    return await doubt(tx, Entry.from_row(row), reason, rule="swept")

@@ -346,6 +346,8 @@ events = Table(
     Column("previous", String(80), nullable=False),
     Column("hash", String(80), nullable=False),
     CheckConstraint("seq >= 1", name="seq"),
+    # What has happened since: for statistics, which must not read the whole ledger.
+    Index("ix_events_at", "tenant_id", "at_ms"),
     _run_reference(),
 )
 

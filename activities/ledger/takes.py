@@ -53,7 +53,7 @@ async def take_first(tx: Transaction, request: ClaimRequest, generation: int) ->
     }
     row = await tx.one(insert(effects).values(values).returning(effects))
     assert row is not None
-    return await _claimed(tx, request, Entry.from_row(row), None)
+    return await _claimed(tx, request, Entry.from_row(row))
 
 
 async def take(
@@ -88,7 +88,7 @@ async def take(
     )
     if row is None:
         return Held(timedelta(seconds=1))
-    return await _claimed(tx, request, Entry.from_row(row), rule)
+    return await _claimed(tx, request, Entry.from_row(row), rule, found=entry.state)
 
 
 async def find_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
@@ -129,7 +129,12 @@ def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
 
 
 async def _claimed(
-    tx: Transaction, request: ClaimRequest, entry: Entry, rule: str | None
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    rule: str | None = None,
+    *,
+    found: str | None = None,
 ) -> Claimed:
     if request.undoes:
         await tx.execute(
@@ -151,6 +156,7 @@ async def _claimed(
             rule=rule,
             evidence=f"no outcome was recorded under fencing token {entry.fencing_token - 1}",
             action="call_again",
+            found=found,
         )
     tx.event(
         request.run_id,

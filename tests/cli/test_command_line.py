@@ -29,6 +29,7 @@ VERBS = [
     "audit",
     "reconcile",
     "unwind",
+    "stats",
     "settings",
     "tools",
     "doctor",

@@ -1,4 +1,4 @@
-"""One endpoint has the SDK's metrics and ours, with labels of few values."""
+"""One endpoint has the SDK's metrics and ours, of few values; the ledger tells the same story."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from activities.ledger.stats import stats
+from activities.ledger.stats_scope import Scope
 from tests.cli.starter import clean_environment
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.worker_process import ROOT, WorkerProcess
 from workflows.contracts import RunState
+from workflows.identity import DEFAULT_TENANT
 
 REFUND = 'tool="payments.refund"'
 
@@ -45,7 +49,9 @@ def value(text: str, name: str, *labels: str) -> float:
     return sum(float(number) for said, number in series if all(one in said for one in labels))
 
 
-async def test_a_recovery_shows_at_the_endpoint(stage: Stage, order_id: str) -> None:
+async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger(
+    stage: Stage, order_id: str
+) -> None:
     with listening() as free:
         address = address_of(free)
     with stage.worker(crash_at="payments.refund:after_call") as doomed:
@@ -67,6 +73,11 @@ async def test_a_recovery_shows_at_the_endpoint(stage: Stage, order_id: str) -> 
     assert value(text, "temporal_request_total") > 0
     for detail in (run.run_id, order_id, "ef-"):
         assert detail not in text
+    scope = Scope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))
+    found = await stats(stage.ledger, scope)
+    assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
+    assert found.leases.lost == 1
+    assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)
 
 
 def test_an_address_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:

@@ -306,6 +306,7 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "seq", name=op.f("pk_events")),
     )
+    op.create_index("ix_events_at", "events", ["tenant_id", "at_ms"], unique=False)
     op.create_table(
         "interventions",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
