@@ -15,9 +15,10 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    """Return the README's one code block of a language."""
-    [text] = re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+def block(language: str, title: str) -> str:
+    """Return the one code block of a language under a heading."""
+    pattern = rf"^```{language}\n(.*?)^```$"
+    [text] = re.findall(pattern, section(title), flags=re.MULTILINE | re.DOTALL)
     return str(text)
 
 
@@ -27,13 +28,13 @@ def section(title: str) -> str:
 
 
 def test_the_readmes_tools_are_a_file_that_loads() -> None:
-    assert block("python") == (ROOT / "examples" / "bank_tools.py").read_text(encoding="utf-8")
+    assert block("python", "Write a tool") == (ROOT / "examples" / "bank_tools.py").read_text(encoding="utf-8")
     assert load_toolbox(["examples.bank_tools"]).names() == ["bank.cancel", "bank.refund"]
 
 
 def test_the_readmes_plan_is_valid_and_fits_the_example_shops_tools(tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
-    file.write_text(block("yaml"), encoding="utf-8")
+    file.write_text(block("yaml", "Write a plan"), encoding="utf-8")
     toolbox = load_toolbox(["examples.shop.tools"])
 
     for step in load_plan(str(file), []).steps:
