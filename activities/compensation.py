@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -24,7 +24,7 @@ from activities.ledger.entries import (
     Entry,
     Held,
 )
-from activities.toolbox import Tool
+from activities.toolbox import Tool, explain
 from workflows.contracts import (
     ChainHead,
     Compensate,
@@ -82,7 +82,8 @@ class CompensationActivities:
         try:
             params = tool.validate(entry.params)
         except ValueError as error:
-            return await self._ask(asked, entry, f"its params do not fit the tool now: {error}")
+            why = explain(error) if isinstance(error, ValidationError) else str(error)
+            return await self._ask(asked, entry, f"its params do not fit the tool now: {why}")
         request = self._request(asked, attempt, tool, entry.params, key=entry.key)
         effect = EffectCall(self._resources, tool, params, request)
         result = await effect.reconcile(entry, forward=False)
@@ -120,7 +121,8 @@ class CompensationActivities:
                 return await self._ask(asked, entry, f"its receipt cannot be read: {error}")
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
         except Exception as error:
-            return await self._ask(asked, entry, f"params of {undo.tool} cannot be made: {error!r}")
+            why = explain(error) if isinstance(error, ValidationError) else repr(error)
+            return await self._ask(asked, entry, f"params of {undo.tool} cannot be made: {why}")
         return await self._call(asked, attempt, entry, undoing, params, request)
 
     async def _call(

@@ -19,7 +19,7 @@ from workflows.contracts import ToolCall
 from workflows.errors import ErrorType
 from workflows.identity import NotCanonical, identity_hash, params_hash, step_key
 from workflows.late import fill_in
-from workflows.plan import ReferenceUnresolved
+from workflows.references import ReferenceUnresolved
 
 #: Longest business key; it is part of a unique index.
 LONGEST_KEY = 400

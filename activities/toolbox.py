@@ -33,6 +33,7 @@ from activities.outputs import clean_text
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.plan import ApprovalPolicy
+from workflows.wording import reasons
 
 if TYPE_CHECKING:
     from activities.failures import Declared
@@ -369,8 +370,5 @@ def load_toolbox(modules: Iterable[str]) -> Toolbox:
 
 
 def explain(error: ValidationError) -> str:
-    """Return a validation error as one line: ``amount: Input should be a valid decimal``."""
-    return "; ".join(
-        f"{'.'.join(str(part) for part in item['loc']) or 'params'}: {item['msg']}"
-        for item in error.errors(include_url=False)
-    )
+    """Return a validation error as one line: ``amount: must be a number such as "12.50"``."""
+    return "; ".join(reasons(error, "params"))

@@ -40,7 +40,9 @@ from workflows.contracts import (
     ToolsDescribed,
 )
 from workflows.errors import ErrorType
-from workflows.plan import REFERENCE, Plan, Step
+from workflows.plan import Plan, Step
+from workflows.references import REFERENCE
+from workflows.wording import reason_of
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
 JOINED_PAUSE: Final = timedelta(seconds=5)
@@ -267,8 +269,7 @@ def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
             path = [str(part) for part in item["loc"]]
             if _has_reference(_at(step.params, path)):
                 continue
-            message = item["msg"].removeprefix("Value error, ")
-            problems.append(("".join(f".{part}" for part in path), message))
+            problems.append(("".join(f".{part}" for part in path), reason_of(item)))
         return problems
     except Exception as error:  # a validator of the user's own
         return [] if _has_reference(step.params) else [("", repr(error))]

@@ -12,7 +12,8 @@ import re
 from typing import Any, Final
 
 from cli.yamlfile import Unreadable, parse_yaml
-from workflows.plan import INPUT, REFERENCE, Defaults, Plan, Step
+from workflows.plan import Defaults, Plan, Step
+from workflows.references import INPUT, REFERENCE
 
 #: Quoted text, lists, mappings, and scalars that are not text. Anything else is text as it
 #: stands: ``#5`` is no comment and ``a: b`` no mapping on a command line.

@@ -7,6 +7,8 @@ reason; whether the params fit the tools is found by the run's own ``describe_to
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,31 +19,18 @@ from pydantic_core import ErrorDetails
 from cli.exits import PlanRefused
 from cli.overrides import OverrideError, override
 from cli.yamlfile import Unreadable, read_document
+from workflows.coherence import Incoherent, Outline, incoherences
 from workflows.contracts import PlanError
-from workflows.plan import (
-    INPUT,
-    REFERENCE,
-    ApprovalPolicy,
-    Defaults,
-    Goto,
-    Plan,
-    PlanProblem,
-    ReferenceUnresolved,
-    Step,
-    resolve,
-)
+from workflows.plan import ApprovalPolicy, Defaults, Goto, Plan, Step
+from workflows.references import INPUT, PATH, ReferenceUnresolved, references, resolve
+from workflows.wording import reason_of
 
 _FIELDS: Final = sorted(
     {name for model in (Plan, Step, Defaults, ApprovalPolicy, Goto) for name in model.model_fields}
 )
 
-#: Pydantic's words where they speak of Python instead of the file.
-_REASONS: Final = {
-    "missing": "is missing",
-    "model_type": "must be a mapping",
-    "dict_type": "must be a mapping",
-    "tuple_type": "must be a list",
-}
+#: The number of the step that a place is in.
+_STEP: Final = re.compile(r"steps\.(\d+)")
 
 
 def load_plan(file: str, overrides: Sequence[str] = ()) -> Plan:
@@ -68,33 +57,71 @@ def load_plan(file: str, overrides: Sequence[str] = ()) -> Plan:
             raise PlanRefused(
                 f"--set {text}", [PlanError(where=error.where, reason=error.reason)]
             ) from error
+    steps = list(_outlines(document))
+    problems = [*_missing_input(document, steps)]
     try:
         plan = Plan.model_validate(document)
     except ValidationError as error:
-        raise PlanRefused(file, list(_problems(error, document))) from error
-    missing = list(_missing_input(plan))
-    if missing:
-        raise PlanRefused(file, missing)
+        problems = [*_problems(error, document), *_of_steps(steps), *problems]
+        raise PlanRefused(file, _in_order(problems)) from error
+    if problems:
+        raise PlanRefused(file, problems)
     return plan
 
 
 def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
-    """Yield each place once, with everything that is wrong there."""
-    reasons: dict[str, list[str]] = {}
+    """Yield what is wrong in each place; what the steps have to do with one another is apart."""
     for item in error.errors(include_url=False):
-        if item["type"] == "too_short" and document["steps"]:
+        if item["type"] == "too_short" and item["loc"] == ("steps",) and document["steps"]:
             continue  # pydantic counts the steps that are valid; theirs are the errors to show
-        cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, PlanProblem):
-            where, reason = cause.where, cause.reason
-        else:
-            where = _place(item, document)
-            reason = str(cause) if isinstance(cause, ValueError) else _reason(item)
-        known = reasons.setdefault(where, [])
-        if reason not in known:
-            known.append(reason)
-    for where, found in reasons.items():
-        yield PlanError(where=where, reason="; or ".join(found))
+        if not isinstance(item.get("ctx", {}).get("error"), Incoherent):
+            yield PlanError(where=_place(item, document), reason=_reason(item))
+
+
+def _of_steps(steps: Sequence[Outline]) -> Iterator[PlanError]:
+    for problem in incoherences(steps):
+        yield PlanError(where=problem.where, reason=problem.reason)
+
+
+def _in_order(problems: Sequence[PlanError]) -> list[PlanError]:
+    """Return each place once, with everything that is wrong there, in the order of the steps."""
+    found: dict[str, list[str]] = {}
+    for problem in problems:
+        known = found.setdefault(problem.where, [])
+        if problem.reason not in known:
+            known.append(problem.reason)
+
+    def position(where: str) -> float:
+        step = _STEP.match(where)
+        return int(step[1]) if step else math.inf if where.startswith("steps (") else -1
+
+    return [
+        PlanError(where=where, reason="; or ".join(found[where]))
+        for where in sorted(found, key=position)
+    ]
+
+
+def _outlines(document: Any) -> Iterator[Outline]:
+    """Yield the steps as far as they can be made out, whatever else is wrong with them."""
+    written = document.get("steps") if isinstance(document, dict) else None
+    defaults = document.get("defaults") if isinstance(document, dict) else None
+    for number, step in enumerate(written if isinstance(written, list) else [], start=1):
+        known = step if isinstance(step, dict) else {}
+        step_id, after = known.get("id", f"step{number}"), known.get("after")
+        own = {**defaults, **known} if isinstance(defaults, dict) else known
+        gotos = {name: own.get(name) for name in ("on_no", "on_failure")}
+        yield Outline(
+            id=step_id if isinstance(step_id, str) else f"step{number}",
+            after=tuple(item for item in after if isinstance(item, str))
+            if isinstance(after, list)
+            else None,
+            params=known.get("params"),
+            gotos={
+                name: follows["goto"]
+                for name, follows in gotos.items()
+                if isinstance(follows, dict) and isinstance(follows.get("goto"), str)
+            },
+        )
 
 
 def _place(item: ErrorDetails, document: Any) -> str:
@@ -124,31 +151,25 @@ def _reason(item: ErrorDetails) -> str:
         return f"unknown field; did you mean {near[0]!r}?" if near else "unknown field"
     if item["type"].startswith("time_delta"):
         return "must be a duration such as 90s, 15m, 24h or 7d"
-    return _REASONS.get(item["type"], item["msg"])
+    if item["type"] == "too_short" and item["loc"] == ("steps",):
+        return "must list at least one step"
+    if item["type"] == "model_type" and not item["loc"]:
+        return "must be a mapping, or a list of steps"
+    return reason_of(item)
 
 
-def _missing_input(plan: Plan) -> Iterator[PlanError]:
+def _missing_input(document: Any, steps: Sequence[Outline]) -> Iterator[PlanError]:
     """Yield each reference to an input that the plan does not have."""
-    for index, step in enumerate(plan.steps):
-        for where, text in _texts(step.params, f"steps.{index} ({step.id}).params"):
-            matches = (match for part in text.split("$${") for match in REFERENCE.finditer(part))
-            for match in matches:
-                if match[1].split(".")[0] != INPUT:
-                    continue
-                try:
-                    resolve(match[0], {INPUT: plan.input})
-                except ReferenceUnresolved as error:
-                    yield PlanError(
-                        where=where, reason=f"{error} in the plan's input (--set {match[1]}=...)"
-                    )
-
-
-def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield where, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _texts(item, f"{where}.{key}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _texts(item, f"{where}.{index}")
+    given = document.get(INPUT, {}) if isinstance(document, dict) else None
+    if not isinstance(given, dict):
+        return
+    for index, step in enumerate(steps):
+        for where, reference in references(step.params, f"steps.{index} ({step.id}).params"):
+            if not PATH.fullmatch(reference) or reference.split(".")[0] != INPUT:
+                continue
+            try:
+                resolve(f"${{{reference}}}", {INPUT: given})
+            except ReferenceUnresolved as error:
+                yield PlanError(
+                    where=where, reason=f"{error} in the plan's input (--set {reference}=...)"
+                )

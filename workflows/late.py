@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflows.contracts import Late, as_artifact
-from workflows.plan import INPUT, look_up, references, resolve, resolve_text
+from workflows.references import INPUT, look_up, references, resolve, resolve_text
 
 
 def resolve_inline(params: dict[str, Any], facts: Mapping[str, Any]) -> tuple[Any, list[Late]]:

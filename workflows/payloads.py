@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from workflows.contracts import Message
+from workflows.wording import reasons
 
 M = TypeVar("M", bound=Message)
 
 
 class Malformed(ValueError):
-    """A payload is not what it is taken for; the message names the first thing wrong with it."""
+    """A payload is not what it is taken for; the message names what is wrong with it."""
 
 
 def parse(model: type[M], payload: Any) -> M:
@@ -24,6 +25,12 @@ def parse(model: type[M], payload: Any) -> M:
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or model.__name__.lower()
-        raise Malformed(f"{where}: {first['msg']}") from error
+        raise Malformed(_explain(model, payload, error)) from error
+
+
+def _explain(model: type[Message], payload: Any, error: ValidationError) -> str:
+    name = model.__name__.lower()
+    if not isinstance(payload, dict):
+        needed = [name for name, field in model.model_fields.items() if field.is_required()]
+        return f"{name}: must be a JSON object with {', '.join(needed)}"
+    return "; ".join(reasons(error, name))

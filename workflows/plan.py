@@ -1,4 +1,4 @@
-"""The plan: its steps, the references between them, and which steps are ready.
+"""The plan: its steps, and which of them are ready.
 
 Everything here is pure. Files are read and parsed by the starter; the tools that a plan names are
 checked by the run's own ``describe_tools``.
@@ -6,9 +6,7 @@ checked by the run's own ``describe_tools``.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
@@ -23,30 +21,17 @@ from pydantic import (
     model_validator,
 )
 
-#: ``${order.lines.0.sku}``: a step id or ``input``, then a path of fields and list positions.
-REFERENCE: Final = re.compile(r"\$\{\s*([^{}]*?)\s*\}")
-_PATH: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
+
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 #: Far beyond any approval's use, and well before dates and timers end.
 LONGEST_APPROVAL: Final = timedelta(days=3650)
 
-#: The name under which references reach the run's input.
-INPUT: Final = "input"
-
-
-class PlanProblem(ValueError):
-    """A plan does not hold together; ``where`` is the path of the error inside it."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
-        self.reason = reason
-
-
-class ReferenceUnresolved(ValueError):
-    """A reference points at something that the earlier step did not return."""
+#: What a step's id and a plan's name may be.
+ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
+NAME_FORM: Final = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
 def parse_duration(value: Any) -> Any:
@@ -116,7 +101,7 @@ class Defaults(_Written):
 class Step(_Written):
     """One step: a tool with params."""
 
-    id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    id: str = Field(pattern=ID_FORM)
     tool: str = Field(min_length=1, max_length=120)
     params: dict[str, JsonValue] = {}
     after: tuple[str, ...] | None = None
@@ -130,7 +115,7 @@ class Step(_Written):
 class Plan(_Written):
     """Steps with references between them. A bare list of steps is a plan, too."""
 
-    name: str = Field(default="plan", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: str = Field(default="plan", pattern=NAME_FORM)
     goal: str = ""
     input: dict[str, JsonValue] = {}
     defaults: Defaults = Defaults()
@@ -150,35 +135,29 @@ class Plan(_Written):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
-        ids = [step.id for step in self.steps]
-        for index, step in enumerate(self.steps):
-            where = f"steps.{index} ({step.id})"
-            if step.id == INPUT:
-                raise PlanProblem(where, f"a step cannot be called {INPUT!r}")
-            if step.id in ids[:index]:
-                raise PlanProblem(where, f"the id {step.id!r} is used by an earlier step")
-            for other in step.after or ():
-                if other not in ids:
-                    raise PlanProblem(f"{where}.after", f"there is no step {other!r}")
-            for path, reference in references(step.params, f"{where}.params"):
-                root = reference.split(".")[0]
-                if not _PATH.fullmatch(reference) or (root != INPUT and root not in ids):
-                    raise PlanProblem(path, f"unknown reference ${{{reference}}}")
-        dependencies = self.dependencies
-        _refuse_cycles(dependencies)
-        for index, step in enumerate(self.steps):
-            # With what the step takes from the plan's defaults.
-            for field, follows in (
-                ("on_no", self.on_no(step)),
-                ("on_failure", self.on_failure(step)),
-            ):
-                if isinstance(follows, Goto):
-                    where = f"steps.{index} ({step.id}).{field}.goto"
-                    if follows.goto not in ids:
-                        raise PlanProblem(where, f"there is no step {follows.goto!r}")
-                    if step.id not in ancestors(follows.goto, dependencies):
-                        raise PlanProblem(where, f"{follows.goto!r} does not come after this step")
+        problems = incoherences(self._outlines())
+        if problems:
+            raise Incoherent(problems)
         return self
+
+    def _outlines(self) -> list[Outline]:
+        return [
+            Outline(
+                id=step.id,
+                after=step.after,
+                params=step.params,
+                # With what the step takes from the plan's defaults.
+                gotos={
+                    field: follows.goto
+                    for field, follows in (
+                        ("on_no", self.on_no(step)),
+                        ("on_failure", self.on_failure(step)),
+                    )
+                    if isinstance(follows, Goto)
+                },
+            )
+            for step in self.steps
+        ]
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id; ``KeyError`` if there is none."""
@@ -190,14 +169,7 @@ class Plan(_Written):
     @cached_property
     def dependencies(self) -> dict[str, frozenset[str]]:
         """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
-        result: dict[str, frozenset[str]] = {}
-        previous: tuple[str, ...] = ()
-        for step in self.steps:
-            after = previous if step.after is None else step.after
-            roots = {ref.split(".")[0] for _, ref in references(step.params, "")}
-            result[step.id] = frozenset(after) | (roots - {INPUT})
-            previous = (step.id,)
-        return result
+        return waits_for(self._outlines())
 
     def on_no(self, step: Step) -> OnNo:
         """Return what follows when this step's tool answers no."""
@@ -232,84 +204,3 @@ class Plan(_Written):
             and step.id != target
             and target not in ancestors(step.id, dependencies)
         )
-
-
-def ancestors(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return every step that comes before ``step_id``, directly or not."""
-    seen: set[str] = set()
-    waiting = list(dependencies[step_id])
-    while waiting:
-        current = waiting.pop()
-        if current not in seen:
-            seen.add(current)
-            waiting.extend(dependencies[current])
-    return frozenset(seen)
-
-
-def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
-    """Return ``value`` with its references replaced by what earlier steps returned.
-
-    A string that is one reference takes the referenced value with its type; inside a longer
-    string the value is written as text. ``$${`` stands for a literal ``${``.
-
-    Args:
-        value: A step's params.
-        facts: ``input`` and the outputs of finished steps, by step id.
-
-    Raises:
-        ReferenceUnresolved: If a field is missing.
-    """
-    if isinstance(value, str):
-        return resolve_text(value, lambda reference: look_up(reference, facts))
-    if isinstance(value, dict):
-        return {key: resolve(item, facts) for key, item in value.items()}
-    if isinstance(value, list):
-        return [resolve(item, facts) for item in value]
-    return value
-
-
-def resolve_text(text: str, value_of: Callable[[str], Any]) -> Any:
-    """Return one text with its references replaced; see ``resolve``."""
-    whole = REFERENCE.fullmatch(text)
-    if whole:
-        return value_of(whole[1])
-    parts = text.split("$${")
-    return "${".join(
-        REFERENCE.sub(lambda match: _as_text(value_of(match[1])), part) for part in parts
-    )
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
-    """Return what a reference stands for; ``ReferenceUnresolved`` if a field is missing."""
-    current: Any = facts
-    for part in reference.split("."):
-        if isinstance(current, Mapping) and part in current:
-            current = current[part]
-        elif isinstance(current, list) and part.isdigit() and int(part) < len(current):
-            current = current[int(part)]
-        else:
-            raise ReferenceUnresolved(f"${{{reference}}}: there is no {part!r}")
-    return current
-
-
-def references(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, reference)`` for each reference inside a JSON value."""
-    if isinstance(value, str):
-        for part in value.split("$${"):
-            yield from ((path, match[1]) for match in REFERENCE.finditer(part))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from references(item, f"{path}.{key}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from references(item, f"{path}.{index}")
-
-
-def _refuse_cycles(dependencies: Mapping[str, frozenset[str]]) -> None:
-    for step_id in dependencies:
-        if step_id in ancestors(step_id, dependencies):
-            raise PlanProblem(f"steps ({step_id})", "the step waits for itself (a cycle)")

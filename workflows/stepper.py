@@ -30,7 +30,8 @@ from workflows.desk import Desk
 from workflows.errors import ErrorType
 from workflows.late import resolve_inline
 from workflows.options import tool_call
-from workflows.plan import INPUT, ApprovalPolicy, Goto, ReferenceUnresolved, Step
+from workflows.plan import ApprovalPolicy, Goto, Step
+from workflows.references import INPUT, ReferenceUnresolved
 
 #: Ends of a write that say that its effect did not happen. Any other end is in doubt.
 PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cli.exits import ExitCode, PlanRefused
 from cli.planfile import load_plan
@@ -48,9 +53,9 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
     ("text", "where", "reason"),
     [
         ("", "file", "is empty"),
-        ("hello", "plan", "must be a mapping"),
+        ("hello", "plan", "must be a mapping, or a list of steps"),
         ("name: x", "steps", "is missing"),
-        ("steps: []", "steps", "at least 1"),
+        ("steps: []", "steps", "must list at least one step"),
         ("steps: {a: b}", "steps", "must be a list"),
         ("steps: [~]", "steps.0", "must be a mapping"),
         ("steps: [{id: a}]", "steps.0 (a).tool", "is missing"),
@@ -69,11 +74,12 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
             "unknown reference ${b.y}",
         ),
         ("steps: [{id: a, tool: t}, {id: a, tool: t}]", "steps.1 (a)", "earlier step"),
-        ("steps: [{id: a, tool: t, after: [a]}]", "steps (a)", "cycle"),
+        ("steps: [{id: a b, tool: t}]", "steps.0 (a b).id", "1 to 64 letters, digits, '_' or '-'"),
+        ("steps: [{id: a, tool: t, after: [a]}]", "steps (a)", "waits for itself: a -> a"),
         (
             "steps: [{id: a, tool: t, after: [b]}, {id: b, tool: t}]",
             "steps (a)",
-            "cycle",
+            "a -> b -> a (`->`: waits for); b has no `after`",
         ),
     ],
 )
@@ -100,6 +106,59 @@ def test_every_line_of_an_error_names_the_file(tmp_path: Path) -> None:
         f"{file}: steps.0 (a).tool: is missing",
         f"{file}: steps.1 (b).tool: is missing",
     ]
+
+
+def test_mistakes_of_every_kind_are_told_at_once_in_the_order_of_the_steps(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        """
+goals: x
+steps:
+  - {id: a, tool: t, prams: {}, after: [b]}
+  - {id: b, tool: t, params: {x: "${nobody.y}", y: "${a.id", z: "${input.q}"}}
+  - {id: c, on_no: {goto: nowhere}}
+"""
+    )
+
+    assert [where for where, _ in problems(file)] == [
+        "goals",
+        "steps.0 (a).prams",
+        "steps.1 (b).params.x",
+        "steps.1 (b).params.y",
+        "steps.1 (b).params.z",
+        "steps.2 (c).tool",
+        "steps.2 (c).on_no.goto",
+        "steps (a)",
+    ]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text("ab${}.", max_size=6),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["steps", "id", "tool", "params", "after", "on_no", "goto", "input", "defaults"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=15,
+    )
+)
+def test_whatever_is_written_is_a_plan_or_said_in_words_of_the_file(written: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.json"
+        file.write_text(json.dumps(written))
+        try:
+            load_plan(str(file))
+        except PlanRefused as refused:
+            assert refused.problems
+            for problem in refused.problems:
+                for word in ("Input", "Tuple", "dictionary", "instance", "Field", "validation"):
+                    assert word not in problem.reason
 
 
 def test_an_input_that_the_plan_uses_and_nobody_gives_is_an_error(plan: Path) -> None:

@@ -124,12 +124,12 @@ async def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Sc
         run_id=RUN,
         decision_id="run-1#1",
         decision=None,
-        refused="approver: Field required",
+        refused="approver: is missing",
     )
     async with scene.tx() as tx:
         verdict = await decision_rows.verify(tx, asked)
 
-    assert (verdict.code, verdict.message) == ("malformed", "approver: Field required")
+    assert (verdict.code, verdict.message) == ("malformed", "approver: is missing")
     assert (await scene.row(decisions))["verdict"] == "malformed"
 
 

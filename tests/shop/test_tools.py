@@ -22,7 +22,8 @@ from activities.toolbox import (
 )
 from tests.shop_process import ROOT, ShopProcess
 from workflows.contracts import Recovery
-from workflows.plan import Plan, resolve
+from workflows.plan import Plan
+from workflows.references import resolve
 
 MODULE = "examples.shop.tools"
 

@@ -76,7 +76,7 @@ def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(gate: Gat
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        ({}, "approval_id: Field required"),
+        ({}, "approval_id: is missing"),
         (decision(approver=""), "approver: "),
         (decision(approver="a" * 201), "approver: "),
         (decision(reason="nul \x00"), "reason: "),

@@ -9,7 +9,7 @@ import pytest
 
 from workflows.contracts import ARTIFACT, Artifact, as_artifact
 from workflows.late import fill_in, resolve_inline
-from workflows.plan import ReferenceUnresolved, resolve
+from workflows.references import ReferenceUnresolved, resolve
 
 KEPT = Artifact(sha256="a" * 64, uri="t/sha256/aa/" + "a" * 64, bytes=9000)
 CONTENT = {"lines": [{"sku": "a-1"}, {"sku": "b-2"}], "text": "${order.id} and $${x}"}

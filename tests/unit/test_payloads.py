@@ -1,4 +1,4 @@
-"""What people send is taken or refused with the first thing wrong with it; nothing else happens."""
+"""What people send is taken or refused with what is wrong with it; nothing else happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from tests.unit.values import json_values
-from workflows.contracts import CancelRun, Message, Resolution
+from workflows.contracts import CancelRun, Decision, Message, Resolution
 from workflows.payloads import Malformed, parse
 
 RESOLUTION: dict[str, Any] = {
@@ -16,6 +16,12 @@ RESOLUTION: dict[str, Any] = {
     "outcome": "happened",
     "actor": "olga",
     "evidence": "bank statement",
+}
+DECISION: dict[str, Any] = {
+    "approval_id": "run/step/1",
+    "params_hash": "sha256:0",
+    "outcome": "approve",
+    "approver": "ana",
 }
 
 
@@ -34,12 +40,20 @@ def test_what_is_right_is_taken_with_what_a_newer_sender_adds() -> None:
         (Resolution, {**RESOLUTION, "actor": "nul \x00"}, "actor: "),
         (Resolution, {**RESOLUTION, "evidence": "nul \x00"}, "evidence: "),
         (Resolution, {**RESOLUTION, "intervention_id": "nul \x00"}, "intervention_id: "),
-        (Resolution, {}, "intervention_id: Field required"),
+        (Resolution, {}, "intervention_id: is missing; outcome: is missing; actor: is missing"),
         (CancelRun, {"actor": "olga", "mode": "stop"}, "mode: "),
-        (CancelRun, {}, "actor: Field required"),
+        (CancelRun, {}, "actor: is missing"),
         (CancelRun, {"actor": "olga", "reason": "nul \x00"}, "reason: "),
-        (CancelRun, "compensate", "cancelrun: "),
+        (CancelRun, "compensate", "cancelrun: must be a JSON object with actor"),
         (CancelRun, None, "cancelrun: "),
+        (
+            Decision,
+            "approve",
+            "decision: must be a JSON object with approval_id, params_hash, outcome, approver",
+        ),
+        (Decision, {**DECISION, "outcome": "yes"}, "outcome: must be 'approve' or 'reject'"),
+        (Decision, {**DECISION, "approver": ""}, "approver: must have at least 1 character"),
+        (Decision, {**DECISION, "params_hash": 7}, "params_hash: must be text"),
     ],
 )
 def test_what_is_wrong_is_named(model: type[Message], payload: Any, says: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.plan import Plan, ancestors
+from workflows.coherence import ancestors
+from workflows.plan import Plan
 
 
 def plan(**steps: dict[str, Any]) -> Plan:

@@ -92,7 +92,37 @@ REFUSED: list[tuple[str, Any, list[str]]] = [
     (
         "cycle",
         [{"id": "a", **T, "after": ["c"]}, {"id": "b", **T}, {"id": "c", **T}],
-        ["waits for itself (a cycle)"],
+        ["waits for itself: a -> c -> b -> a"],
+    ),
+    (
+        "reference that is not closed",
+        [{"id": "a", **T, "params": {"x": ["$${fine}", "${input.y"]}}],
+        ["steps.0 (a).params.x.1", "not closed", "$${ for a literal ${"],
+    ),
+    (
+        "several at once",
+        [
+            {"id": "a", **T, "after": ["nobody"], "params": {"x": "${b.y}"}},
+            {"id": "b", **T, "on_no": {"goto": "x"}},
+            {"id": "b", **T, "params": {"x": "${"}},
+        ],
+        [
+            "steps.0 (a).after: there is no step 'nobody'",
+            "steps.1 (b).on_no.goto: there is no step 'x'",
+            "steps.2 (b): the id 'b' is used",
+            "steps.2 (b).params.x",
+            "a -> b -> a",
+        ],
+    ),
+    (
+        "two cycles",
+        [
+            {"id": "a", **T, "after": ["b"]},
+            {"id": "b", **T, "after": ["a"]},
+            {"id": "c", **T, "after": ["d"]},
+            {"id": "d", **T, "after": ["c"]},
+        ],
+        ["a -> b -> a", "c -> d -> c"],
     ),
     (
         "goto nowhere",

@@ -289,4 +289,4 @@ def test_a_validation_error_is_told_in_one_line() -> None:
     with pytest.raises(ValidationError) as refused:
         make(**HUMAN).validate({"amount": "much"})
 
-    assert explain(refused.value).startswith("order: Field required; amount: Input should be")
+    assert explain(refused.value).startswith("order: is missing; amount: must be")

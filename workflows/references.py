@@ -1,0 +1,100 @@
+"""References between steps: ``${order.lines.0.sku}``; finding them, and putting in what they mean.
+
+A reference names a step (or ``input``), then a path of fields and list positions. ``$${`` stands
+for a literal ``${``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+REFERENCE: Final = re.compile(r"\$\{\s*([^{}]*?)\s*\}")
+#: What stands between the braces of a reference that can lead somewhere.
+PATH: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+#: The name under which references reach the run's input.
+INPUT: Final = "input"
+
+_LITERAL: Final = "$${"
+
+
+class ReferenceUnresolved(ValueError):
+    """A reference points at something that the earlier step did not return."""
+
+
+def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
+    """Return ``value`` with its references replaced by what earlier steps returned.
+
+    A string that is one reference takes the referenced value with its type; inside a longer
+    string the value is written as text. ``$${`` stands for a literal ``${``.
+
+    Args:
+        value: A step's params.
+        facts: ``input`` and the outputs of finished steps, by step id.
+
+    Raises:
+        ReferenceUnresolved: If a field is missing.
+    """
+    if isinstance(value, str):
+        return resolve_text(value, lambda reference: look_up(reference, facts))
+    if isinstance(value, dict):
+        return {key: resolve(item, facts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve(item, facts) for item in value]
+    return value
+
+
+def resolve_text(text: str, value_of: Callable[[str], Any]) -> Any:
+    """Return one text with its references replaced; see ``resolve``."""
+    whole = REFERENCE.fullmatch(text)
+    if whole:
+        return value_of(whole[1])
+    parts = text.split(_LITERAL)
+    return "${".join(
+        REFERENCE.sub(lambda match: _as_text(value_of(match[1])), part) for part in parts
+    )
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
+    """Return what a reference stands for; ``ReferenceUnresolved`` if a field is missing."""
+    current: Any = facts
+    for part in reference.split("."):
+        if isinstance(current, Mapping) and part in current:
+            current = current[part]
+        elif isinstance(current, list) and part.isdigit() and int(part) < len(current):
+            current = current[int(part)]
+        else:
+            raise ReferenceUnresolved(f"${{{reference}}}: there is no {part!r}")
+    return current
+
+
+def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield ``(path, reference)`` for each reference inside a JSON value."""
+    for where, text in _texts(value, path):
+        for part in text.split(_LITERAL):
+            yield from ((where, match[1]) for match in REFERENCE.finditer(part))
+
+
+def unclosed(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of each text in which a ``${`` begins no reference."""
+    for where, text in _texts(value, path):
+        if any("${" in REFERENCE.sub("", part) for part in text.split(_LITERAL)):
+            yield where
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}.{index}")
