@@ -17,7 +17,7 @@ from cli.ledger_door import ledger_of, read_settings
 from cli.looking import look_at, silent_line
 from cli.shapes import Steered
 from cli.tenant_client import TenantClient
-from cli.yamlfile import Unreadable, parse_yaml
+from cli.yamlfile import Unreadable, parse_json
 from workflows.contracts import Acknowledged, Resolution, ResolutionOutcome, RunState
 from workflows.identity import digest
 from workflows.names import RESOLVE, RUN_STATE
@@ -68,9 +68,12 @@ def resolve(
 
     async def verb(caller: Caller) -> int:
         try:
-            returned = None if receipt is None else parse_yaml(receipt)
+            returned = None if receipt is None else parse_json(receipt)
         except Unreadable as error:
-            raise WrongUse(f"--receipt: {error}") from error
+            raise WrongUse(
+                '--receipt must be one JSON object, such as \'{"refund_id": "refund-7"}\':'
+                f" {error.where}: {error.reason}"
+            ) from error
         named = None if run is None else find_run_id(caller.settings.tenant, run)
         server = await caller.server()
         resolution = Resolution(

@@ -15,7 +15,7 @@ from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings, read_toolbox
 from cli.questions import resolve_command
 from cli.shapes import LedgerRows, ToolList
-from cli.text import compact
+from cli.text import command, compact
 
 EFFECTS_EXAMPLE: Final = "Example: python starter.py effects refund-1"
 EVENTS_EXAMPLE: Final = "Example: python starter.py events refund-1 --json"
@@ -68,13 +68,20 @@ def events(
         run_id = find_run_id(caller.settings.tenant, run)
         async with ledger_of(read_settings()) as ledger:
             rows = await events_of(ledger, caller.settings.tenant, run_id)
-            chain, _, _ = await chain_of(ledger, caller.settings.tenant, run_id)
-        if export is not None:
-            try:
-                export.write_text(to_lines(chain), encoding="utf-8")
-            except OSError as error:
-                raise WrongUse(f"{export}: {error.strerror}") from error
-        return _print(caller, run_id, _EVENT_COLUMNS, rows, "No events")
+            chain, _, head = await chain_of(ledger, caller.settings.tenant, run_id)
+        if export is None:
+            return _print(caller, run_id, _EVENT_COLUMNS, rows, "No events")
+        try:
+            export.write_text(to_lines(chain), encoding="utf-8")
+        except OSError as error:
+            raise WrongUse(f"{export}: cannot be written: {error.strerror}") from error
+        if json_output:
+            caller.printer.document(LedgerRows(run_id=run_id, rows=rows))
+        caller.printer.say(
+            f"{len(chain)} events written to {export}, head {head.hash}, verify with:"
+            f" {command('audit', '--file', str(export))}"
+        )
+        return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant)
 

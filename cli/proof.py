@@ -17,12 +17,15 @@ from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings
 from cli.shapes import AuditReport
 from cli.tenant_client import TenantClient
+from cli.text import command
 from workflows.contracts import ChainHead
 
 if TYPE_CHECKING:
     from activities.ledger.audit import Break
 
 AUDIT_EXAMPLE: Final = "Example: python starter.py audit refund-1 --verify"
+#: What makes the files that `audit --file` reads.
+_MADE_BY: Final = f"`{command('events')} RUN --export FILE` writes one"
 
 
 def audit(
@@ -52,12 +55,16 @@ def _audit_file(file: Path) -> tuple[AuditReport, Break | None]:
 
     try:
         events = from_lines(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, NotAnExport) as error:
-        raise WrongUse(f"{file}: {error}") from error
+    except OSError as error:
+        raise WrongUse(f"{file}: {error.strerror or 'cannot be read'}; {_MADE_BY}") from error
+    except UnicodeDecodeError as error:
+        raise WrongUse(f"{file}: byte {error.start} is no UTF-8 text; {_MADE_BY}") from error
+    except NotAnExport as error:
+        raise WrongUse(f"{file}: {error}; {_MADE_BY}") from error
     if not events:
-        raise WrongUse(f"{file}: no events in it")
+        raise WrongUse(f"{file}: no events in it; {_MADE_BY}")
     found = verify_chain(events) or verify_story(events)
-    heads = "none: a file alone cannot show that its end was cut off"
+    heads = "nothing: a file alone cannot show that its end was cut off"
     return _shape(str(events[0]["run_id"]), events, found, heads), found
 
 
@@ -69,9 +76,14 @@ async def _audit_run(caller: Caller, run_id: str) -> tuple[AuditReport, Break | 
         events, entries, recorded = await chain_of(ledger, caller.settings.tenant, run_id)
     try:
         from_history = await _history_heads(await caller.server(), run_id)
-        heads = f"the run's row and {len(from_history)} in Temporal's history"
+        elsewhere = (
+            f"{len(from_history)} hashes that Temporal's history recorded as the run went on"
+            if from_history
+            else "none from Temporal's history, which has none of this run any more"
+        )
     except NotReachable:
-        from_history, heads = [], "the run's row; Temporal's history cannot be reached"
+        from_history, elsewhere = [], "none from Temporal's history, which cannot be reached"
+    heads = f"the newest event's hash in the ledger's row of the run, and {elsewhere}"
     found = (
         verify_chain(events, [recorded, *from_history])
         or verify_story(events)
@@ -108,14 +120,27 @@ def _head(data: bytes) -> ChainHead | None:
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
     from activities.ledger.audit import unverified_approvers
+    from activities.ledger.leftovers import leftovers
 
-    return AuditReport(
+    report = AuditReport(
         run_id=run_id,
         ok=found is None,
         events=len(events),
         compared_with=heads,
         first_break=None if found is None else str(found),
         unverified_approvals=unverified_approvers(events),
+        head=str(events[-1]["hash"]) if events else "",
+    )
+    if found is not None:
+        return report
+    left = leftovers(events)
+    return report.model_copy(
+        update={
+            "uncompensated": left.uncompensated,
+            "in_doubt": left.in_doubt,
+            "partial": left.partial,
+            "open_interventions": left.interventions,
+        }
     )
 
 
@@ -123,13 +148,33 @@ def _report(caller: Caller, report: AuditReport, found: Break | None) -> int:
     if caller.printer.json_output:
         caller.printer.document(report)
     elif found is None:
-        caller.printer.say(f"Run {report.run_id}: {report.events} events, the chain holds.")
-        caller.printer.say(f"Compared with: {report.compared_with}.")
-        caller.printer.say("Every claim that needed an approval had a valid one for its params.")
+        say = caller.printer.say
+        say(f"Run {report.run_id}: {report.events} events, the chain holds: none of them was")
+        say("  changed, added, moved or taken away since it was written.")
+        say(f"Head: {report.head}")
+        say(f"Compared with: {report.compared_with}.")
+        say("Every call that needed an approval had one, in time, for exactly its params.")
         names = report.unverified_approvals
         if names:
             listed = ", ".join(sorted(set(names)))
-            caller.printer.say(f"Unverified approvals (unsigned): {len(names)}, by {listed}.")
+            say(f"Unverified approvals (unsigned): {len(names)}, by {listed}.")
+        _say_what_is_open(caller, report)
     else:
         caller.printer.say(f"Run {report.run_id}: BROKEN at {report.first_break}")
     return ExitCode.DONE if report.ok else ExitCode.BROKEN
+
+
+def _say_what_is_open(caller: Caller, report: AuditReport) -> None:
+    asks = f"answer with `{command('resolve')}`; `{command('interventions', report.run_id)}` asks"
+    left = [
+        *(f"not undone: {entry}" for entry in report.uncompensated),
+        *(f"in doubt, nobody knows whether it happened: {entry}" for entry in report.in_doubt),
+        *(f"happened in part: {entry}" for entry in report.partial),
+        *(f"waits for a human: {question} ({asks})" for question in report.open_interventions),
+    ]
+    if not left:
+        caller.printer.say("Nothing is left open.")
+        return
+    caller.printer.say("Left open (no break, but somebody has to see to it):", "bold")
+    for line in left:
+        caller.printer.say(f"  {line}")

@@ -66,7 +66,8 @@ def print_waiting(printer: Printer, server: TenantClient, result: RunResult) -> 
 def print_view(printer: Printer, server: TenantClient, view: RunView) -> None:
     """Print everything a run says about itself."""
     printer.say(_headline(view.result), "bold")
-    printer.say(f"  plan     {view.plan.name}, version {view.plan_version}: {view.plan.goal}")
+    goal = f": {view.plan.goal}" if view.plan.goal else ""
+    printer.say(f"  plan     {view.plan.name}, version {view.plan_version}{goal}")
     printer.say(f"  user     {view.user}, tenant {view.tenant}")
     printer.say(f"  started  {shown_time(view.started_at)}")
     printer.say(f"  web ui   {server.web_ui(view.result.run_id)}")

@@ -137,6 +137,13 @@ class AuditReport(Shape):
     first_break: str | None
     unverified_approvals: list[str] = []
     """In whose names calls were approved by unsigned decisions: the names are only claimed."""
+    head: str = ""
+    """The hash of the newest event."""
+    uncompensated: list[str] = []
+    """Effects of a failed or cancelled run that stand; like what follows, it is no break."""
+    in_doubt: list[str] = []
+    partial: list[str] = []
+    open_interventions: list[str] = []
 
 
 class SettingShown(Shape):

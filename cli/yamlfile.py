@@ -91,7 +91,7 @@ def read_document(path: Path) -> Any:
         raise Unreadable("file", error.strerror or "cannot be read") from error
     except UnicodeDecodeError as error:
         raise Unreadable(f"byte {error.start}", "the file is not UTF-8 text") from error
-    return _parse_json(text) if path.suffix.lower() == ".json" else parse_yaml(text)
+    return parse_json(text) if path.suffix.lower() == ".json" else parse_yaml(text)
 
 
 def parse_yaml(text: str) -> Any:
@@ -118,7 +118,12 @@ def _load_yaml(text: str) -> Any:
         raise Unreadable("file", str(error)) from error
 
 
-def _parse_json(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """Return one JSON document.
+
+    Raises:
+        Unreadable: If it is not JSON; ``where`` is the place where it breaks.
+    """
     try:
         return _portable(json.loads(text, object_pairs_hook=_unique_keys))
     except json.JSONDecodeError as error:

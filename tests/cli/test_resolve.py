@@ -51,6 +51,8 @@ def test_a_human_settles_what_a_crash_left_unknown(
         line = f"python starter.py resolve {intervention} OUTCOME --run {run.name}"
         assert line in verbs("interventions").out
 
+        broken = verbs("resolve", intervention, "happened", "--receipt", "{bad")
+        audited = verbs("audit", run.name)
         unknown = verbs("resolve", "iv-none", "happened")
         settled = verbs(
             *("resolve", intervention, "happened", "--as", "bob"),
@@ -58,6 +60,11 @@ def test_a_human_settles_what_a_crash_left_unknown(
         )
         again = verbs("resolve", intervention, "not-happened", "--run", run.name)
 
+        assert (broken.code, audited.code) == (2, 0)
+        assert "--receipt must be one JSON object, such as" in broken.line()
+        assert "line 1, column 2" in broken.line()
+        assert f"waits for a human: {intervention}" in audited.out
+        assert "nobody knows whether it happened: payments.refund (step refund" in audited.out
         assert (unknown.code, settled.code, again.code) == (2, 0, 2)
         assert "intervention not found: iv-none" in unknown.line()
         assert verbs(*run.start, "--wait").code == 0

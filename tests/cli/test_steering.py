@@ -57,6 +57,42 @@ def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run
     assert "committed" in shown
 
 
+def test_an_export_says_what_it_wrote_and_how_to_verify_it(
+    verbs: Verbs, new_run: NewRun, tmp_path: Path
+) -> None:
+    run, file = new_run().name, tmp_path / "events.jsonl"
+
+    said = verbs("events", run, "--export", str(file))
+    events = verbs("events", run, "--json", "--export", str(file))
+    audited = verbs("audit", "--file", str(file), "--json").document()
+
+    count = len(file.read_text().splitlines())
+    assert said.out == (
+        f"{count} events written to {file}, head {audited['head']},"
+        f" verify with: python starter.py audit --file {file}\n"
+    )
+    assert shapes.LedgerRows.model_validate(events.document()).rows[-1]["hash"] == audited["head"]
+    assert f"{count} events written to {file}" in events.err
+    assert (audited["ok"], audited["events"]) == (True, count)
+
+
+def test_an_audit_says_what_the_chain_was_compared_with(verbs: Verbs, new_run: NewRun) -> None:
+    said = verbs("audit", new_run().name)
+
+    assert said.code == 0
+    assert "the newest event's hash in the ledger's row of the run, and " in said.out
+    assert " hashes that Temporal's history recorded as the run went on." in said.out
+    assert said.out.endswith("Nothing is left open.\n")
+
+
+def test_a_run_without_a_goal_is_shown_without_one(verbs: Verbs, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("- {tool: orders.read, params: {order_id: order-1001}}")
+    verbs("start", str(plan), "--run-id", "no-goal", "--wait")
+
+    assert "  plan     plan, version 1\n" in verbs("show", "no-goal").out
+
+
 def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     decision = asked(verbs, run)
