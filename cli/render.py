@@ -106,6 +106,8 @@ def _headline(result: RunResult) -> str:
 
 
 def _outcome(step: StepView) -> str:
+    if step.undone:
+        return _short(f"undone {step.undone}")
     if step.error:
         return _short(step.error)
     made_by = f"made by run {step.made_by}: " if step.made_by else ""

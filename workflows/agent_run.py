@@ -243,6 +243,10 @@ class AgentRun:
         book = self._book
         for view in book.in_state(StepState.PENDING):
             book.set_step(view.id, StepState.SKIPPED)
+        called = book.saga.unsettled()
+        for view in book.in_state(StepState.WAITING_APPROVAL):
+            if view.id not in called:
+                book.set_step(view.id, StepState.SKIPPED, error=f"not called: {book.error}")
         for view in book.in_state(*OPEN):
             book.set_step(view.id, StepState.FAILED, error=book.error)
         book.gate.release_held()
@@ -261,6 +265,7 @@ class AgentRun:
         )
         book.saw(closed.head)
         book.final_effects, book.uncompensated = closed.effects, closed.uncompensated
+        book.note_undone(closed.effects)
         book.ended = state
         book.say(workflow.now(), state.value)
         self._changed()

@@ -100,6 +100,16 @@ class Book:
         view = self.steps[step_id]
         self.steps[step_id] = view.model_copy(update={"state": state, **changes})
 
+    def note_undone(self, effects: list[EffectView]) -> None:
+        """Say of each step whose effect is compensated in the ledger what has undone it."""
+        undos = [view for view in effects if view.undoes and view.state == "committed"]
+        by = {view.undoes: view.tool for view in undos}
+        for view in effects:
+            step = self.steps.get(view.step_id)
+            if view.state == "compensated" and step is not None:
+                undone = f"by {by[view.entry_id]}" if view.entry_id in by else "as a human says"
+                self.steps[step.id] = step.model_copy(update={"undone": undone})
+
     def say(self, at: datetime, text: str, step_id: str | None = None) -> None:
         """Add a line to the run's story."""
         self.timeline.append(TimelineLine(at=at, step_id=step_id, text=text))

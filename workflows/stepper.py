@@ -45,13 +45,17 @@ class StepFailed(Exception):
         rejected: A human said no, or nobody answered in time: the run ends, whatever
             ``on_failure`` says.
         unsettled: A write that may have happened; nothing may go on over it, either.
+        called: Whether its tool was called at all; a step that was not is skipped.
     """
 
-    def __init__(self, reason: str, *, rejected: bool = False, unsettled: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, rejected: bool = False, unsettled: bool = False, called: bool = True
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.rejected = rejected
         self.unsettled = unsettled
+        self.called = called
 
 
 class Stepper:
@@ -89,8 +93,9 @@ class Stepper:
         try:
             follows = await self._run(step)
         except StepFailed as failed:
-            self._set(step, StepState.FAILED, error=failed.reason)
-            book.say(workflow.now(), f"failed: {failed.reason}", step.id)
+            state = StepState.FAILED if failed.called else StepState.SKIPPED
+            self._set(step, state, error=failed.reason)
+            book.say(workflow.now(), f"{state}: {failed.reason}", step.id)
             raise
         except ActivityError as error:
             reason = reason_of(error)
@@ -204,7 +209,8 @@ class Stepper:
             return call
         gate.ask(request, asked.state or ApprovalState.PENDING)
         if self._stopping():
-            raise StepFailed("the run is ending")
+            called = step.id in self._book.saga.unsettled()
+            raise StepFailed("the run is ending", called=called)
         self._book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
         self._set(step, StepState.WAITING_APPROVAL)
         approval_id = request.approval_id

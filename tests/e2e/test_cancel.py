@@ -13,7 +13,7 @@ from temporalio.client import (
 from temporalio.exceptions import CancelledError
 
 from tests.e2e.interceptors import Pause
-from tests.e2e.runs import Run, example_plan, states
+from tests.e2e.runs import Run, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 from workflows.contracts import RunState, RunView
@@ -67,6 +67,12 @@ async def test_a_run_cancelled_while_it_waits_for_approval_calls_nothing(
     assert "changed my mind" in (result.error or "")
     assert set(stage.shop.counts(order_id).values()) == {0}
     assert (result.effects, result.uncompensated, view.pending) == ([], [], [])
+    # Nobody has called it, so it has not failed.
+    assert states(result)["refund"] == "skipped"
+    assert "not called: cancelled by oscar" in (step(result, "refund").error or "")
+    assert ("refund", "skipped") in {
+        (row["step_id"], row["state"]) for row in await stage.step_rows(run)
+    }
     [approval] = await stage.approval_rows(run)
     assert (approval["approval_id"], approval["state"]) == (request.approval_id, "void")
 
@@ -214,6 +220,7 @@ async def test_a_run_cancelled_while_its_request_is_written_does_not_wait_for_th
             assert (await run.result(timeout_s=30)).state is RunState.CANCELLED
         else:
             await cancelled_by_temporal(run)
+        assert states((await run.view()).result)["refund"] == "skipped"
     assert set(stage.shop.counts(order_id).values()) == {0}
     assert [row["state"] for row in await stage.approval_rows(run)] == ["void"]
 
@@ -235,6 +242,7 @@ async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_c
         assert refund["cancellations"] == 0
         await run.resolve(intervention_id=question.id, outcome="compensated")
         result = await run.result()
+    assert step(result, "refund").undone == "as a human says"
     assert result.state is RunState.CANCELLED
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert result.uncompensated == []

@@ -26,6 +26,10 @@ async def undone_last_first(stage: Stage, run: Run, result: RunResult, order_id:
     assert states(result)["close"] == "failed"
     assert "ToolFailed" in (step(result, "close").error or "")
     assert result.uncompensated == []
+    assert {view.id: view.undone for view in result.steps if view.undone} == {
+        "refund": f"by {CANCEL}",
+        "restock": f"by {UNDO}",
+    }
     assert stage.shop.counts(order_id) == UNDONE_ONCE
     undone = await stage.events(run, "effect.compensated")
     assert [event["step_id"] for event in undone] == ["restock", "refund"]

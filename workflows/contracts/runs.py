@@ -110,6 +110,8 @@ class StepView(Message):
     replayed: bool = False
     made_by: str | None = None
     error: str | None = None
+    undone: str | None = None
+    """How its effect was undone afterwards, where it was; its state stays what it was."""
 
 
 class Waiting(Message):

@@ -1,0 +1,31 @@
+"""What a step's row says of its outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.render import step_rows
+from workflows.contracts import StepState, StepView
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"output": {"refund_id": "r-1"}}, '{"refund_id": "r-1"}'),
+        (
+            {"output": {"refund_id": "r-1"}, "undone": "by payments.cancel"},
+            "undone by payments.cancel",
+        ),
+        ({"output": 1, "replayed": True}, "recorded before: 1"),
+        ({"state": StepState.SKIPPED, "error": "not called: cancelled"}, "not called: cancelled"),
+        ({"state": StepState.SKIPPED}, ""),
+    ],
+)
+def test_what_was_undone_or_never_called_does_not_look_like_what_stands(
+    changes: dict[str, Any], outcome: str
+) -> None:
+    view = StepView(id="refund", tool="payments.refund", state=StepState.SUCCEEDED)
+
+    assert step_rows([view.model_copy(update=changes)])[0][-1] == outcome
