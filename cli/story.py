@@ -30,6 +30,7 @@ from workflows.contracts import (
     DecisionOutcome,
     RunView,
     StartRun,
+    StepState,
     Verdict,
     VerdictCode,
 )
@@ -62,6 +63,7 @@ class Story:
         self._stage = stage
         self._approver = approver
         self._part = 0
+        self._told: dict[str, StepState] = {}
 
     async def tell(self) -> DemoReport:
         """Show everything and return what the shop counted.
@@ -192,21 +194,27 @@ class Story:
     ) -> RunView:
         """Look at the run until it is where the story needs it."""
         deadline = time.monotonic() + PART_LIMIT
-        said = ""
         while True:
             with contextlib.suppress(NoWorker):
                 view = await server.view(RUN, _LOOK)
-                under_way = [s for s in view.result.steps if s.state not in ("pending", "skipped")]
-                if under_way and said != (now := f"{under_way[-1].id}: {under_way[-1].state}"):
-                    said = now
-                    self._say(said)
+                self._tell_steps(view)
                 if reached(view):
                     return view
             if worker.returncode is not None:
                 raise StarterError(f"a worker ended by itself: {worker.last_line()}")
             if time.monotonic() > deadline:
-                raise StarterError(f"the demo is stuck at {said or 'the start of the run'}")
+                at = next(reversed(self._told), "the start of the run")
+                raise StarterError(f"the demo is stuck after {at}")
             await asyncio.sleep(_PAUSE)
+
+    def _tell_steps(self, view: RunView) -> None:
+        """Say where steps have come to; what a look sees by chance (`running`) is left out."""
+        for step in view.result.steps:
+            if step.state in (StepState.PENDING, StepState.RUNNING):
+                return
+            if self._told.get(step.id) != step.state:
+                self._told[step.id] = step.state
+                self._say(f"{step.id}: {step.state}")
 
     def _headline(self, text: str) -> None:
         self._part += 1

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.starter import Starter
+from tests.cli.starter import ROOT, Starter
 from tests.cli.terminal import LIMIT_S, Terminal
+
+README = ROOT / "README.md"
 
 
 @pytest.fixture
@@ -62,6 +64,15 @@ def test_without_a_terminal_a_named_approver_approves_and_one_refund_is_paid(
     assert (report["refunds"], report["mails"]) == (1, 1)
     assert report["decided_by"] == "demo-approver"
     assert not leftovers(tmp_path)
+    shown = README.read_text().split("## What the demo shows")[1].split("```")[1]
+    assert [unnumbered(line) for line in shown.strip().splitlines()] == [
+        unnumbered(line) for line in ended.err.strip().splitlines()
+    ]
+
+
+def unnumbered(line: str) -> str:
+    """A line without what differs from showing to showing: ports, processes, ids, times."""
+    return re.sub(r"[+-]?([0-9a-f]{12,}|[0-9a-f]*[0-9][0-9a-f]*)", "#", line)
 
 
 @pytest.mark.parametrize(("answer", "code", "refunds"), [("yes", 0, 1), ("n", 0, 0)])
