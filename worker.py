@@ -126,6 +126,12 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 meaning="decisions are not signed: whoever can reach the Temporal server can"
                 " approve in any name; every approval is marked unverified",
             )
+        if not settings.tool_modules:
+            log.warning(
+                "worker.no_tools",
+                setting="SUREHAND_TOOL_MODULES",
+                meaning="it names no module: no tool is loaded, so every plan is refused",
+            )
         if check_only:
             return
         resources = Resources.of(

@@ -9,15 +9,25 @@ import asyncio
 import logging
 import sys
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from temporalio import activity
-from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.exceptions import ApplicationError
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    PrometheusConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from activities.ledger.store import LedgerUnavailable
 from activities.metrics import BUCKETS
+from workflows.errors import ErrorType
 
 
 class MetricsAddressError(Exception):
@@ -51,17 +61,42 @@ def configure_logging(format_: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[_core_fields, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     for ours in ("activities", "workflows", "worker", "__main__"):
         logging.getLogger(ours).setLevel(level.upper())
+    logging.getLogger("temporalio.activity").addFilter(_untold)
+    logging.captureWarnings(True)
+
+
+def _core_logging() -> LoggingConfig:
+    """Have the Rust core log as we do, instead of writing to the terminal itself."""
+    return LoggingConfig(
+        filter=TelemetryFilter(core_level="WARN", other_level="ERROR"),
+        forwarding=LogForwardingConfig(
+            logger=logging.getLogger("temporalio.core"),
+            append_target_to_name=False,
+            prepend_target_on_message=False,
+            append_log_fields_to_message=False,
+        ),
+    )
+
+
+def _core_fields(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Add what a line of the Rust core says beside its message."""
+    line = getattr(event.get("_record"), "temporal_log", None)
+    if line is None:
+        return event
+    return {**line.fields, "target": line.target, **event}
 
 
 def core_runtime(metrics: str) -> Runtime:
-    """Return the SDK's core of this process.
+    """Return the SDK's core of this process; its log goes where ours goes.
 
     Args:
         metrics: Address of the Prometheus endpoint, ``ip:port``; empty: none.
@@ -70,7 +105,7 @@ def core_runtime(metrics: str) -> Runtime:
         MetricsAddressError: The address is taken, or not this machine's.
     """
     if not metrics:
-        return Runtime(telemetry=TelemetryConfig())
+        return Runtime(telemetry=TelemetryConfig(logging=_core_logging()))
     endpoint = PrometheusConfig(
         bind_address=metrics,
         counters_total_suffix=True,
@@ -79,7 +114,7 @@ def core_runtime(metrics: str) -> Runtime:
         histogram_bucket_overrides=BUCKETS,
     )
     try:
-        return Runtime(telemetry=TelemetryConfig(metrics=endpoint))
+        return Runtime(telemetry=TelemetryConfig(logging=_core_logging(), metrics=endpoint))
     except ValueError as error:
         reason = str(error).rpartition(": ")[2]
         raise MetricsAddressError(
@@ -88,6 +123,17 @@ def core_runtime(metrics: str) -> Runtime:
 
 
 T = TypeVar("T")
+
+#: Failures that only mean waiting: said, but nobody has to look.
+_WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING})
+
+#: Set once this attempt's failure has been logged: the SDK would log it again, with a traceback.
+_told: ContextVar[bool] = ContextVar("told", default=False)
+
+
+def _untold(record: logging.LogRecord) -> bool:
+    failure = getattr(record, "__temporal_error_identifier", None) == "ActivityFailure"
+    return not (failure and _told.get())
 
 
 class ContextInterceptor(Interceptor):
@@ -113,12 +159,32 @@ class _ActivityContext(ActivityInboundInterceptor):
             log.debug("activity.started")
             try:
                 result = await _undisturbed(super().execute_activity(input))
-            except LedgerUnavailable as error:
-                log.warning("ledger.unavailable", error=str(error))
+            except Exception as error:
+                _tell(log, error)
                 raise
             outcome = getattr(result, "outcome", None)
             log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
             return result
+
+
+def _tell(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
+    """Log how an attempt failed: one line, and a traceback only where nobody expected it."""
+    _told.set(True)
+    if isinstance(error, LedgerUnavailable):
+        log.warning("ledger.unavailable", error=str(error))
+        return
+    if not isinstance(error, ApplicationError):
+        log.error("activity.broken", error_type=type(error).__name__, exc_info=error)
+        return
+    say = log.info if error.type in _WAITS else log.warning
+    delay = error.next_retry_delay
+    say(
+        "activity.failed",
+        error_type=error.type,
+        error=error.message,
+        retry_in=None if delay is None else round(delay.total_seconds(), 3),
+        final=error.non_retryable,
+    )
 
 
 async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:

@@ -1,0 +1,42 @@
+"""The worker's log as somebody reads it who is paged: one line for one thing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+from tests.worker_process import WorkerProcess
+from workflows.contracts import RunState
+
+
+def lines(worker: WorkerProcess) -> list[dict[str, Any]]:
+    """The log, each line of which has to be JSON."""
+    return [json.loads(line) for line in worker.output().splitlines()]
+
+
+async def test_a_failed_call_is_one_json_line_with_run_step_attempt_and_reason(
+    stage: Stage, order_id: str
+) -> None:
+    with stage.worker(log_format="json") as worker:
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        assert (await run.result()).state is RunState.FAILED
+        assert worker.stop() == 0
+        log = lines(worker)
+
+    [failed] = [line for line in log if line["event"] == "activity.failed"]
+    assert failed["error_type"] == "ToolFailed"
+    assert "HTTP 422" in failed["error"]
+    assert (failed["run_id"], failed["step_id"], failed["attempt"]) == (run.run_id, "close", 1)
+    assert not any("exception" in line for line in log)
+
+
+async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> None:
+    with stage.worker(log_format="json", tool_modules="") as worker:
+        worker.wait_ready()
+        [warned] = [line for line in lines(worker) if line["event"] == "worker.no_tools"]
+
+    assert warned["setting"] == "SUREHAND_TOOL_MODULES"
+    assert "every plan is refused" in warned["meaning"]

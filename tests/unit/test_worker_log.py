@@ -1,0 +1,81 @@
+"""How an attempt that fails is logged, and how the Rust core's lines come into the same log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from activities.effects import again, stop
+from activities.ledger.store import LedgerUnavailable
+from activities.telemetry import _tell
+from workflows.errors import ErrorType
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            again(ErrorType.LEASE_HELD, "held", timedelta(seconds=2)),
+            {"event": "activity.failed", "log_level": "info", "retry_in": 2.0, "final": False},
+        ),
+        (
+            stop(ErrorType.TOOL_FAILED, "HTTP 422"),
+            {"log_level": "warning", "error_type": "ToolFailed", "error": "HTTP 422"},
+        ),
+        (LedgerUnavailable("away"), {"event": "ledger.unavailable", "error": "away"}),
+    ],
+)
+def test_an_answer_that_was_to_be_expected_is_one_line_without_a_traceback(
+    error: Exception, says: dict[str, Any]
+) -> None:
+    with capture_logs() as lines:
+        _tell(structlog.get_logger(), error)
+
+    [line] = lines
+    assert line.items() >= says.items()
+    assert "exc_info" not in line
+
+
+def test_what_nobody_expected_is_logged_with_its_traceback() -> None:
+    error = ZeroDivisionError("a bug")
+
+    with capture_logs() as lines:
+        _tell(structlog.get_logger(), error)
+
+    [line] = lines
+    assert (line["event"], line["exc_info"]) == ("activity.broken", error)
+
+
+#: The SDK hands over what its core logs; a warning of Python's and a plain line stand beside it.
+PROGRAM = """
+import logging, types, warnings
+from activities.telemetry import configure_logging
+configure_logging("json", "info")
+line = types.SimpleNamespace(fields={"retries": 3}, target="temporalio_client")
+record = logging.makeLogRecord(
+    {"name": "temporalio.core", "levelno": 30, "levelname": "WARNING", "msg": "retrying",
+     "temporal_log": line}
+)
+logging.getLogger("temporalio.core").handle(record)
+warnings.warn("soon gone")
+logging.getLogger("httpx").warning("slow %s", "shop")
+"""
+
+
+def test_with_json_every_line_is_json_and_the_cores_lines_keep_their_fields() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+
+    core, *others = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert (core["event"], core["level"]) == ("retrying", "warning")
+    assert (core["retries"], core["target"]) == (3, "temporalio_client")
+    assert len(others) == 2
+    assert ended.stdout == ""
