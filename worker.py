@@ -22,6 +22,7 @@ from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
 from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash, CrashSettingError
+from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
 from activities.metrics import Metrics
@@ -85,7 +86,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             upkeep.sweep,
             upkeep.begin_unwind,
         ],
-        interceptors=[ContextInterceptor()],
+        interceptors=[ContextInterceptor(), LedgerGuard(resources.ledger)],
         workflow_runner=workflow_runner(),
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,

@@ -176,7 +176,10 @@ def _tell(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
     if not isinstance(error, ApplicationError):
         log.error("activity.broken", error_type=type(error).__name__, exc_info=error)
         return
-    say = log.info if error.type in _WAITS else log.warning
+    if error.type == ErrorType.LEDGER_LOST:
+        say = log.error
+    else:
+        say = log.info if error.type in _WAITS else log.warning
     delay = error.next_retry_delay
     say(
         "activity.failed",

@@ -19,7 +19,7 @@ from cli.render import print_result, print_waiting
 from cli.tenant_client import TenantClient
 from cli.text import command
 from cli.watch import Watch, make_watch
-from workflows.contracts import ENDED, RunResult, StepState
+from workflows.contracts import ENDED, RunResult, RunState, StepState
 
 #: Seconds between looks: quick while steps move, calmer in a wait that can take days.
 FIRST_PAUSE: Final = 0.3
@@ -95,6 +95,9 @@ async def _until_settled(
                 silent_since = time.monotonic()
                 watch.show(view)
                 asked = " ".join(item.id for item in view.result.waiting_for)
+                if view.result.state is RunState.NEEDS_INTERVENTION:
+                    # Also when there is no question that could be answered: a lost ledger.
+                    asked = asked or view.result.error or ""
                 # Seen twice: a decision that came early is being looked at in the meantime.
                 if asked and asked == asked_before and not stay and _stuck(view.result):
                     return view.result
@@ -110,6 +113,8 @@ async def _until_settled(
 
 def _stuck(result: RunResult) -> bool:
     """Say whether nothing but a human can move the run."""
+    if result.state is RunState.NEEDS_INTERVENTION:
+        return True
     moving = any(step.state is StepState.RUNNING for step in result.steps)
     return result.state not in ENDED and not moving
 

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
     from workflows.approvals import Gate
     from workflows.book import OPEN, Book, Question
-    from workflows.calls import call_port
+    from workflows.calls import Calls
     from workflows.contracts import (
         Acknowledged,
         CancelMode,
@@ -62,8 +62,9 @@ class AgentRun:
     def __init__(self, request: StartRun) -> None:
         gate = Gate(request.run_id, workflow.info().run_id)
         self._book = Book(request, workflow.now(), gate, Saga())
-        self._desk = Desk(self._book, self._changed)
-        self._unwinding = Unwinding(self._book, self._desk, self._changed)
+        self._call = Calls(self._book, self._changed)
+        self._desk = Desk(self._book, self._call, self._changed)
+        self._unwinding = Unwinding(self._book, self._desk, self._call, self._changed)
         self._tools: dict[str, ToolSpec] = {}
         self._cancel: CancelRun | None = None
         self._cancelled_by_temporal = False
@@ -117,7 +118,7 @@ class AgentRun:
                 f"run {request.run_id!r} of tenant {request.tenant!r} has workflow id {run_id!r}"
             )
             raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
-        described = await call_port(
+        described = await self._call(
             ports.DESCRIBE_TOOLS, DescribeTools(plan=request.plan), "describe the plan's tools"
         )
         if described.problems:
@@ -128,7 +129,7 @@ class AgentRun:
             raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
         self._tools = described.tools
         try:
-            opened = await call_port(
+            opened = await self._call(
                 ports.OPEN_RUN, OpenRun(request=request, tools=described.tools), "open the run"
             )
         except ActivityError as error:
@@ -144,7 +145,7 @@ class AgentRun:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
         book, plan = self._book, self._book.request.plan
         stepper = Stepper(
-            *(book, self._desk, self._tools, self._changed),
+            *(book, self._desk, self._call, self._tools, self._changed),
             stopping=lambda: stopping,
             undo=self._unwinding.undo,
         )
@@ -189,7 +190,7 @@ class AgentRun:
         if not any(view.made_by for view in book.steps.values()):
             return True
         asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)
-        found = await call_port(ports.FIND_QUESTIONS, asked, "look for what was undone")
+        found = await self._call(ports.FIND_QUESTIONS, asked, "look for what was undone")
         for item in found.questions:
             self._desk.ask(Question(item.intervention_id, item.step_id, item.question))
         await workflow.wait_condition(lambda: not book.questions or self._cancel is not None)
@@ -251,7 +252,7 @@ class AgentRun:
             book.set_step(view.id, StepState.FAILED, error=book.error)
         book.gate.release_held()
         await workflow.wait_condition(lambda: self._desk.idle)
-        closed = await call_port(
+        closed = await self._call(
             ports.CLOSE_RUN,
             CloseRun(
                 tenant=book.request.tenant,

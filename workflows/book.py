@@ -89,6 +89,8 @@ class Book:
     ended: RunState | None = None
     compensating: bool = False
     error: str | None = None
+    lost: str | None = None
+    """Set while the ledger does not know this run; nothing goes on then."""
 
     def __post_init__(self) -> None:
         """List the plan's steps as pending."""
@@ -102,8 +104,9 @@ class Book:
 
     def note_undone(self, effects: list[EffectView]) -> None:
         """Say of each step whose effect is compensated in the ledger what has undone it."""
-        undos = [view for view in effects if view.undoes and view.state == "committed"]
-        by = {view.undoes: view.tool for view in undos}
+        by = {
+            view.undoes: view.tool for view in effects if view.undoes and view.state == "committed"
+        }
         for view in effects:
             step = self.steps.get(view.step_id)
             if view.state == "compensated" and step is not None:
@@ -133,6 +136,8 @@ class Book:
         """Where the run stands."""
         if self.ended is not None:
             return self.ended
+        if self.lost is not None:
+            return RunState.NEEDS_INTERVENTION
         if self.questions and not self.in_state(StepState.RUNNING):
             return RunState.NEEDS_INTERVENTION
         if self.compensating:
@@ -142,6 +147,11 @@ class Book:
         if self.in_state(StepState.WAITING_RATE_LIMIT) and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_RATE_LIMIT
         return RunState.RUNNING
+
+    @property
+    def last_error(self) -> str | None:
+        """What keeps the run from going on, or why it has not."""
+        return self.lost or self.error
 
     def waiting(self) -> list[Waiting]:
         """Return what the run waits for a human for."""
@@ -171,7 +181,7 @@ class Book:
             effects=live if self.final_effects is None else self.final_effects,
             uncompensated=self.uncompensated,
             waiting_for=[] if self.ended else self.waiting(),
-            error=self.error,
+            error=self.last_error,
         )
 
     def _shown_steps(self) -> list[StepView]:
@@ -240,7 +250,7 @@ class Book:
             artifact_refs=self._artifact_refs(),
             permissions_snapshot={"user": self.request.user, "tenant": self.request.tenant},
             budget={},
-            last_error=self.error,
+            last_error=self.last_error,
             resume_policy=self._resume_policy(),
         )
 

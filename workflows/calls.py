@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from temporalio import workflow
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
 
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from workflows.book import Book
+from workflows.errors import ErrorType
 from workflows.options import ledger_call
 from workflows.ports import In, Out, Port
+
+#: Pauses while the ledger does not know the run: each twice as long as the one before. Somebody has
+#: to restore it, and each look adds to the run's history.
+FIRST_PAUSE: Final = timedelta(seconds=2)
+LONGEST_PAUSE: Final = timedelta(minutes=10)
 
 
 async def call_port(
@@ -30,3 +42,51 @@ async def call_port(
         port.name, message, result_type=port.returns, **(options or ledger_call(summary))
     )
     return result
+
+
+class Calls:
+    """Calls the ports of one run.
+
+    The ledger is the run's memory. When it has lost the run, nothing may be called and nothing can
+    be undone: the run shows as needing a human, looks again at growing intervals, and goes on where
+    it was once the ledger is restored.
+    """
+
+    def __init__(self, book: Book, changed: Callable[[], None]) -> None:
+        self._book = book
+        self._changed = changed
+
+    async def __call__(
+        self,
+        port: Port[In, Out],
+        message: In,
+        summary: str,
+        *,
+        options: workflow.ActivityConfig | None = None,
+    ) -> Out:
+        """Call an activity by its port, as soon as the ledger knows the run.
+
+        Raises:
+            ActivityError: As the activity ended.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                result = await call_port(port, message, summary, options=options)
+            except ActivityError as error:
+                cause = error.cause
+                if not isinstance(cause, ApplicationError) or cause.type != ErrorType.LEDGER_LOST:
+                    raise
+                self._note(cause.message)
+            else:
+                self._note(None)
+                return result
+            await workflow.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _note(self, lost: str | None) -> None:
+        if lost == self._book.lost:
+            return
+        self._book.lost = lost
+        self._book.say(workflow.now(), lost or "the ledger knows this run again: going on")
+        self._changed()

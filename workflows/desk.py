@@ -15,7 +15,7 @@ from temporalio import workflow
 from workflows import ports
 from workflows.approvals import Delivery
 from workflows.book import Book, Question
-from workflows.calls import call_port
+from workflows.calls import Calls
 from workflows.contracts import (
     ApprovalState,
     CloseApproval,
@@ -42,8 +42,9 @@ class ResolutionDelivery:
 class Desk:
     """Works off one run's inboxes."""
 
-    def __init__(self, book: Book, changed: Callable[[], None]) -> None:
+    def __init__(self, book: Book, call: Calls, changed: Callable[[], None]) -> None:
         self._book = book
+        self._call = call
         self._gate = book.gate
         self._changed = changed
         self._resolutions: deque[ResolutionDelivery] = deque()
@@ -105,7 +106,7 @@ class Desk:
             decision=delivery.decision,
             refused=delivery.refused,
         )
-        reached = await call_port(ports.VERIFY_DECISION, asked, "verify a decision")
+        reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
         self._book.saw(reached.head)
         self._gate.settle(delivery, reached.verdict)
         verdict = reached.verdict
@@ -126,7 +127,7 @@ class Desk:
             resolution_id=delivery.resolution_id,
             resolution=delivery.resolution,
         )
-        settled = await call_port(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
+        settled = await self._call(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
         self._book.saw(settled.head)
         self._answers[delivery.resolution_id] = (settled.accepted, settled.message)
         if settled.accepted or settled.settled:
@@ -158,7 +159,7 @@ class Desk:
             approval_id=approval_id,
             to="expired" if expired else "void",
         )
-        closed = await call_port(ports.CLOSE_APPROVAL, asked, f"close {approval_id}")
+        closed = await self._call(ports.CLOSE_APPROVAL, asked, f"close {approval_id}")
         self._book.saw(closed.head)
         self._gate.close(approval_id, closed.state)
         return closed.state

@@ -15,8 +15,8 @@ _LONGEST_PARAMS = 2000
 def current_details(book: Book) -> str:
     """Return where the run stands, what it waits for, and how to answer."""
     lines = [f"**{book.state}** · {book.request.plan.name} · for {book.request.user}"]
-    if book.error:
-        lines.append(f"> {book.error}")
+    if book.last_error:
+        lines.append(f"> {book.last_error}")
     for view in book.in_state(StepState.RUNNING):
         lines.append(f"- running `{view.id}`: {view.tool}")
     for view in book.in_state(StepState.WAITING_RATE_LIMIT):

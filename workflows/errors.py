@@ -46,6 +46,9 @@ class ErrorType(StrEnum):
     RUN_STILL_OPEN = "RunStillOpen"
     """Only a run that was stopped from outside is unwound from outside."""
 
+    LEDGER_LOST = "LedgerLost"
+    """The ledger does not know this run any more: its database was replaced or emptied."""
+
     RUN_FAILED = "RunFailed"
     """The run ended in state ``failed``; details carry its ``RunResult``."""
 
@@ -82,6 +85,7 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.PLAN_INVALID,
         ErrorType.RUN_ID_TAKEN,
         ErrorType.RUN_ID_INVALID,
+        ErrorType.LEDGER_LOST,
         ErrorType.RUN_FAILED,
         ErrorType.RUN_NOT_FOUND,
         ErrorType.RUN_STILL_OPEN,

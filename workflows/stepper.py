@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import ports
 from workflows.book import Book, Question
-from workflows.calls import call_port
+from workflows.calls import Calls
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
@@ -65,6 +65,7 @@ class Stepper:
         self,
         book: Book,
         desk: Desk,
+        call: Calls,
         tools: dict[str, ToolSpec],
         changed: Callable[[], None],
         stopping: Callable[[], bool],
@@ -73,6 +74,7 @@ class Stepper:
         self._undo = undo
         self._book = book
         self._desk = desk
+        self._call = call
         self._tools = tools
         self._changed = changed
         self._stopping = stopping
@@ -178,7 +180,7 @@ class Stepper:
             self._book.saga.register(step.id)
         options = tool_call(call.tool.timeout, f"{step.id}: {call.tool.name}")
         try:
-            report = await call_port(ports.EXECUTE_TOOL, call, step.id, options=options)
+            report = await self._call(ports.EXECUTE_TOOL, call, step.id, options=options)
         finally:
             if call.joined is not None:
                 self._book.questions.pop(call.joined, None)
@@ -198,7 +200,7 @@ class Stepper:
         """Return the call with its approval, once a human has said yes."""
         gate = self._book.gate
         number = gate.next_number(step.id)
-        asked = await call_port(
+        asked = await self._call(
             ports.REQUEST_APPROVAL,
             RequestApproval(call=call, number=number, policy=policy),
             f"{step.id}: ask for approval of {call.tool.name}",

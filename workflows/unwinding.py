@@ -8,7 +8,7 @@ from temporalio import workflow
 
 from workflows import ports
 from workflows.book import Book, Question
-from workflows.calls import call_port
+from workflows.calls import Calls
 from workflows.contracts import Compensate, CompensationOutcome
 from workflows.desk import Desk
 from workflows.options import compensation_call
@@ -17,9 +17,10 @@ from workflows.options import compensation_call
 class Unwinding:
     """Undoes the writes of one run."""
 
-    def __init__(self, book: Book, desk: Desk, changed: Callable[[], None]) -> None:
+    def __init__(self, book: Book, desk: Desk, call: Calls, changed: Callable[[], None]) -> None:
         self._book = book
         self._desk = desk
+        self._call = call
         self._changed = changed
         self.reasons: dict[str, str] = {}
         """Why a step's effect was left as it is, by step id."""
@@ -57,7 +58,7 @@ class Unwinding:
     async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
         request = self._book.request
         tool = request.plan.step(step_id).tool
-        report = await call_port(
+        report = await self._call(
             ports.COMPENSATE,
             Compensate(
                 tenant=request.tenant,

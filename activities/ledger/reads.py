@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import DBAPIError
 
 from activities.ledger.store import Ledger, RunNotFound, Transaction
 from activities.ledger.tables import artifacts, effects, events, interventions, runs
@@ -142,6 +143,20 @@ async def open_interventions(ledger: Ledger, tenant: str) -> int:
     async with ledger.transaction(tenant) as tx:
         row = await tx.one(query)
     return int(row["n"]) if row else 0
+
+
+async def knows_run(ledger: Ledger, tenant: str, run_id: str) -> bool:
+    """Return whether the run is recorded; without its tables a ledger knows none.
+
+    Raises:
+        LedgerUnavailable: The database is away.
+    """
+    try:
+        async with ledger.transaction(tenant) as tx:
+            await _require_run(tx, run_id)
+    except (RunNotFound, DBAPIError):
+        return False
+    return True
 
 
 async def _require_run(tx: Transaction, run_id: str) -> None:

@@ -29,6 +29,7 @@ from workflows.errors import ErrorType
             stop(ErrorType.TOOL_FAILED, "HTTP 422"),
             {"log_level": "warning", "error_type": "ToolFailed", "error": "HTTP 422"},
         ),
+        (stop(ErrorType.LEDGER_LOST, "lost"), {"log_level": "error", "error_type": "LedgerLost"}),
         (LedgerUnavailable("away"), {"event": "ledger.unavailable", "error": "away"}),
     ],
 )
