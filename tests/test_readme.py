@@ -28,7 +28,9 @@ def section(title: str) -> str:
 
 
 def test_the_readmes_tools_are_a_file_that_loads() -> None:
-    assert block("python", "Write a tool") == (ROOT / "examples" / "bank_tools.py").read_text(encoding="utf-8")
+    assert block("python", "Write a tool") == (ROOT / "examples" / "bank_tools.py").read_text(
+        encoding="utf-8"
+    )
     assert load_toolbox(["examples.bank_tools"]).names() == ["bank.cancel", "bank.refund"]
 
 
