@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -97,6 +98,21 @@ class WorkerProcess:
             raise AssertionError(f"still there after {timeout_s} s" + self._why()) from None
         self._guard.dismiss()
         return code
+
+    @property
+    def killed(self) -> bool:
+        """Whether it has ended by SIGKILL."""
+        return self._process.poll() == -signal.SIGKILL
+
+    def limit(self, what: int, soft: int) -> None:
+        """Set one of its resource limits, such as ``resource.RLIMIT_FSIZE``."""
+        _, hard = resource.prlimit(self._process.pid, what)
+        resource.prlimit(self._process.pid, what, (soft, hard))
+
+    def memory(self) -> int:
+        """Return its address space in bytes."""
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[0]
+        return int(pages) * resource.getpagesize()
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

@@ -1,8 +1,6 @@
 """The crash matrix of ``payments.refund`` (G1, G2, G5): killed anywhere, one refund.
 
-The shop is as mean as the tool allows: where the tool only has a lookup the shop ignores keys, and
-where it has nothing the shop does not tell either. So a blind repetition would show as a second
-refund in the shop's own count.
+The other steps, two workers at once and PostgreSQL are sampled in ``test_crash_pairs.py``.
 """
 
 from __future__ import annotations
@@ -12,20 +10,22 @@ from typing import Any
 import pytest
 
 from activities.crashpoints import CrashPoint
+from tests.e2e.kinds import (
+    CERTAIN,
+    DEDUPES,
+    LOOKUP,
+    NEITHER,
+    SHOPS,
+    human_settles_refund,
+    one_approval_was_enough,
+    one_of_each,
+)
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
-from tests.e2e.stage import SHOP_TOOLS, Stage
+from tests.e2e.stage import Stage
 from workflows.contracts import RunState
 
 pytestmark = pytest.mark.crash
 
-DEDUPES, LOOKUP = "tests.variants.refund_dedupes", SHOP_TOOLS
-NEITHER = "tests.variants.refund_human"
-#: How the shop treats keys, by what the refund's tool relies on.
-SHOPS: dict[str, dict[str, Any]] = {
-    DEDUPES: {"ignore_lookup": True},
-    LOOKUP: {"ignore_keys": True},
-    NEITHER: {"ignore_keys": True, "ignore_lookup": True},
-}
 #: A call that is killed on its way: the shop answers late, or applies it when the next attempt has
 #: already looked (a dead worker is noticed after three seconds).
 SLOW: dict[str, dict[str, Any]] = {"answered late": {"delay_after_s": 1}}
@@ -39,8 +39,6 @@ POINTS = [
     pytest.param(CrashPoint.DURING_CALL, slow, id=f"during_call, {name}")
     for name, slow in SLOW.items()
 ]
-#: Killed here, the tool without any recovery leaves nothing unknown: not claimed, or recorded.
-CERTAIN = (CrashPoint.BEFORE_CLAIM, CrashPoint.AFTER_OUTCOME, CrashPoint.BEFORE_REPORT)
 
 
 async def killed_at(
@@ -63,31 +61,12 @@ async def test_a_worker_killed_at_any_point_leaves_one_refund_and_a_completed_ru
     stage: Stage, order_id: str, point: CrashPoint, slow: dict[str, Any], tools: str
 ) -> None:
     run = await killed_at(stage, order_id, point, tools, slow)
-    with stage.worker(tool_modules=tools):
+    async with stage.worker_here(tool_modules=tools):
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["mails"], counts["restocks"]) == (1, 1, 1)
-    assert set((await stage.effect_states(run)).values()) == {"committed"}
+    await one_of_each(stage, run, order_id)
     assert step(result, "refund").attempts > 1
-    await one_approval_was_enough(stage, run)
-
-
-@pytest.mark.postgres
-@pytest.mark.parametrize("database", ["postgresql"])
-@pytest.mark.parametrize("tools", [DEDUPES, LOOKUP], ids=["dedupes", "lookup"])
-@pytest.mark.parametrize("point", [CrashPoint.AFTER_CLAIM, CrashPoint.AFTER_CALL])
-async def test_a_killed_worker_leaves_one_refund_in_postgresql_too(
-    stage: Stage, order_id: str, point: CrashPoint, tools: str
-) -> None:
-    run = await killed_at(stage, order_id, point, tools, {})
-    with stage.worker(tool_modules=tools):
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    await one_approval_was_enough(stage, run)
 
 
 @pytest.mark.parametrize("point", CERTAIN)
@@ -95,7 +74,7 @@ async def test_a_tool_without_recovery_needs_nobody_where_the_crash_left_nothing
     stage: Stage, order_id: str, point: CrashPoint
 ) -> None:
     run = await killed_at(stage, order_id, point, NEITHER, {})
-    with stage.worker(tool_modules=NEITHER):
+    async with stage.worker_here(tool_modules=NEITHER):
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
@@ -119,27 +98,15 @@ async def test_a_tool_without_recovery_asks_a_human_and_follows_the_answer(
     stage: Stage, order_id: str, point: CrashPoint, slow: dict[str, Any], happened: bool
 ) -> None:
     run = await killed_at(stage, order_id, point, NEITHER, slow)
-    with stage.worker(tool_modules=NEITHER):
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
-        assert (question.kind, question.step_id) == ("intervention", "refund")
-        if happened:
-            stage.shop.wait_finished("refunds", stage.shop.requests("refunds")["received"])
-        assert stage.shop.counts(order_id)["refunds"] <= 1
-
-        if happened:
-            [refund] = stage.shop.world(order_id)["refunds"]
-            receipt = {name: refund[name] for name in ("order_id", "amount", "currency")}
-            answer = {"outcome": "happened", "evidence": "shop's books", "receipt": receipt}
-        else:
-            answer = {"outcome": "not_happened"}
-        await run.resolve(intervention_id=question.id, **answer)
+    async with stage.worker_here(tool_modules=NEITHER):
+        answer = await human_settles_refund(stage, run, order_id)
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
     [row] = await stage.intervention_rows(run)
-    assert (row["state"], row["outcome"], row["actor"]) == ("settled", answer["outcome"], "oscar")
+    assert answer == ("happened" if happened else "not_happened")
+    assert (row["state"], row["outcome"], row["actor"]) == ("settled", answer, "oscar")
     await one_approval_was_enough(stage, run)
 
 
@@ -158,7 +125,7 @@ async def test_five_kills_in_the_same_call_use_up_no_retries(
             if kill == 0:
                 await run.send(decision_on(await run.asks()))
             doomed.wait_killed()
-    with stage.worker(tool_modules=tools):
+    async with stage.worker_here(tool_modules=tools):
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
@@ -166,10 +133,3 @@ async def test_five_kills_in_the_same_call_use_up_no_retries(
     assert step(result, "refund").attempts >= 6
     assert stage.shop.counts(order_id)["refunds"] == 1
     await one_approval_was_enough(stage, run)
-
-
-async def one_approval_was_enough(stage: Stage, run: Run) -> None:
-    [approval] = await stage.approval_rows(run)
-    assert approval["state"] == "approved"
-    consumed = await stage.events(run, "approval.consumed")
-    assert len(consumed) == 1
