@@ -1,0 +1,39 @@
+"""G1, G5: the ledger's disk is full when a call is answered; the run goes on when there is space."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.e2e.kinds import one_of_each
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+from workflows.contracts import RunState
+
+pytestmark = pytest.mark.crash
+
+
+async def test_an_answer_that_finds_the_disk_full_is_recorded_when_there_is_space(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=1)
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker() as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        stage.shop.wait_requests("refunds", before + 1)
+        # What SQLite writes next goes beyond the end of its log of changes.
+        changes = stage.folder / f"{make_url(stage.ledger_url).database}-wal"
+        worker.limit(resource.RLIMIT_FSIZE, changes.stat().st_size)
+        stage.shop.wait_finished("refunds", before + 1)
+        worker.wait_said("ledger.unavailable")
+        assert await stage.events(run, "effect.committed") == []
+        worker.limit(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    await one_of_each(stage, run, order_id)
