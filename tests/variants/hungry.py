@@ -1,0 +1,45 @@
+"""The first read, and each refund after it was paid, want more memory than there is."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from activities.toolbox import READ, WRITE, No, ToolContext, tool
+from examples.shop import tools as shop
+from examples.shop.params import Order, OrderParams, Refund, RefundParams
+
+calculate_refund = shop.calculate_refund
+cancel_refund = shop.cancel_refund
+restock = shop.restock
+undo_restock = shop.undo_restock
+send_mail = shop.send_mail
+
+TOO_MUCH: Final = 64 * 1024**3  # bytes
+_reads = itertools.count(1)
+
+
+@tool(shop.read_order.name, effect=READ, timeout=shop.read_order.timeout)
+async def read_order(params: OrderParams, ctx: ToolContext) -> Order | No:
+    """Read an order, into a large buffer at first."""
+    if next(_reads) == 1:
+        bytearray(TOO_MUCH)
+    return await shop.read_order.fn(params, ctx)
+
+
+@tool(
+    shop.refund.name,
+    effect=WRITE,
+    timeout=shop.refund.timeout,
+    key=shop.refund.key,
+    lookup=shop.refund.lookup,
+    settle=shop.refund.settle,
+    compensate=shop.refund.compensate,
+    approval=shop.refund.approval,
+    describe=shop.refund.describe,
+)
+async def refund(params: RefundParams, ctx: ToolContext) -> Refund | No:
+    """Pay, and load a large receipt."""
+    paid = await shop.refund.fn(params, ctx)
+    bytearray(TOO_MUCH)
+    return paid
