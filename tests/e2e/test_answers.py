@@ -200,8 +200,6 @@ async def test_parallel_steps_are_undone_in_the_reverse_order_of_their_commits(
     [
         pytest.param({"fail": "before", "status": 503, "times": 1}, 2, id="unavailable"),
         pytest.param({"retry_after": 1, "times": 1}, 2, id="rate limited"),
-        pytest.param({"fail": "drop_before", "times": 1}, 2, id="connection lost before"),
-        pytest.param({"fail": "drop_after", "times": 1}, 2, id="connection lost after"),
         pytest.param({"fail": "after", "times": 1}, 2, id="failed after applying"),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import missing
+from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS
 from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import PostgresLedgers
@@ -102,3 +103,25 @@ async def test_a_shop_killed_while_it_refunds_is_asked_what_became_of_it(
         stage.shop.start()
         stage.shop.fault("refunds", ignore_keys=True)
         await one_refund(stage, run, order_id)
+
+
+@pytest.mark.parametrize(
+    ("tools", "cut", "calls"),
+    [
+        pytest.param(LOOKUP, "drop_before", 2, id="lookup, before it is applied"),
+        pytest.param(LOOKUP, "drop_after", 1, id="lookup, after it is applied"),
+        pytest.param(DEDUPES, "drop_before", 2, id="dedupes, before it is applied"),
+        pytest.param(DEDUPES, "drop_after", 2, id="dedupes, after it is applied"),
+    ],
+)
+async def test_a_connection_to_the_shop_cut_in_the_call_leaves_one_refund(
+    stage: Stage, order_id: str, tools: str, cut: str, calls: int
+) -> None:
+    # Where nothing can settle it a human does: test_interventions.py.
+    stage.shop.fault("refunds", **SHOPS[tools], fail=cut, times=1)
+    before = stage.shop.requests("refunds")["received"]
+    async with stage.worker_here(tool_modules=tools):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await one_refund(stage, run, order_id)
+    assert stage.shop.requests("refunds")["received"] == before + calls
