@@ -8,6 +8,10 @@ UV ?= uv
 VENV ?= .venv
 # Passed on to pytest: `make test PYTEST_ARGS="-k approval"`.
 PYTEST_ARGS ?=
+# How long `make drill-full` soaks, such as 10m; 0 for not at all.
+SOAK ?= 1h
+# One round of its soak again, as it was printed: `make drill-full ROUND=4711-17`.
+ROUND ?=
 # Test processes; the machines this is planned for have two cores.
 TEST_PROCESSES ?= 2
 
@@ -39,14 +43,10 @@ $(INSTALLED): requirements.lock
 demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
 	@"$(PY)" starter.py demo
 
-drill-full: venv ## Kill workers everywhere in the shop's plans; goes on where it was ended
+drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes on where it was ended
 	@mkdir -p .surehand/drill
-	@code=0; for plan in refund refund_fails; do \
-		SUREHAND_TOOL_MODULES=examples.shop.tools "$(PY)" -m examples.shop --port 0 \
-			--db .surehand/drill/shop.sqlite -- "$(PY)" starter.py drill examples/$$plan.yaml \
-			--world examples.shop.drill:world --fresh examples.shop.drill:fresh \
-			--report .surehand/drill/$$plan.html --resume || code=$$?; \
-	done; exit $$code
+	@"$(PY)" -m examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
+		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
 
 test: venv ## Run all tests
 	@"$(PY)" devserver.py --print-cli > /dev/null

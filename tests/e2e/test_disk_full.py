@@ -1,4 +1,4 @@
-"""G1, G5: the ledger's disk is full when a call is answered; the run goes on when there is space."""
+"""G1, G5: the ledger's disk is full when a call is answered; with space the run goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk is a database that is away for a while: nothing in hand is lost, nothing is repeated."""
+"""A full disk is a database that is away for a while: nothing is lost, nothing is repeated."""
 
 from __future__ import annotations
 

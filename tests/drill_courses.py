@@ -1,0 +1,102 @@
+"""What ``make drill-full`` plays: plans, the kinds of their tools, and the rounds of its soak."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from activities.crashpoints import READ_POINTS, CrashPoint
+from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
+
+SHOP: Final = "examples.shop.drill"
+CREDITS: Final = "tests.variants.credits"
+#: Each plan, its steps, and the module that makes and looks at its world.
+PLANS: Final = {
+    "examples/refund.yaml": (("order", "amount", "refund", "restock", "mail"), SHOP),
+    "examples/refund_fails.yaml": (("order", "amount", "refund", "restock", "close"), SHOP),
+    "tests/variants/credits.yaml": (("add", "refuse"), CREDITS),
+}
+#: The shop's steps that only read.
+READS: Final = ("order", "amount")
+#: How a crash in the refund is settled, and the tools that do it.
+KINDS: Final = {"lookup": LOOKUP, "dedupes": DEDUPES, "human": NEITHER}
+#: The longest that a slow shop takes: below what a call may.
+SLOWEST_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """One drill."""
+
+    plan: str
+    kind: str
+    steps: tuple[str, ...]
+    points: tuple[str, ...] = ()
+    """Empty for all."""
+    slow: Mapping[str, Any] = field(default_factory=dict)
+    """How slow the shop is, by endpoint."""
+
+    @property
+    def name(self) -> str:
+        """Return what it is called among the courses and its report files."""
+        plan = self.plan.rpartition("/")[2].removesuffix(".yaml")
+        return f"{plan}-{self.kind}"
+
+    @property
+    def tools(self) -> str:
+        """Return the modules of its tools."""
+        return KINDS.get(self.kind, CREDITS)
+
+    def faults(self) -> dict[str, dict[str, Any]]:
+        """Return how the shop behaves: as mean as the tools allow."""
+        mean = {
+            "refunds": SHOPS.get(self.tools, {}),
+            "restocks": {"ignore_keys": True},
+            "mails": {"ignore_lookup": True},
+        }
+        return {name: {**fault, **self.slow.get(name, {})} for name, fault in mean.items()}
+
+    def arguments(self) -> list[str]:
+        """Return what ``starter.py drill`` is told of it."""
+        world = PLANS[self.plan][1]
+        return [
+            self.plan,
+            *("--world", f"{world}:world", "--fresh", f"{world}:fresh"),
+            *("--steps", ",".join(self.steps), "--points", ",".join(self.points)),
+        ]
+
+    def __str__(self) -> str:
+        slow = json.dumps(self.slow) if self.slow else "not slow"
+        where = f"{', '.join(self.steps)} at {', '.join(self.points) or 'every point'}"
+        return f"{self.name}, {where}, shop {slow}"
+
+
+def kinds_of(plan: str) -> list[str]:
+    """Return the kinds of tools that a plan is drilled with."""
+    return list(KINDS) if PLANS[plan][1] == SHOP else ["transactional"]
+
+
+#: The kinds differ in the refund only.
+COURSES: Final = [
+    Course(plan, kind, ("refund",) if kind in ("dedupes", "human") else steps)
+    for plan, (steps, _) in PLANS.items()
+    for kind in kinds_of(plan)
+]
+
+
+def round_of(seed: int, number: int) -> Course:
+    """Return a round of the soak: the same one for the same seed and number."""
+    dice = random.Random(f"{seed}-{number}")
+    plan = dice.choice(list(PLANS))
+    kind = dice.choice(kinds_of(plan))
+    step = dice.choice(PLANS[plan][0])
+    point = dice.choice(READ_POINTS if step in READS else list(CrashPoint))
+    slow = {}
+    for endpoint in ("refunds", "restocks", "mails"):
+        when = dice.choice([None, "delay_before_s", "delay_after_s"])
+        if when is not None and kind in KINDS:
+            slow[endpoint] = {when: round(dice.uniform(0, SLOWEST_S), 2)}
+    return Course(plan, kind, (step,), (point.value,), slow)

@@ -1,0 +1,199 @@
+"""``make drill-full``: the whole interrupt matrix of the shop's plans, then a soak.
+
+First a drill for each plan and each kind of refund tool, then rounds of a random call, crash point
+and slow shop until the time is over. What is done is kept in a file, so that it can be ended and
+goes on later. It runs beside the shop: ``python -m examples.shop -- python -m tests.drill_full``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import typer
+from pydantic import BaseModel
+
+from cli.options import duration
+from cli.process import Guard, end_by_signal_in_order
+from cli.temporal_cli import find_cli
+from devserver import DevServer
+from tests.drill_courses import COURSES, Course, round_of
+from tests.worker_process import ROOT
+
+DONE, DIFFERS, INTERRUPTED = 0, 3, 130
+
+
+class Kept(BaseModel):
+    """What is done so far, in the file that a later ``make drill-full`` goes on with."""
+
+    seed: int
+    courses: dict[str, int] = {}
+    """The exit code of each drill that is done."""
+    rounds: int = 0
+    differed: list[int] = []
+    """The rounds in which something differed."""
+    soaked_s: float = 0
+    seconds: float = 0
+
+
+#: Plays one course and returns its exit code; told whether to go on with one that was ended.
+Play = Callable[[Course, bool], int]
+
+
+class FullDrill:
+    """All courses and the soak, on a file that keeps what is done."""
+
+    def __init__(self, file: Path, play: Play, say: Callable[[str], None]) -> None:
+        self._file, self._play, self._say = file, play, say
+        self._began = time.monotonic()
+        if file.exists():
+            self.kept = Kept.model_validate_json(file.read_text())
+            say(f"Going on; to begin anew instead: rm {file}")
+        else:
+            self.kept = Kept(seed=random.SystemRandom().randrange(10**6))
+        self._before_s = self.kept.seconds
+
+    def run(self, soak_s: float) -> int:
+        """Play what is left and return the exit code: 3 if anything differed, ever."""
+        try:
+            code = self._courses() or self._soak(soak_s)
+        finally:
+            self._keep()
+        if code:
+            self._say(f"Ended early with exit code {code}: make drill-full goes on")
+            return code
+        return self._sum_up()
+
+    def _courses(self) -> int:
+        for number, course in enumerate(COURSES, 1):
+            if course.name in self.kept.courses:
+                continue
+            self._say(f"\nDrill {number} of {len(COURSES)}: {course.name}")
+            code = self._play(course, True)
+            if code not in (DONE, DIFFERS):
+                return code
+            self.kept.courses[course.name] = code
+            self._keep()
+        return DONE
+
+    def _soak(self, soak_s: float) -> int:
+        while self.kept.soaked_s < soak_s:
+            began, number, seed = time.monotonic(), self.kept.rounds + 1, self.kept.seed
+            course = round_of(seed, number)
+            self._say(
+                f"\nSoak, {self.kept.soaked_s / 60:.0f} of {soak_s / 60:.0f} min,"
+                f" round {seed}-{number}: {course}"
+            )
+            code = self._play(course, False)
+            if code not in (DONE, DIFFERS):
+                return code
+            if code == DIFFERS:
+                self.kept.differed.append(number)
+                self._say(f"Again: make drill-full ROUND={seed}-{number}")
+            self.kept.rounds = number
+            self.kept.soaked_s += time.monotonic() - began
+            self._keep()
+        return DONE
+
+    def _keep(self) -> None:
+        self.kept.seconds = self._before_s + time.monotonic() - self._began
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(self.kept.model_dump_json(indent=1) + "\n")
+
+    def _sum_up(self) -> int:
+        kept = self.kept
+        bad = [name for name, code in kept.courses.items() if code != DONE]
+        bad += [f"round {kept.seed}-{number}" for number in kept.differed]
+        self._say(
+            f"\n{'DIFFERS' if bad else 'OK'}: {len(kept.courses)} drills and {kept.rounds} rounds"
+            f" of soak in {kept.seconds / 60:.1f} min"
+            + (f"; not the same world: {', '.join(bad)}" if bad else ", all the same world")
+        )
+        self._file.unlink()
+        return DIFFERS if bad else DONE
+
+
+def drilled(course: Course, resume: bool, folder: Path, settings: Mapping[str, str]) -> int:
+    """Play a course with ``starter.py drill`` and return its exit code."""
+    with httpx.Client(base_url=settings["SHOP_URL"], trust_env=False) as shop:
+        shop.delete("/admin/faults").raise_for_status()
+        for endpoint, fault in course.faults().items():
+            shop.put(f"/admin/faults/{endpoint}", json=fault).raise_for_status()
+    name = course.name if resume else "round"
+    command = [
+        *(sys.executable, "starter.py", "drill", *course.arguments()),
+        *("--report", str(folder / f"{name}.html")),
+        *(["--resume"] if resume else []),
+    ]
+    environment = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": course.tools}
+    # A session of its own: Ctrl-C reaches us only, and we pass it on once.
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as child:
+        guard = Guard(child.pid, "TERM")
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+            child.wait()
+            code = INTERRUPTED
+        guard.dismiss()
+    return code
+
+
+def main() -> int:
+    """Run what is asked for and return the exit code."""
+    parser = argparse.ArgumentParser(prog="make drill-full", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path(".surehand/drill"))
+    parser.add_argument("--soak", default="1h", help="a duration such as 10m; 0 for none")
+    parser.add_argument("--round", default="", metavar="SEED-NUMBER", help="only this round again")
+    options = parser.parse_args()
+    try:
+        soak_s = 0.0 if options.soak == "0" else duration(options.soak).total_seconds()
+        again = [int(part) for part in options.round.split("-")] if options.round else []
+        if len(again) not in (0, 2):
+            raise ValueError("a round is written as 4711-17")
+    except (typer.BadParameter, ValueError) as error:
+        parser.error(str(error))
+    if "SHOP_URL" not in os.environ:
+        parser.error("no shop (SHOP_URL): run it with make drill-full")
+    end_by_signal_in_order()
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    folder = options.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as running:
+        settings = {"SHOP_URL": os.environ["SHOP_URL"]}
+        if not os.environ.get("TEMPORAL_ADDRESS"):
+            own = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="surehand-drill-")))
+            server = DevServer.start(
+                cli=find_cli(log=say), db_file=own / "temporal.db", log_file=own / "temporal.log"
+            )
+            running.callback(server.kill)
+            settings["TEMPORAL_ADDRESS"] = server.address
+
+        def play(course: Course, resume: bool) -> int:
+            return drilled(course, resume, folder, settings)
+
+        if again:
+            course = round_of(*again)
+            say(str(course))
+            return play(course, False)
+        return FullDrill(folder / "full.json", play, say).run(soak_s)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
