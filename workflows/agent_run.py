@@ -190,7 +190,9 @@ class AgentRun:
         if not any(view.made_by for view in book.steps.values()):
             return True
         asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)
-        found = await self._call(ports.FIND_QUESTIONS, asked, "look for what was undone")
+        found = await self._undisturbed(
+            self._call(ports.FIND_QUESTIONS, asked, "look for what was undone")
+        )
         for item in found.questions:
             self._desk.ask(Question(item.intervention_id, item.step_id, item.question))
         await workflow.wait_condition(lambda: not book.questions or self._cancel is not None)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import CancelledError
+
+from activities import runs
+from activities.ledger.store import LedgerUnavailable, Transaction
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
 from workflows.contracts import RunState
@@ -66,3 +74,38 @@ async def test_a_run_does_not_complete_over_an_effect_that_was_undone_unless_a_h
     assert result.state is RunState.CANCELLED
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+
+
+async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes_its_own(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is away at that moment, so that the run still looks when it is cancelled."""
+    looking = asyncio.Event()
+
+    async def away(tx: Transaction, run_id: str) -> Sequence[Any]:
+        looking.set()
+        raise LedgerUnavailable("away")
+
+    plan = refund_then(order_id, "inventory.restock", lines=[{"sku": "a", "quantity": 1}])
+    async with stage.worker_here():
+        owner = await stage.start(refund_then(order_id, "orders.read"))
+        await owner.decide(decision_on(await owner.asks("refund")))
+        await owner.asks("after")
+        relying = await stage.start(plan)
+        asked = await relying.asks("after")
+        with monkeypatch.context() as patched:
+            patched.setattr(runs, "undone_under", away)
+            await relying.decide(decision_on(asked))
+            await looking.wait()
+            await relying.handle.cancel()
+            await relying.history_has("workflow_execution_cancel_requested")
+        with pytest.raises(WorkflowFailureError) as ended:
+            await relying.result()
+        await owner.cancel(mode="keep")
+        await owner.result()
+
+    assert isinstance(ended.value.cause, CancelledError)
+    counts = stage.shop.counts(order_id)
+    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
+    [row] = await stage.run_rows(relying)
+    assert row["state"] == "cancelled"
