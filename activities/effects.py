@@ -202,6 +202,13 @@ class EffectCall:
         except LedgerUnavailable:
             # Whether it committed, the entry says.
             return await self._go_on(await self._claim())
+        except ApplicationError:
+            raise
+        except Exception as error:
+            # The database refuses what the tool has written (a deferred constraint), or goes on
+            # with nothing after an error that the tool has swallowed: all of it is rolled back.
+            failure = classify(error).message
+            return await self._failed(entry, Failure(FailureClass.TRANSIENT, failure))
         self._crash(CrashPoint.AFTER_OUTCOME)
         return done
 
@@ -312,10 +319,13 @@ class EffectCall:
             forward: Whether the tool may be called when the effect is proven not to have happened.
                 A run that is being undone only records that.
         """
+        if self.tool.transactional and not forward and self._is_of_this_version(entry):
+            # However late: without an outcome nothing has happened.
+            return await self._not_applied(entry, None, forward=False)
         if self._recovering_too_long(entry):
             limit = self.request.recovery_limit.total_seconds()
             return await self._ask(entry, f"its recovery has taken longer than {limit:g} s")
-        if self.tool.transactional:
+        if self.tool.transactional and self._is_of_this_version(entry):
             return await self._not_applied(entry, None, forward=forward)
         if self.tool.lookup is None:
             return await self._ask(entry, "a crash left its outcome unknown")
@@ -339,6 +349,10 @@ class EffectCall:
                 return await self._ask(entry, clean_text(f"the lookup cannot tell: {reason}"))
         # User code may return anything at all; then it says nothing.
         return await self._unsettled(entry, f"lookup answered {type(answer).__name__}")
+
+    def _is_of_this_version(self, entry: Entry) -> bool:
+        """Return whether the call that left the entry was one of this very tool."""
+        return entry.tool_version == self.tool.version
 
     def _recovering_too_long(self, entry: Entry) -> bool:
         """Judge by the database's clock, as it was in the newest transaction."""

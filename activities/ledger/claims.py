@@ -132,6 +132,8 @@ def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) ->
     if entry.state == "partial" or recovering > milliseconds(request.recovery_limit):
         return None
     if request.recovery is Recovery.TRANSACTIONAL:
+        if entry.tool_version != request.tool_version:
+            return None  # An earlier version may have made its effect elsewhere.
         # Its effect would have committed together with the outcome. Whoever still works on it has
         # locked the entry's row, which this transaction holds now.
         return Recovery.TRANSACTIONAL

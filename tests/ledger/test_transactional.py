@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from temporalio.exceptions import ApplicationError
 
 from activities.effects import CallResult, Done, SaidNo
 from activities.failures import Permanent
-from activities.ledger.entries import Barred, Claimed, Doubtful
+from activities.ledger.entries import Asked, Barred, Claimed, Doubtful
 from activities.ledger.tables import effects, steps
 from activities.toolbox import WRITE, No, Tool, ToolContext, tool
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.scene import LEASE_OVER, OTHER_RUN, Scene
+from workflows.contracts import Recovery
 
 Answer = Callable[[], Awaitable[Any]]
 
@@ -185,3 +188,56 @@ async def test_undoing_a_claim_without_an_outcome_waits_for_no_settle_time(scene
     assert await booked(scene) == 0
     *_, event = await scene.events(type_="effect.reconciled")
     assert event["body"]["rule"] == "transactional"
+
+
+async def test_an_sql_error_that_the_tool_swallows_is_its_failure(scene: Scene) -> None:
+    """PostgreSQL goes on with nothing after it; SQLite does."""
+
+    @tool("payments.refund", effect=WRITE, transactional=True, irreversible=True)
+    async def book(params: Payment, ctx: ToolContext) -> str:
+        assert ctx.session is not None
+        with suppress(DBAPIError):
+            await ctx.session.execute(text("SELECT * FROM no_such_table"))
+        return "booked"
+
+    if scene.ledger.engine.dialect.name == "sqlite":
+        assert isinstance(await attempt(scene, book), Done)
+        return
+    with pytest.raises(ApplicationError) as failed:
+        await attempt(scene, book)
+
+    assert failed.value.type == "Transient"
+    entry = await scene.row(effects)
+    assert (entry["state"], entry["failures"]) == ("failed", {"transient": 1})
+
+
+async def test_a_call_of_an_earlier_version_may_have_been_made_elsewhere(scene: Scene) -> None:
+    """What is transactional now need not have been then: nothing proves that it did not happen."""
+    loaded = credit(done, version="2")
+    await scene.open_run(OTHER_RUN)
+    before = await scene.claimed(scene.call(recovery=Recovery.HUMAN))
+    now = request_for(scene, loaded, run_id=OTHER_RUN, tool_version="2", activity_key="other")
+
+    found = await scene.claim(now, LEASE_OVER)
+    assert isinstance(found, Doubtful)
+    result = await effect_call(scene, loaded, now).reconcile(found.entry, forward=False)
+
+    assert isinstance(result, Asked)
+    assert (await scene.entry(before.entry_id)).state == "in_doubt"
+    assert await booked(scene) == 0
+
+
+async def test_undoing_a_claim_without_an_outcome_asks_nobody_however_late(scene: Scene) -> None:
+    loaded = credit(done)
+    request = request_for(scene, loaded)
+    await scene.claimed(request)
+    found = await scene.begin_undo(after=LEASE_OVER)
+    assert isinstance(found, Doubtful)
+    settling = effect_call(scene, loaded, replace(request, holder="undo", activity_key="undo"))
+    settling._now_ms = (
+        (found.entry.recovering_ms or 0)
+        + 1
+        + int(request.recovery_limit / timedelta(milliseconds=1))
+    )
+
+    assert isinstance(await settling.reconcile(found.entry, forward=False), Barred)
