@@ -78,12 +78,16 @@ class CompensationActivities:
         """Find out whether an effect in doubt happened, without ever calling it forward."""
         tool = self._resources.toolbox.get(entry.tool)
         if tool is None:
-            return await self._ask(asked, entry, f"tool {entry.tool!r} is not loaded any more")
+            return await self._ask(
+                asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
+            )
         try:
             params = tool.validate(entry.params)
-        except ValueError as error:
-            why = explain(error) if isinstance(error, ValidationError) else str(error)
-            return await self._ask(asked, entry, f"its params do not fit the tool now: {why}")
+        except Exception as error:  # a validator of the user's own may raise anything
+            why = explain(error) if isinstance(error, ValidationError) else repr(error)
+            return await self._ask(
+                asked, attempt, entry, f"its params do not fit the tool now: {why}"
+            )
         request = self._request(asked, attempt, tool, entry.params, key=entry.key)
         effect = EffectCall(self._resources, tool, params, request)
         result = await effect.reconcile(entry, forward=False)
@@ -103,7 +107,9 @@ class CompensationActivities:
     async def _undo(self, asked: Compensate, attempt: Attempt, entry: Entry) -> CompensationReport:
         tool = self._resources.toolbox.get(entry.tool)
         if tool is None:
-            return await self._ask(asked, entry, f"tool {entry.tool!r} is not loaded any more")
+            return await self._ask(
+                asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
+            )
         undo = tool.cleanup if asked.cleanup else tool.compensate
         if undo is None:
             return await self._leave(asked, entry, _why_not(tool, cleanup=asked.cleanup))
@@ -118,11 +124,15 @@ class CompensationActivities:
             )
         except ArtifactUnavailable as error:
             if attempt.number >= MOST_READS:
-                return await self._ask(asked, entry, f"its receipt cannot be read: {error}")
+                return await self._ask(
+                    asked, attempt, entry, f"its receipt cannot be read: {error}"
+                )
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
         except Exception as error:
             why = explain(error) if isinstance(error, ValidationError) else repr(error)
-            return await self._ask(asked, entry, f"params of {undo.tool} cannot be made: {why}")
+            return await self._ask(
+                asked, attempt, entry, f"params of {undo.tool} cannot be made: {why}"
+            )
         return await self._call(asked, attempt, entry, undoing, params, request)
 
     async def _call(
@@ -140,7 +150,7 @@ class CompensationActivities:
         except ApplicationError as error:
             if error.type not in _FAILED_FOR_GOOD:
                 raise
-            return await self._ask(asked, entry, error.message)
+            return await self._ask(asked, attempt, entry, error.message)
         match result:
             case Done():
                 effect.before_report()
@@ -151,7 +161,7 @@ class CompensationActivities:
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self._compensate(asked, attempt)
             case SaidNo(reason, _, _) | Barred(reason) | ApprovalRefused(reason):
-                return await self._ask(asked, entry, f"{undoing.name} says no: {reason}")
+                return await self._ask(asked, attempt, entry, f"{undoing.name} says no: {reason}")
             case _:
                 assert_never(result)
 
@@ -198,10 +208,15 @@ class CompensationActivities:
             undoes=undoes,
         )
 
-    async def _ask(self, asked: Compensate, entry: Entry, why: str) -> CompensationReport:
+    async def _ask(
+        self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
+    ) -> CompensationReport:
         question = f"undoing {entry.tool} {entry.key} failed: {why}"
         async with self._resources.ledger.transaction(asked.tenant) as tx:
             intervention_id = await compensations.failed(tx, entry, question)
+        if intervention_id is None:
+            # This attempt is late: look at what has become of it.
+            return await self._compensate(asked, attempt)
         return _asked(intervention_id, question, tx.heads.get(asked.run_id))
 
     async def _leave(self, asked: Compensate, entry: Entry, reason: str) -> CompensationReport:

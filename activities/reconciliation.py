@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import structlog
-from pydantic import ValidationError
 from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Resources
 from activities.effects import Done, EffectCall
+from activities.ledger import outcomes
 from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
 from activities.ledger.questions import open_intervention
@@ -75,7 +75,7 @@ async def _settle(resources: Resources, entry: Entry) -> str:
         return await _ask(resources, entry, f"tool {entry.tool!r} is not loaded any more")
     try:
         params = tool.validate(entry.params)
-    except ValidationError:
+    except Exception:  # a validator of the user's own may raise anything
         return await _ask(resources, entry, "its params do not fit the tool any more")
     effect = EffectCall(resources, tool, params, _request(resources, entry, tool))
     try:
@@ -97,6 +97,8 @@ async def _settle(resources: Resources, entry: Entry) -> str:
 async def _ask(resources: Resources, entry: Entry, why: str) -> str:
     question = f"{entry.tool} {entry.key}: {why}. Did it happen?"
     async with resources.ledger.transaction(entry.tenant) as tx:
+        if not await outcomes.still_ours(tx, entry):
+            return "waiting"  # for whoever has taken it over meanwhile
         await open_intervention(tx, entry, question, rule="unknown")
     return "asked"
 

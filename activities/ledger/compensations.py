@@ -18,6 +18,8 @@ from activities.ledger.tables import bars, effects
 
 #: What is left of a lease after the database's clock was set back.
 LONGEST_LEASE: Final = timedelta(seconds=10)
+#: Entries in these states have something left to undo, or to find out.
+_UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
     there.
     """
     await tx.lock_step(run_id, step_id)
-    await _bar(tx, run_id, step_id)
+    await bar(tx, run_id, step_id)
     row = await tx.one(
         select(effects)
         .where(
@@ -83,7 +85,8 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
     return ToUndo(entry)
 
 
-async def _bar(tx: Transaction, run_id: str, step_id: str) -> None:
+async def bar(tx: Transaction, run_id: str, step_id: str) -> None:
+    """Refuse a step's late attempts from now on; the step's lock is held."""
     dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
     inserted = await tx.execute(
         dialect.insert(bars)
@@ -122,12 +125,23 @@ async def still_stands(tx: Transaction, original: str) -> bool:
     return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
 
 
-async def failed(tx: Transaction, original: Entry, question: str) -> str:
+async def failed(tx: Transaction, original: Entry, question: str) -> str | None:
     """Put a failed compensation in front of a human and return the intervention's id.
+
+    ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
+    left to ask.
 
     The original is left as being compensated: until the human has answered, nobody else may use
     its key.
     """
+    row = await tx.one(
+        select(effects.c.state, effects.c.fencing_token)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original.entry_id)
+        .with_for_update()
+    )
+    assert row is not None, "entries are never deleted"
+    if row["fencing_token"] != original.fencing_token or row["state"] not in _UNSETTLED:
+        return None
     await tx.execute(
         update(effects)
         .where(

@@ -34,6 +34,12 @@ _SETTLES = {
     ("compensating", ResolutionOutcome.COMPENSATED): "compensated",
     ("compensating", ResolutionOutcome.GIVE_UP): "committed",
 }
+#: What is left to say of an entry that an attempt has settled while a human was asked.
+_SETTLED_MEANWHILE = {
+    "committed": ResolutionOutcome.HAPPENED,
+    "failed": ResolutionOutcome.NOT_HAPPENED,
+    "compensated": ResolutionOutcome.COMPENSATED,
+}
 
 
 def _nothing(tool: str) -> bool:
@@ -107,9 +113,10 @@ async def _settle(
     }
     if not (entry.run_id == run_id and can_undo(entry.tool)):
         answers.pop(ResolutionOutcome.UNDO, None)
-    if row["rule"] == UNDONE:
-        # The effect is undone, whatever anybody says: the run takes note of it, and goes on.
-        answers = {ResolutionOutcome.COMPENSATED: entry.state}
+    noted = row["rule"] == UNDONE or entry.state in _SETTLED_MEANWHILE
+    if noted:
+        # It is what it is, whatever anybody says: the run takes note of it, and goes on.
+        answers = {_SETTLED_MEANWHILE[entry.state]: entry.state}
     state = answers.get(resolution.outcome)
     if state is None:
         allowed = sorted(outcome.value for outcome in answers)
@@ -118,7 +125,7 @@ async def _settle(
         return False, "say what proves that it happened (evidence)"
     if not _fits(resolution.receipt):
         return False, f"give a receipt of at most {LARGEST_RECEIPT} bytes, without {ARTIFACT!r}"
-    if row["rule"] != UNDONE:
+    if not noted:
         await _apply(tx, entry, state, resolution)
     await tx.execute(
         update(interventions)
@@ -153,7 +160,7 @@ async def _settle(
         action=state,
         through=None if run_id == asked_in else run_id,
     )
-    if row["rule"] != UNDONE:
+    if not noted:
         await recovery.verified(tx, entry, state, action="human")
     return True, f"settled: {resolution.outcome.value}"
 

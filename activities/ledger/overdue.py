@@ -8,6 +8,7 @@ from sqlalchemy import and_, exists, or_, select
 
 from activities.ledger.doubts import doubt
 from activities.ledger.entries import Entry, milliseconds
+from activities.ledger.questions import newest_question
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions
 
@@ -61,6 +62,10 @@ async def take_over(tx: Transaction, seen: Entry) -> Entry | None:
         .with_for_update()
     )
     if row is None:
+        return None
+    # A round takes its time: meanwhile its own run may have asked a human, who settles it.
+    question = await newest_question(tx, seen.entry_id)
+    if question is not None and (question["state"] == "open" or question["outcome"] == "give_up"):
         return None
     reason = "its lease ran out and nobody took it over" if seen.state == "claimed" else None
     return await doubt(tx, Entry.from_row(row), reason, rule="swept")

@@ -5,10 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from pydantic import BaseModel, field_validator
 
+from activities.attempt import Resources
+from activities.crashpoints import Crash
 from activities.ledger import outcomes, overdue
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import Entry, Held
+from activities.reconciliation import reconcile_once
+from activities.toolbox import WRITE, Toolbox, ToolContext, tool
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, TIMEOUT, Scene
 from workflows.contracts import Resolution, ResolutionOutcome
 
@@ -65,6 +70,18 @@ async def test_what_a_human_is_asked_about_or_has_given_up_is_left_alone(
     assert await found(scene) == []
 
 
+async def test_what_a_human_was_asked_about_since_the_round_began_is_left_alone(
+    scene: Scene,
+) -> None:
+    request = scene.call()
+    await scene.in_doubt(request)
+    (seen,) = await found(scene)
+    async with scene.tx() as tx:
+        assert await outcomes.ask_human(tx, seen, "Did it?")
+
+    assert await take_over(scene, seen) is None
+
+
 async def test_another_tenants_entries_are_another_sweeps(scene: Scene, other: Scene) -> None:
     entry = await scene.claimed(scene.call())
 
@@ -105,3 +122,33 @@ async def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
     assert await scene.entry(seen.entry_id) == before
     if quicker == "renewed":
         assert isinstance(await scene.claim(scene.call(attempt=2), after=LATER), Held)
+
+
+class Known(BaseModel):
+    """Params whose validator raises what pydantic does not wrap."""
+
+    order: str
+
+    @field_validator("order")
+    @classmethod
+    def known(cls, order: str) -> str:
+        known: dict[str, str] = {}
+        return known[order]
+
+
+async def test_params_that_a_validator_trips_over_do_not_stop_the_round(scene: Scene) -> None:
+    @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)
+    async def refund(params: Known, ctx: ToolContext) -> None:
+        raise AssertionError("the sweep calls nothing")
+
+    async def ended(run_id: str) -> bool:
+        return False
+
+    await scene.in_doubt(scene.call(timeout=NOW))
+    every = timedelta(seconds=1)
+    tools = Toolbox([refund])
+    resources = Resources(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+
+    swept = await reconcile_once(resources, scene.tenant, ended, quiet=-every, limit=10)
+
+    assert (swept.looked_at, swept.asked) == (1, 1)

@@ -10,6 +10,7 @@ from activities.crashpoints import Crash
 from activities.ledger import compensations, outcomes, runs
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
 from activities.ledger.entries import Barred, Committed, Entry
+from activities.ledger.questions import open_intervention
 from activities.ledger.reads import chain_of
 from activities.ledger.tables import effects, interventions
 from activities.toolbox import Toolbox, Undo
@@ -42,7 +43,9 @@ async def asked_to_undo(scene: Scene) -> tuple[Entry, str]:
     async with scene.tx() as tx:
         await outcomes.fail(tx, undo, claimed, "permanent", "refused", delay=None)
     async with scene.tx() as tx:
-        return entry, await compensations.failed(tx, entry, "Undo it by hand?")
+        question = await compensations.failed(tx, entry, "Undo it by hand?")
+    assert question is not None
+    return entry, question
 
 
 async def close(scene: Scene, run_id: str = RUN) -> None:
@@ -145,3 +148,33 @@ async def test_the_other_run_may_be_any_of_the_tenant_and_of_no_other(
 
     assert not accepted
     assert (await scene.row(interventions))["state"] == "open"
+
+
+async def test_a_late_attempt_whose_undo_failed_asks_nobody_about_what_is_undone(
+    scene: Scene,
+) -> None:
+    entry = await scene.compensated(scene.call())
+
+    async with scene.tx() as tx:
+        assert await compensations.failed(tx, entry, "refused") is None
+
+    assert await scene.rows(interventions) == []
+
+
+@pytest.mark.parametrize("late", ["committed", "failed", "compensated"])
+async def test_a_question_about_what_was_settled_meanwhile_can_be_closed(
+    scene: Scene, late: str
+) -> None:
+    made = {"committed": scene.committed, "failed": scene.failed, "compensated": scene.compensated}
+    entry = await made[late](scene.call())
+    async with scene.tx() as tx:
+        question = await open_intervention(tx, entry, "Did it?", rule="unknown")
+    agreed = {"committed": "happened", "failed": "not_happened", "compensated": "compensated"}[late]
+
+    for outcome in ResolutionOutcome:
+        accepted, _ = await scene.settle(answer(question, outcome), resolution_id=outcome)
+        assert accepted is (outcome == agreed)
+        if accepted:
+            break
+    assert await scene.entry(entry.entry_id) == entry
+    await audited(scene, RUN)

@@ -28,7 +28,9 @@ async def undo(scene: Scene) -> None:
 
 async def undo_failed(scene: Scene, original: Entry) -> str:
     async with scene.tx() as tx:
-        return await compensations.failed(tx, original, "undoing it failed")
+        question = await compensations.failed(tx, original, "undoing it failed")
+    assert question is not None
+    return question
 
 
 async def end(scene: Scene, run_id: str) -> None:
