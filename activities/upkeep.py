@@ -34,7 +34,7 @@ class UpkeepActivities:
 
     @activity.defn(name="begin_unwind")
     async def begin_unwind(self, asked: UnwindRun) -> ToUnwind:
-        """Close a stopped run in the ledger and return its writes, last commit first."""
+        """Close a stopped run in the ledger, bar it, and return its writes, last commit first."""
         if await is_open(activity.client(), asked.run_id):
             raise stop(
                 ErrorType.RUN_STILL_OPEN,
@@ -42,12 +42,16 @@ class UpkeepActivities:
             )
         try:
             async with self._resources.ledger.transaction(asked.tenant) as tx:
+                # First: a claim that a late attempt is making is waited for, a later one refused.
+                await stopped_rows.bar(tx, asked.run_id)
                 await stopped_rows.close(tx, asked.run_id)
                 tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
                 steps = await stopped_rows.to_undo(tx, asked.run_id)
         except RunNotFound as error:
             reason = f"run not found: {asked.run_id}"
             raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
+        except stopped_rows.EndedByItself as error:
+            raise stop(ErrorType.RUN_ENDED, str(error)) from error
         return ToUnwind(step_ids=steps)
 
 
@@ -68,6 +72,8 @@ async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swep
     )
     found = []
     for run_id in await _stopped(server, asked.tenant):
+        if await is_open(server, run_id):
+            continue  # It was reset: only the execution before that is stopped.
         # One that was stopped before it was opened has no row.
         with suppress(RunNotFound):
             async with resources.ledger.transaction(asked.tenant) as tx:

@@ -48,6 +48,8 @@ class ErrorType(StrEnum):
 
     LEDGER_LOST = "LedgerLost"
     """The ledger does not know this run any more: its database was replaced or emptied."""
+    RUN_ENDED = "RunEnded"
+    """The run has ended by itself: what was to be undone, it has undone."""
 
     RUN_FAILED = "RunFailed"
     """The run ended in state ``failed``; details carry its ``RunResult``."""
@@ -89,5 +91,6 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.RUN_FAILED,
         ErrorType.RUN_NOT_FOUND,
         ErrorType.RUN_STILL_OPEN,
+        ErrorType.RUN_ENDED,
     }
 )

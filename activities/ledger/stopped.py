@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from typing import Final
 
+from sqlalchemy import and_, or_, select, update
+
+from activities.ledger import approvals as approval_rows
+from activities.ledger import compensations
 from activities.ledger.entries import Entry
 from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import approvals, effects, runs
+from activities.ledger.tables import approvals, effects, plans, runs
 from workflows.contracts import EffectView
 
 #: Entries in these states may have happened and are not undone.
 _STANDING = ("claimed", "committed", "in_doubt", "partial", "compensating")
+_STOPPED: Final = "stopped from outside"
+
+
+class EndedByItself(Exception):
+    """A run was not stopped: it has ended, and has undone what was to be undone."""
+
+
+async def bar(tx: Transaction, run_id: str) -> None:
+    """Bar all steps of a run: an attempt that outlives it must not make what nobody undoes.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+        EndedByItself: There is nothing to unwind from outside.
+    """
+    row = await tx.one(
+        select(runs.c.state, runs.c.error, runs.c.closed_ms).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
+        )
+    )
+    if row is None:
+        raise RunNotFound(run_id)
+    if row["closed_ms"] is not None and row["error"] != _STOPPED:
+        raise EndedByItself(
+            f"run {run_id} was not stopped from outside, it is {row['state']}:"
+            " what it has left is meant to stay"
+        )
+    versions = await tx.all(
+        select(plans.c.plan).where(plans.c.tenant_id == tx.tenant, plans.c.run_id == run_id)
+    )
+    for step_id in sorted({step["id"] for one in versions for step in one["plan"]["steps"]}):
+        await tx.lock_step(run_id, step_id)
+        await compensations.bar(tx, run_id, step_id)
 
 
 async def close(tx: Transaction, run_id: str) -> bool:
@@ -24,24 +60,33 @@ async def close(tx: Transaction, run_id: str) -> bool:
     )
     if row is None:
         raise RunNotFound(run_id)
+    if row["closed_ms"] is not None:
+        return False
+    for approval_id in await _usable_approvals(tx, run_id):
+        await approval_rows.close(tx, run_id, approval_id, "void")
     touched = await tx.execute(
         update(runs)
         .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id, runs.c.closed_ms.is_(None))
-        .values(state="failed", error="stopped from outside", closed_ms=tx.now_ms)
+        .values(state="failed", error=_STOPPED, closed_ms=tx.now_ms)
     )
     if not touched:
         return False
-    await tx.execute(
-        update(approvals)
+    tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
+    return True
+
+
+async def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:
+    unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
+    rows = await tx.all(
+        select(approvals.c.approval_id)
         .where(
             approvals.c.tenant_id == tx.tenant,
             approvals.c.run_id == run_id,
-            approvals.c.state == "pending",
+            or_(approvals.c.state == "pending", unused),
         )
-        .values(state="void")
+        .order_by(approvals.c.approval_id)
     )
-    tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
-    return True
+    return [row["approval_id"] for row in rows]
 
 
 async def standing(tx: Transaction, run_id: str) -> list[EffectView]:

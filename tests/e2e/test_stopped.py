@@ -11,8 +11,9 @@ from temporalio.exceptions import ApplicationError
 
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
+from tests.e2e.test_reset import reset_before
 from tests.ledger_databases import DATABASES
-from workflows.contracts import Sweep, Swept, UnwindRun, Unwound
+from workflows.contracts import RunState, Sweep, Swept, UnwindRun, Unwound
 from workflows.plan import Plan
 from workflows.upkeep import Reconcile, Unwind
 
@@ -102,3 +103,36 @@ async def test_a_run_that_is_open_is_not_unwound_from_outside(stage: Stage, orde
 
     cause = refused.value.cause.cause  # type: ignore[union-attr]
     assert isinstance(cause, ApplicationError) and cause.type == "RunStillOpen"
+
+
+async def test_a_run_that_was_reset_is_not_taken_for_the_stopped_one_before_it(
+    stage: Stage, order_id: str
+) -> None:
+    """A reset terminates the execution before; the run itself goes on under the same id."""
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks("refund")
+        again = await reset_before(stage, run, "request_approval", 1)
+        request = await again.asks("refund")
+        # What the server's list shows of a later one, it shows of this one, too.
+        await until_found(stage, await terminated(stage, stage.shop.new_order()))
+        await again.decide(decision_on(request))
+        result = await again.result()
+
+    assert result.state is RunState.COMPLETED
+    [row] = await stage.run_rows(run)
+    assert row["state"] == "completed"
+
+
+async def test_a_run_that_has_ended_by_itself_is_not_unwound(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await run.result()
+        with pytest.raises(WorkflowFailureError) as refused:
+            await unwind(stage, run)
+
+    cause = refused.value.cause.cause  # type: ignore[union-attr]
+    assert isinstance(cause, ApplicationError) and cause.type == "RunEnded"
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
