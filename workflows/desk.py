@@ -52,6 +52,8 @@ class Desk:
         self.to_undo: dict[str, str] = {}
         """Who wants what an intervention is about to be undone, by its id."""
         self._standing: dict[str, str] = {}
+        # A question can be answered before its report arrives here: it must not be waited for.
+        self._settled: set[str] = set()
         self._received = 0
         self._busy = False
 
@@ -131,6 +133,8 @@ class Desk:
         self._book.saw(settled.head)
         self._answers[delivery.resolution_id] = (settled.accepted, settled.message)
         if settled.accepted or settled.settled:
+            # Refused because it is settled already (a reset run asks anew): the row decides.
+            self._settled.add(delivery.resolution.intervention_id)
             self._book.questions.pop(delivery.resolution.intervention_id, None)
         if settled.accepted:
             if delivery.resolution.outcome is ResolutionOutcome.UNDO:
@@ -141,7 +145,9 @@ class Desk:
             self._standing.pop(delivery.resolution.model_dump_json(), None)
 
     def ask(self, question: Question) -> None:
-        """Show an intervention to whoever looks at the run."""
+        """Show an intervention to whoever looks at the run, unless it is settled meanwhile."""
+        if question.intervention_id in self._settled:
+            return
         self._book.questions[question.intervention_id] = question
         self._book.say(workflow.now(), question.text, question.step_id)
         self._changed()
