@@ -204,7 +204,7 @@ class CompensationActivities:
             lease=self._resources.lease,
             recovery_limit=self._resources.retries.recovery_limit,
             recovery=tool.recovery,
-            window=tool.dedupes.window if tool.dedupes else None,
+            window=tool.repeatable_for,
             undoes=undoes,
         )
 

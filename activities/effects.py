@@ -326,9 +326,10 @@ class EffectCall:
             limit = self.request.recovery_limit.total_seconds()
             return await self._ask(entry, f"its recovery has taken longer than {limit:g} s")
         if self.tool.transactional and self._is_of_this_version(entry):
-            return await self._not_applied(entry, None, forward=forward)
+            return await self._not_applied(entry, None, time.monotonic(), forward=forward)
         if self.tool.lookup is None:
             return await self._ask(entry, "a crash left its outcome unknown")
+        looked = time.monotonic()
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer: object = await self.tool.lookup(self.params, self._context(entry))
@@ -340,7 +341,7 @@ class EffectCall:
                 evidence = {"rule": "lookup", "answer": "found"}
                 return await self._record(entry, to_json(receipt), evidence)
             case NotFound():
-                return await self._not_found(entry, forward=forward)
+                return await self._not_found(entry, looked, forward=forward)
             case Partial(details, receipt):
                 why = clean_text(f"it happened in part: {details}")
                 part = await self.resources.artifacts.keep(self.request.tenant, to_json(receipt))
@@ -360,20 +361,25 @@ class EffectCall:
             return False
         return self._now_ms - entry.recovering_ms > milliseconds(self.request.recovery_limit)
 
-    async def _not_found(self, entry: Entry, *, forward: bool) -> CallResult:
+    async def _not_found(self, entry: Entry, looked: float, *, forward: bool) -> CallResult:
         settle = self.tool.settle
         if settle is None:
             return await self._ask(
                 entry, "the lookup found nothing, and the tool declares no settle time"
             )
-        return await self._not_applied(entry, settle, forward=forward)
+        return await self._not_applied(entry, settle, looked, forward=forward)
 
     async def _not_applied(
-        self, entry: Entry, settle: timedelta | None, *, forward: bool
+        self, entry: Entry, settle: timedelta | None, looked: float, *, forward: bool
     ) -> CallResult:
-        result = await self._in_ledger(
-            lambda tx: lookups.after_not_found(tx, self.request, entry, settle, forward=forward)
-        )
+        async def go_on(tx: Transaction) -> ClaimResult:
+            # What was not there when it was looked for may have come since.
+            ago = timedelta(seconds=time.monotonic() - looked)
+            return await lookups.after_not_found(
+                tx, self.request, entry, settle, forward=forward, looked=ago
+            )
+
+        result = await self._in_ledger(go_on)
         if isinstance(result, Held):
             message = f"{self.tool.name}: not found, but the first call may still arrive"
             self.resources.metrics.lease_wait(self.tool.name, "settling", result.wait)

@@ -129,7 +129,7 @@ def claim_request(
         lease=lease,
         recovery_limit=recovery_limit,
         recovery=tool.recovery,
-        window=tool.dedupes.window if tool.dedupes else None,
+        window=tool.repeatable_for,
         # The stricter of then and now: the plan's, the recorded and the present policy.
         gated=call.gated or call.tool.approval is not None or tool.approval is not None,
         approval_id=call.approval_id,

@@ -124,6 +124,16 @@ class Tool:
     description: str = ""
     schema_hash: str = ""
 
+    @property
+    def repeatable_for(self) -> timedelta | None:
+        """How long after its first call an effect may be called again; ``None``: not at all.
+
+        Shorter than the provider's window: the repeated request has to arrive within that.
+        """
+        if self.dedupes is None:
+            return None
+        return self.dedupes.window - self.timeout - (self.settle or timedelta(0))
+
     def validate(self, params: Mapping[str, Any]) -> BaseModel:
         """Return the params as the tool's model; ``ValidationError`` if they do not fit."""
         return self.params_model.model_validate(dict(params), by_alias=True, by_name=True)

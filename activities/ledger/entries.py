@@ -53,6 +53,7 @@ class ClaimRequest:
     """How long an outcome may be missing before calling again is no way to settle it any more."""
     recovery: Recovery
     window: timedelta | None = None
+    """How long after the first call another one, with the same key, may begin."""
     gated: bool = False
     approval_id: str | None = None
     drift: str | None = None

@@ -22,6 +22,7 @@ async def after_not_found(
     settle: timedelta | None,
     *,
     forward: bool,
+    looked: timedelta = timedelta(0),
 ) -> ClaimResult:
     """Go on after a lookup that found nothing.
 
@@ -36,10 +37,11 @@ async def after_not_found(
         settle: The tool's settle time; ``None`` for a transactional tool, whose calls are over once
             the entry is in doubt under a new fencing token.
         forward: Claim it again; otherwise record that it did not happen and bar the step.
+        looked: How long ago the lookup began: what it found is no younger.
     """
     rule = "transactional" if settle is None else "lookup_not_found"
     if settle is not None:
-        left = await call_left(tx, entry, request.timeout) + milliseconds(settle)
+        left = await call_left(tx, entry, request.timeout) + milliseconds(settle + looked)
         if left > 0:
             return Held(timedelta(milliseconds=left))
     if forward:

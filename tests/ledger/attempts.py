@@ -60,7 +60,7 @@ def effect_call(
 
 def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:
     """Return the claim of a tool's call."""
-    window = loaded.dedupes.window if loaded.dedupes else None
+    window = loaded.repeatable_for
     values = {"recovery": loaded.recovery, "window": window, "timeout": loaded.timeout, **changes}
     return scene.call(**values)
 

@@ -93,7 +93,7 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         lease=LEASE,
         recovery_limit=RECOVERY_LIMIT,
         recovery=Recovery.DEDUPES,
-        window=LEASE,
+        window=LEASE - refund.timeout,
         approval_id="acme/run-1/refund/1",
     )
 
