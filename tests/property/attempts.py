@@ -1,0 +1,133 @@
+"""Attempts that stand still where a test wants them to, die at crash points, and come back late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from activities.crashpoints import Crash, CrashPoint
+from activities.ledger.store import Ledger, LedgerUnavailable, Transaction
+
+#: Far beyond the machine's own clock, which the ledger must never see.
+_START_MS: Final = 4_000_000_000_000
+
+
+class Killed(BaseException):
+    """The process of an attempt is gone; nothing in it may go on."""
+
+
+@dataclass
+class Clock:
+    """The one clock of ledger, attempts and outside world; stands for ``time`` in the attempts."""
+
+    now_ms: int = _START_MS
+
+    def monotonic(self) -> float:
+        """Return seconds, as ``time.monotonic`` does."""
+        return self.now_ms / 1000
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One attempt of an activity, in a process of its own that can stand still or die."""
+
+    name: str
+    crash_at: CrashPoint | None = None
+    loses: int = 0
+    """The number of the transaction that commits without its attempt hearing of it; 0: none."""
+    hasty: bool = False
+    """Never stands still: everything outside answers truly and at once."""
+    stands: str = ""
+    deadline_ms: int | None = None
+    """When the call under way has to have ended."""
+    task: asyncio.Task[Any] = field(init=False)
+    _told: asyncio.Future[str] | None = None
+    _still: asyncio.Event = field(default_factory=asyncio.Event)
+    _transactions: int = 0
+
+    async def stands_at(self, place: str) -> str:
+        """Stand still until told how to go on."""
+        if self.hasty:
+            return "truth"
+        self.stands, self._told = place, asyncio.get_running_loop().create_future()
+        self._still.set()
+        told = await self._told
+        self.stands = ""
+        if told == "killed":
+            raise Killed
+        return told
+
+    async def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Work until the attempt stands still or has ended."""
+        token = _CURRENT.set(self)
+        self.task = asyncio.create_task(work)
+        _CURRENT.reset(token)
+        await self._moves()
+
+    async def go_on(self, told: str) -> None:
+        """Let it go on, until it stands still again or has ended."""
+        assert self._told is not None
+        self._still.clear()
+        self._told.set_result(told)
+        await self._moves()
+
+    async def kill(self) -> None:
+        """End its process where it stands."""
+        await self.go_on("killed")
+
+    def loses_this_answer(self) -> bool:
+        """Count a transaction and return whether its answer gets lost."""
+        self._transactions += 1
+        return self._transactions == self.loses
+
+    async def _moves(self) -> None:
+        standing = asyncio.create_task(self._still.wait())
+        await asyncio.wait({self.task, standing}, return_when=asyncio.FIRST_COMPLETED)
+        standing.cancel()
+        await asyncio.wait({standing})
+
+
+_CURRENT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
+
+
+def current() -> Attempt:
+    """Return the attempt in which this code runs."""
+    attempt = _CURRENT.get()
+    assert attempt is not None
+    return attempt
+
+
+class DyingCrash(Crash):
+    """Ends the attempt instead of the process."""
+
+    def at(self, tool: str, point: CrashPoint) -> None:
+        """Die here, if this is the place."""
+        if current().crash_at is point:
+            raise Killed
+
+    def during(self, tool: str) -> None:
+        """Do nothing: an attempt can be killed wherever it stands in its call."""
+
+
+class ClockedLedger(Ledger):
+    """A real ledger under the test's clock, whose answers can get lost."""
+
+    def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
+        super().__init__(engine)
+        self._clock = clock
+
+    @asynccontextmanager
+    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+        """Open a transaction that takes place when the test's clock says."""
+        async with super().transaction(tenant) as tx:
+            tx.now_ms = self._clock.now_ms
+            yield tx
+        attempt = _CURRENT.get()
+        if attempt is not None and attempt.loses_this_answer():
+            raise LedgerUnavailable("the answer to the commit was lost")

@@ -1,0 +1,387 @@
+"""What Temporal and the workflow do for one step, in the words of the ledger's state machine."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import select
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.artifacts import ArtifactStore
+from activities.attempt import Resources
+from activities.compensation import CompensationActivities
+from activities.crashpoints import CrashPoint
+from activities.ledger import interventions as intervention_rows
+from activities.ledger import runs as run_rows
+from activities.ledger.audit import verify_chain, verify_entries, verify_story
+from activities.ledger.entries import Entry
+from activities.ledger.store import LedgerUnavailable
+from activities.ledger.tables import effects, events, interventions, runs
+from activities.reconciliation import reconcile_once
+from activities.tools import ToolActivities
+from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
+from tests.property.outside import LEASE, SETTLE, TIMEOUT, Outside
+from workflows.contracts import (
+    AnsweredNo,
+    ApprovalNeeded,
+    ChainHead,
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    HumanNeeded,
+    OpenRun,
+    Resolution,
+    StartRun,
+    Succeeded,
+    ToolCall,
+    ToolReport,
+)
+from workflows.plan import Plan
+
+#: Rounds in which everything left over has to come to an end.
+_PATIENCE: Final = 40
+
+
+@dataclass
+class BenchStep:
+    """One step as its workflow knows it: Temporal believes in one attempt of it at a time."""
+
+    run_id: str
+    step_id: str
+    tool: str
+    params: dict[str, str]
+    attempt: Attempt | None = None
+    ended: str | None = None
+    """How its forward call ended."""
+    undoing: bool = False
+    undone: str | None = None
+    """How undoing it ended."""
+    waits_for: str | None = None
+    """The intervention that has to be settled first."""
+    joined: str | None = None
+    activity: int = 1
+    number: int = 0
+    used_up: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return what the tests call it."""
+        return f"{self.run_id}/{self.step_id}"
+
+    @property
+    def over(self) -> bool:
+        """Return whether no further attempt will be made as things are."""
+        return self.undone is not None if self.undoing else self.ended is not None
+
+    @property
+    def begun(self) -> bool:
+        """Return whether there was an attempt at it."""
+        return self.number > 0 or self.activity > 1
+
+    def next_activity(self) -> None:
+        """Call a port anew."""
+        self.activity, self.used_up, self.number = self.activity + 1, self.used_up + self.number, 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows of a ledger at one moment."""
+
+    effects: list[dict[str, Any]]
+    interventions: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+
+    def audit(self) -> None:
+        """Prove every run's events whole, and the entries told of."""
+        for run in self.runs:
+            mine = [one for one in self.events if one["run_id"] == run["run_id"]]
+            entries = [one for one in self.effects if one["run_id"] == run["run_id"]]
+            head = ChainHead(seq=run["seq"], hash=run["head"])
+            broken = (
+                verify_chain(mine, [head]) or verify_story(mine) or verify_entries(mine, entries)
+            )
+            assert broken is None, f"{run['run_id']}: {broken}"
+
+
+@dataclass
+class Bench:
+    """A ledger, its outside world, and some steps that want something of both."""
+
+    ledger: ClockedLedger
+    clock: Clock
+    tenant: str
+    steps: list[BenchStep]
+    late: bool = False
+    """Requests of dead attempts arrive at the last moment they may, instead of never."""
+    outside: Outside = field(init=False)
+    alive: list[Attempt] = field(default_factory=list)
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.outside = Outside(self.clock)
+        self.toolbox = self.outside.toolbox()
+        self.resources = Resources(
+            self.ledger,
+            self.toolbox,
+            ArtifactStore("memory:///", self.ledger),
+            DyingCrash(),
+            lease=LEASE,
+            renew_every=timedelta(days=1),
+        )
+
+    async def open_runs(self) -> None:
+        """Record the runs."""
+        for run_id in sorted({step.run_id for step in self.steps}):
+            mine = [step for step in self.steps if step.run_id == run_id]
+            plan = Plan.model_validate([{"id": step.step_id, "tool": step.tool} for step in mine])
+            start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
+            specs = {spec.name: spec for spec in self.toolbox.specs()}
+            async with self.ledger.transaction(self.tenant) as tx:
+                await run_rows.open_run(tx, OpenRun(request=start, tools=specs), "first")
+
+    def standing(self, *places: str) -> list[Attempt]:
+        """Return the attempts that stand still there; those nobody believes in any more, too."""
+        return [attempt for attempt in self.alive if attempt.stands in places]
+
+    async def ready(self, step: BenchStep) -> bool:
+        """Return whether the workflow makes another attempt now."""
+        if step.waits_for is not None and not await self._is_open(step.waits_for):
+            step.waits_for = None
+        return not step.over and step.waits_for is None
+
+    async def start(
+        self,
+        step: BenchStep,
+        *,
+        crash_at: CrashPoint | None = None,
+        loses: int = 0,
+        hasty: bool = False,
+    ) -> Attempt:
+        """Make the next attempt; Temporal has lost sight of the one before, which lives on."""
+        step.number += 1
+        name = f"{step.name} {'undo' if step.undoing else 'call'} {step.activity}.{step.number}"
+        attempt = Attempt(name, crash_at, loses, hasty)
+        step.attempt = attempt
+        work = self._compensate(step) if step.undoing else self._call(step)
+        await self._begin(attempt, work, step)
+        return attempt
+
+    async def sweep(self) -> None:
+        """Settle what nobody settles, once round."""
+
+        async def alive(run_id: str) -> bool:
+            return True
+
+        work = reconcile_once(self.resources, self.tenant, alive, quiet=timedelta(0))
+        await self._begin(Attempt(f"sweep {next(self._numbers)}", hasty=True), work, None)
+
+    async def _begin(
+        self, attempt: Attempt, work: Coroutine[Any, Any, Any], step: BenchStep | None
+    ) -> None:
+        self.alive.append(attempt)
+        await attempt.begin(work)
+        self._collect(attempt, step)
+
+    async def go_on(self, attempt: Attempt, told: str) -> None:
+        """Let an attempt go on as told, now or after a while."""
+        if told == "done, just in time":
+            assert attempt.deadline_ms is not None
+            await self.pass_time_until(attempt.deadline_ms - 1)
+        if told == "truth, told after the settle time":
+            await attempt.go_on("truth, answer held up")
+            await self.pass_time(TIMEOUT + SETTLE)
+            told = "truth"
+        await attempt.go_on(told)
+        self._collect(attempt, next((s for s in self.steps if s.attempt is attempt), None))
+
+    def _call(self, step: BenchStep) -> Coroutine[Any, Any, ToolReport]:
+        tool = self.toolbox.get(step.tool)
+        assert tool is not None
+        call = ToolCall(
+            tenant=self.tenant,
+            run_id=step.run_id,
+            step_id=step.step_id,
+            plan_version=1,
+            user="ada",
+            tool=tool.spec(),
+            params=dict(step.params),
+            attempts_before=step.used_up,
+            joined=step.joined,
+        )
+        activity = ToolActivities(self.resources).execute_tool
+        return self._environment(step, "call").run(activity, call)
+
+    def _compensate(self, step: BenchStep) -> Coroutine[Any, Any, CompensationReport]:
+        asked = Compensate(tenant=self.tenant, run_id=step.run_id, step_id=step.step_id, user="ada")
+        activity = CompensationActivities(self.resources).compensate
+        return self._environment(step, "undo").run(activity, asked)
+
+    def _environment(self, step: BenchStep, kind: str) -> ActivityEnvironment:
+        environment = ActivityEnvironment()
+        environment.info = dataclasses.replace(
+            environment.info,
+            workflow_run_id=step.run_id,
+            activity_id=f"{kind}-{step.step_id}-{step.activity}",
+            attempt=step.number,
+        )
+        return environment
+
+    def _collect(self, attempt: Attempt, step: BenchStep | None) -> None:
+        """Follow how an attempt has ended, as its workflow would; zombies are not listened to."""
+        if not attempt.task.done():
+            return
+        self.alive.remove(attempt)
+        error = attempt.task.exception()
+        expected = isinstance(error, (Killed, LedgerUnavailable, ApplicationError))
+        if error is not None and not expected:
+            raise error
+        if step is None or step.attempt is not attempt:
+            return
+        step.attempt = None
+        if isinstance(error, ApplicationError) and error.non_retryable:
+            assert not step.undoing, f"undoing ended as {error.type}: {error.message}"
+            step.ended = str(error.type)
+        elif error is None:
+            self._follow(step, attempt.task.result())
+
+    def _follow(self, step: BenchStep, report: ToolReport | CompensationReport) -> None:
+        step.next_activity()
+        if isinstance(report, CompensationReport):
+            if report.outcome is CompensationOutcome.HUMAN_NEEDED:
+                step.waits_for = report.intervention_id
+            else:
+                step.undone = report.outcome.value
+            return
+        match report.outcome:
+            case Succeeded():
+                step.ended = "succeeded"
+            case AnsweredNo():
+                step.ended = "no"
+            case HumanNeeded(intervention_id=id_, effect=None):
+                step.joined = id_
+            case HumanNeeded(intervention_id=id_):
+                step.waits_for, step.joined = id_, None
+            case ApprovalNeeded():
+                raise AssertionError("nobody asks for approvals here")
+
+    async def undo(self, step: BenchStep) -> None:
+        """Begin to undo a step; an attempt that Temporal has lost sight of lives on."""
+        step.undoing, step.waits_for, step.attempt = True, None, None
+        step.next_activity()
+
+    async def pass_time(self, by: timedelta) -> None:
+        """Move the clock."""
+        await self.pass_time_until(self.clock.now_ms + int(by / timedelta(milliseconds=1)))
+
+    async def pass_time_until(self, until_ms: int) -> None:
+        """Move the clock; calls that should have ended take their processes with them."""
+        for attempt in self.standing("call", "answer"):
+            if attempt.deadline_ms is not None and attempt.deadline_ms <= until_ms:
+                await self.go_on(attempt, "killed")
+        self.outside.time_passes(until_ms, late=self.late)
+
+    async def entries(self) -> list[Entry]:
+        """Return all ledger entries."""
+        rows = await self._rows(select(effects).order_by(effects.c.entry_id))
+        return [Entry.from_row(row) for row in rows]
+
+    async def questions(self, state: str = "open") -> list[dict[str, Any]]:
+        """Return the interventions in a state."""
+        order = interventions.c.intervention_id
+        query = select(interventions).where(interventions.c.state == state).order_by(order)
+        return await self._rows(query)
+
+    async def _is_open(self, intervention_id: str) -> bool:
+        found = [row["intervention_id"] for row in await self.questions()]
+        return intervention_id in found
+
+    async def _rows(self, query: Any) -> list[dict[str, Any]]:
+        table = query.get_final_froms()[0]
+        async with self.ledger.transaction(self.tenant) as tx:
+            return await tx.all(query.where(table.c.tenant_id == self.tenant))
+
+    async def answer(self, question: dict[str, Any], wish: str) -> bool:
+        """Have a human settle a question truthfully; ``False`` if nobody can tell yet."""
+        (entry,) = [e for e in await self.entries() if e.entry_id == question["entry_id"]]
+        said = self._truth(entry, wish)
+        if said is None:
+            return False
+        receipt = {"id": entry.provider_key} if said == "happened" and wish != "terse" else None
+        resolution = Resolution(
+            intervention_id=question["intervention_id"],
+            outcome=said,
+            actor="oscar",
+            evidence="looked",
+            receipt=receipt,
+        )
+        resolution_id = f"{entry.run_id}#{next(self._numbers)}"
+        async with self.ledger.transaction(self.tenant) as tx:
+            accepted, why = await intervention_rows.settle(
+                tx, question["run_id"], resolution_id, resolution
+            )
+        assert accepted, f"a truthful answer was refused: {why}"
+        return True
+
+    def _truth(self, entry: Entry, wish: str) -> Any:
+        key, outside = entry.provider_key, self.outside
+        if wish == "give up":
+            return "give_up"
+        if entry.state == "compensating":
+            # Whoever says so has seen to it that it is undone, once.
+            outside.undone[key] = outside.undone[key] or 1
+            return "compensated"
+        if outside.under_way(key):
+            return None
+        if wish == "by hand" and outside.applied[key] and not entry.undoes:
+            outside.undone[key] += 1
+            return "compensated"
+        if key in outside.half:
+            # Half of it does not stand: it is taken back by hand.
+            outside.half.remove(key)
+        return "happened" if outside.applied[key] else "not_happened"
+
+    async def snapshot(self) -> Snapshot:
+        """Return everything that the ledger says at this moment."""
+        async with self.ledger.transaction(self.tenant) as tx:
+            read = [
+                await tx.all(select(table).where(table.c.tenant_id == self.tenant).order_by(by))
+                for table, by in (
+                    (effects, effects.c.entry_id),
+                    (interventions, interventions.c.opened_ms),
+                    (events, events.c.seq),
+                    (runs, runs.c.run_id),
+                )
+            ]
+        return Snapshot(*read)
+
+    async def come_to_an_end(self) -> None:
+        """Let everything that is left over go on, truthfully; all of it has to end."""
+        for _ in range(_PATIENCE):
+            for attempt in list(self.alive):
+                await self.go_on(attempt, "truth")
+            for step in self.steps:
+                if await self.ready(step):
+                    await self.start(step, hasty=True)
+            for question in await self.questions():
+                await self.answer(question, "truth")
+            if all(step.over for step in self.steps) and not self.alive:
+                return
+            await self.pass_time(2 * LEASE)
+        unfinished = [step for step in self.steps if not step.over]
+        raise AssertionError(f"still not at an end: {unfinished}")
+
+    async def kill_all(self) -> None:
+        """Leave nothing behind in the event loop."""
+        for attempt in list(self.alive):
+            await attempt.kill()
+            await asyncio.wait({attempt.task})
+            attempt.task.exception()
+        self.alive.clear()

@@ -1,0 +1,536 @@
+"""A ledger in memory with the semantics of the real one, behind the ports that a run calls.
+
+The engine is tested over it: whatever happens to calls and whoever answers when, what the engine
+asked for is recorded here in its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.client import WorkflowHandle
+from temporalio.exceptions import ApplicationError
+
+from activities.effects import again, stop
+from activities.ledger.decisions import judge
+from tests.property.scenarios import PlannedStep, Scenario
+from workflows.contracts import (
+    AnsweredNo,
+    ApprovalAsked,
+    ApprovalClosed,
+    ApprovalNeeded,
+    ApprovalRequest,
+    ApprovalState,
+    ChainHead,
+    CloseApproval,
+    CloseRun,
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    Decision,
+    DescribeTools,
+    Effect,
+    EffectView,
+    HumanNeeded,
+    InterventionSettled,
+    OpenRun,
+    Recorded,
+    Recovery,
+    RequestApproval,
+    Resolution,
+    RunClosed,
+    RunState,
+    SettleIntervention,
+    Succeeded,
+    ToolCall,
+    ToolOutcome,
+    ToolReport,
+    ToolsDescribed,
+    ToolSpec,
+    Verdict,
+    VerdictCode,
+    VerdictReached,
+    VerifyDecision,
+)
+from workflows.errors import ErrorType
+from workflows.identity import approval_id, params_hash
+
+_SOON: Final = timedelta(milliseconds=5)
+_STANDING: Final = ("committed", "in_doubt", "compensating", "claimed")
+
+
+@dataclass
+class Entry:
+    """An effect of one generation of a key."""
+
+    key: str
+    generation: int
+    step: PlannedStep
+    state: str = "failed"
+    commit_seq: int | None = None
+
+    @property
+    def id(self) -> str:
+        """Return the entry's id."""
+        return f"ef-{self.key}-{self.generation}"
+
+    def view(self) -> EffectView:
+        """Return it as people see it."""
+        return EffectView(
+            entry_id=self.id,
+            tool=self.step.tool,
+            key=self.key,
+            generation=self.generation,
+            state=self.state,
+            step_id=self.step.id,
+        )
+
+
+@dataclass
+class Approval:
+    """An approval's row."""
+
+    request: ApprovalRequest
+    state: ApprovalState = ApprovalState.PENDING
+    decided_by: str = ""
+    used_by: str | None = None
+
+
+@dataclass
+class Question:
+    """An intervention's row."""
+
+    id: str
+    entry: Entry
+    outcome: str | None = None
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class World:
+    """One run's ledger and outside world, and the record of what the engine has asked for."""
+
+    scenario: Scenario
+    run_id: str
+    people: Any = None
+    handle: WorkflowHandle[Any, Any] | None = None
+    log: list[tuple[str, str]] = field(default_factory=list)
+    """What was asked of it: ``(port, step or approval)``, in order."""
+    entries: list[Entry] = field(default_factory=list)
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    questions: dict[str, Question] = field(default_factory=dict)
+    barred: set[str] = field(default_factory=set)
+    applied: Counter[str] = field(default_factory=Counter)
+    """By entry id."""
+    undone: list[str] = field(default_factory=list)
+    """Entry ids in the order of their undoing."""
+    authorised: list[tuple[str, str]] = field(default_factory=list)
+    """``(approval, entry)`` of each application that needed one."""
+    wrong: list[str] = field(default_factory=list)
+    """What the engine must never do."""
+    closed: CloseRun | None = None
+    seq: int = 0
+    _tries: Counter[str] = field(default_factory=Counter)
+
+    def head(self) -> ChainHead:
+        """Return the chain's new head."""
+        self.seq += 1
+        return ChainHead(seq=self.seq, hash=f"h{self.seq}")
+
+    def newest(self, key: str) -> Entry | None:
+        """Return the newest generation of a key."""
+        return max(
+            (e for e in self.entries if e.key == key), key=lambda e: e.generation, default=None
+        )
+
+    def owned(self, step_id: str) -> Entry | None:
+        """Return the standing or undone effect that a step has made."""
+        mine = [e for e in self.entries if e.step.id == step_id and e.state != "failed"]
+        return mine[-1] if mine else None
+
+    def fate(self, kind: str, step_id: str, fates: tuple[str, ...]) -> str:
+        """Return what becomes of the next attempt that gets through."""
+        name = f"{kind} {step_id}"
+        self._tries[name] += 1
+        number = self._tries[name] - 1
+        return fates[number] if number < len(fates) else "done"
+
+    def ask_human(self, entry: Entry) -> Question:
+        """Open the one question about an entry, or join it."""
+        for question in self.questions.values():
+            if question.entry is entry and question.outcome is None:
+                return question
+        question = Question(f"iv-{entry.id}-{len(self.questions) + 1}", entry)
+        self.questions[question.id] = question
+        return question
+
+    def newest_question(self, entry: Entry) -> Question | None:
+        """Return the newest question about an entry."""
+        return next((q for q in reversed(self.questions.values()) if q.entry is entry), None)
+
+    def views(self) -> list[EffectView]:
+        """Return the effects as people see them."""
+        return [entry.view() for entry in self.entries]
+
+    async def asked(self, port: str, what: str) -> None:
+        """Record a call of a port; people may choose this very moment."""
+        self.log.append((port, what))
+        if self.closed is not None and port != "close_run":
+            self.wrong.append(f"{port} {what} after the run was closed")
+        await self.people.at(len(self.log))
+
+
+class ModelLedger:
+    """The activities of all worlds."""
+
+    def __init__(self) -> None:
+        self.worlds: dict[str, World] = {}
+
+    def all(self) -> list[Callable[..., Any]]:
+        """Return the activities, one for each port."""
+        return [
+            self.describe_tools,
+            self.open_run,
+            self.execute_tool,
+            self.compensate,
+            self.request_approval,
+            self.verify_decision,
+            self.close_approval,
+            self.settle_intervention,
+            self.close_run,
+        ]
+
+    @activity.defn(name="describe_tools")
+    async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
+        return ToolsDescribed(tools={step.tool: _spec(step.tool) for step in asked.plan.steps})
+
+    @activity.defn(name="open_run")
+    async def open_run(self, asked: OpenRun) -> Recorded:
+        return Recorded(head=self.worlds[asked.request.run_id].head())
+
+    @activity.defn(name="execute_tool")
+    async def execute_tool(self, call: ToolCall) -> ToolReport:
+        world = self.worlds[call.run_id]
+        await world.asked("execute_tool", call.step_id)
+        step = world.scenario.step(call.step_id)
+        fate = ""
+        if step.id in world.barred:
+            world.wrong.append(f"{step.id} called after its undoing had begun")
+        if not step.write:
+            fate, outcome = _read(world, step, call)
+        else:
+            fate, outcome = await _write(world, step, call)
+        if fate == "slow":
+            await asyncio.sleep(0.03)
+        if fate == "done, report lost":
+            raise again(ErrorType.TRANSIENT, "heartbeat time-out", _SOON)
+        return ToolReport(outcome=outcome, head=world.head())
+
+    @activity.defn(name="compensate")
+    async def compensate(self, asked: Compensate) -> CompensationReport:
+        world = self.worlds[asked.run_id]
+        await world.asked("compensate", asked.step_id)
+        world.barred.add(asked.step_id)
+        step = world.scenario.step(asked.step_id)
+        outcome, reason, question = _undo(world, step, cleanup=asked.cleanup)
+        if question is not None:
+            await world.people.intervene(world, question)
+        return CompensationReport(
+            outcome=outcome,
+            reason=reason,
+            intervention_id=question.id if question else None,
+            head=world.head(),
+        )
+
+    @activity.defn(name="request_approval")
+    async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
+        call = asked.call
+        world = self.worlds[call.run_id]
+        await world.asked("request_approval", call.step_id)
+        step = world.scenario.step(call.step_id)
+        found = world.newest(step.key)
+        if found is not None and found.state == "committed":
+            return ApprovalAsked(request=None, head=world.head())
+        name = approval_id(call.run_id, call.step_id, asked.number)
+        row = world.approvals.get(name)
+        if row is None:
+            row = world.approvals[name] = Approval(
+                ApprovalRequest(
+                    approval_id=name,
+                    step_id=step.id,
+                    tool=step.tool,
+                    version="1",
+                    params=call.params,
+                    params_hash=params_hash(step.tool, "1", call.params),
+                    description=f"do {step.key}",
+                    requested_by=call.user,
+                    expires_at=datetime.now(UTC) + asked.policy.expires_in,
+                    undo="",
+                )
+            )
+            world.people.decide(world, row.request)
+        return ApprovalAsked(request=row.request, state=row.state, head=world.head())
+
+    @activity.defn(name="verify_decision")
+    async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
+        world = self.worlds[asked.run_id]
+        decision = asked.decision
+        await world.asked("verify_decision", decision.approval_id if decision else "")
+        code, message, row = VerdictCode.MALFORMED, asked.refused or "", None
+        if decision is not None:
+            row = world.approvals.get(decision.approval_id)
+            code, message = judge(decision, _as_row(row), _now_ms())
+        if code is VerdictCode.ACCEPTED and decision is not None and row is not None:
+            approves = decision.outcome == "approve"
+            row.state = ApprovalState.APPROVED if approves else ApprovalState.REJECTED
+            row.decided_by = decision.approver
+        verdict = Verdict(
+            decision_id=asked.decision_id,
+            approval_id=decision.approval_id if decision else "",
+            code=code,
+            message=message,
+            state=row.state if row else None,
+        )
+        return VerdictReached(verdict=verdict, head=world.head())
+
+    @activity.defn(name="close_approval")
+    async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
+        world = self.worlds[asked.run_id]
+        await world.asked("close_approval", asked.approval_id)
+        row = world.approvals[asked.approval_id]
+        over = row.request.expires_at <= datetime.now(UTC)
+        unused = row.state is ApprovalState.APPROVED and row.used_by is None
+        if (row.state is ApprovalState.PENDING or unused) and (asked.to == "void" or over):
+            row.state = ApprovalState(asked.to)
+        return ApprovalClosed(state=row.state, head=world.head())
+
+    @activity.defn(name="settle_intervention")
+    async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:
+        world = self.worlds[asked.run_id]
+        await world.asked("settle_intervention", asked.resolution.intervention_id)
+        accepted, message = settle(world, asked.resolution)
+        question = world.questions.get(asked.resolution.intervention_id)
+        settled = question is not None and question.outcome is not None
+        return InterventionSettled(
+            accepted=accepted, message=message, head=world.head(), settled=settled
+        )
+
+    @activity.defn(name="close_run")
+    async def close_run(self, asked: CloseRun) -> RunClosed:
+        world = self.worlds[asked.run_id]
+        await world.asked("close_run", asked.state)
+        world.closed = asked
+        views = world.views()
+        standing = [view for view in views if view.state in _STANDING]
+        completed = asked.state is RunState.COMPLETED
+        return RunClosed(
+            effects=views, uncompensated=[] if completed else standing, head=world.head()
+        )
+
+
+def _spec(tool: str) -> ToolSpec:
+    return ToolSpec(
+        name=tool,
+        version="1",
+        schema_hash="sha256:0",
+        effect=Effect.READ if tool == "model.read" else Effect.WRITE,
+        recovery=Recovery.READ if tool == "model.read" else Recovery.LOOKUP,
+        timeout=timedelta(seconds=30),
+        irreversible=tool == "model.final",
+    )
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def _as_row(row: Approval | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {
+        "state": row.state.value,
+        "decided_by": row.decided_by,
+        "expires_ms": int(row.request.expires_at.timestamp() * 1000),
+        "params_hash": row.request.params_hash,
+    }
+
+
+def _attempts(call: ToolCall) -> int:
+    return call.attempts_before + activity.info().attempt
+
+
+def _stop_or_again(fate: str, step: PlannedStep) -> ApplicationError | None:
+    match fate:
+        case "transient":
+            return again(ErrorType.TRANSIENT, "busy", _SOON)
+        case "permanent":
+            return stop(ErrorType.TOOL_FAILED, f"{step.id} failed for good")
+        case "mismatch":
+            return stop(ErrorType.PARAMS_MISMATCH, f"{step.id} has other params")
+    return None
+
+
+def _read(world: World, step: PlannedStep, call: ToolCall) -> tuple[str, ToolOutcome]:
+    fate = world.fate("call", step.id, step.tries)
+    error = _stop_or_again(fate, step)
+    if error is not None:
+        raise error
+    if fate == "no":
+        return fate, AnsweredNo(reason="no", attempts=_attempts(call))
+    return fate, Succeeded(output={"read": step.key}, attempts=_attempts(call))
+
+
+async def _write(world: World, step: PlannedStep, call: ToolCall) -> tuple[str, ToolOutcome]:
+    attempts, entry = _attempts(call), world.newest(step.key)
+    mine = entry is not None and entry.step.id == step.id
+    if entry is not None and entry.state == "committed":
+        return "", _succeeded(world, entry, mine, attempts, replayed=True)
+    if entry is not None and entry.state == "in_doubt":
+        question = world.newest_question(entry)
+        if question is not None and question.outcome == "give_up":
+            raise stop(ErrorType.STEP_BARRED, "given up")
+        if question is not None and question.id == call.joined:
+            raise again(ErrorType.LEASE_HELD, "waits for a human", 4 * _SOON)
+        return "", await _human(world, entry, mine, attempts)
+    if entry is not None and entry.state == "compensating":
+        raise again(ErrorType.LEASE_HELD, "being undone", _SOON)
+    if step.id in world.barred or (entry is not None and entry.state == "compensated" and mine):
+        raise stop(ErrorType.STEP_BARRED, "undone")
+    if entry is None or entry.state == "compensated":
+        generation = entry.generation + 1 if entry is not None else 1
+        entry = Entry(step.key, generation, step)
+        world.entries.append(entry)
+    fate = world.fate("call", step.id, step.tries)
+    if call.gated:
+        refused = "used up" if fate == "approval refused" else _use(world, call, entry)
+        if refused:
+            return "", ApprovalNeeded(reason=refused, attempts=attempts)
+    entry.step = step
+    error = _stop_or_again(fate, step)
+    if error is not None:
+        raise error
+    if fate == "no":
+        return fate, AnsweredNo(reason="no", attempts=attempts)
+    if fate != "in doubt: did not happen":
+        world.applied[entry.id] += 1
+    if fate.startswith("in doubt"):
+        entry.state = "in_doubt"
+        return fate, await _human(world, entry, True, attempts)
+    entry.state, entry.commit_seq = "committed", world.head().seq
+    return fate, _succeeded(world, entry, True, attempts, replayed=False)
+
+
+def _succeeded(
+    world: World, entry: Entry, mine: bool, attempts: int, *, replayed: bool
+) -> Succeeded:
+    return Succeeded(
+        output={"did": entry.key},
+        attempts=attempts,
+        replayed=replayed,
+        effect=entry.view() if mine else None,
+        commit_seq=entry.commit_seq,
+    )
+
+
+async def _human(world: World, entry: Entry, mine: bool, attempts: int) -> HumanNeeded:
+    question = world.ask_human(entry)
+    if mine:
+        await world.people.intervene(world, question)
+    return HumanNeeded(
+        intervention_id=question.id,
+        question="did it happen?",
+        attempts=attempts,
+        effect=entry.view() if mine else None,
+    )
+
+
+def _use(world: World, call: ToolCall, entry: Entry) -> str | None:
+    """Use the call's approval for an entry, or say why that is not possible."""
+    row = world.approvals.get(call.approval_id or "")
+    if row is None:
+        world.wrong.append(f"{call.step_id} called without an approval")
+        return "there is none"
+    if row.request.params_hash != call.params_hash:
+        world.wrong.append(f"{call.step_id} called with another hash than approved")
+    if row.state is not ApprovalState.APPROVED:
+        return f"it is {row.state}"
+    if row.request.expires_at <= datetime.now(UTC):
+        return "it has expired"
+    if row.used_by not in (None, entry.id):
+        return "it was used"
+    row.used_by = entry.id
+    world.authorised.append((row.request.approval_id, entry.id))
+    return None
+
+
+def _undo(
+    world: World, step: PlannedStep, *, cleanup: bool
+) -> tuple[CompensationOutcome, str, Question | None]:
+    entry = world.owned(step.id)
+    if entry is None or entry.state == "compensated":
+        return CompensationOutcome.NOTHING_TO_UNDO, "nothing there", None
+    question = world.newest_question(entry)
+    if question is not None and question.outcome is None:
+        return CompensationOutcome.HUMAN_NEEDED, "asked", question
+    if question is not None and question.outcome == "give_up":
+        return CompensationOutcome.UNCOMPENSATED, "left as it is", None
+    if entry.state == "in_doubt":
+        return CompensationOutcome.HUMAN_NEEDED, "in doubt", world.ask_human(entry)
+    if step.irreversible or cleanup:
+        return CompensationOutcome.UNCOMPENSATED, "it stays", None
+    fate = world.fate("undo", step.id, step.undo_tries)
+    if fate == "transient":
+        raise again(ErrorType.TRANSIENT, "busy", _SOON)
+    entry.state = "compensating"
+    if fate == "fails for good":
+        return CompensationOutcome.HUMAN_NEEDED, "failed", world.ask_human(entry)
+    entry.state = "compensated"
+    world.undone.append(entry.id)
+    if fate == "done, report lost":
+        raise again(ErrorType.TRANSIENT, "heartbeat time-out", _SOON)
+    return CompensationOutcome.COMPENSATED, "undone", None
+
+
+def settle(world: World, said: Resolution) -> tuple[bool, str]:
+    """Apply a human's answer to its question, once."""
+    question = world.questions.get(said.intervention_id)
+    if question is None:
+        return False, "no such intervention"
+    if question.outcome is not None:
+        return False, f"already settled: {question.outcome}"
+    entry = question.entry
+    undoing = entry.state == "compensating"
+    if undoing and said.outcome not in ("compensated", "give_up"):
+        return False, "it is being undone"
+    question.outcome = said.outcome.value
+    question.settled.set()
+    match said.outcome:
+        case "happened":
+            entry.state, entry.commit_seq = "committed", world.head().seq
+        case "not_happened":
+            entry.state = "failed"
+        case "compensated":
+            entry.state = "compensated"
+            world.undone.append(entry.id)
+        case "give_up" if undoing:
+            entry.state = "committed"
+    return True, "settled"
+
+
+def decision(request: ApprovalRequest, outcome: str = "approve", **changes: str) -> dict[str, str]:
+    """Return a decision as it is sent."""
+    sent = {
+        "approval_id": request.approval_id,
+        "params_hash": request.params_hash,
+        "outcome": outcome,
+        "approver": "ann",
+        **changes,
+    }
+    Decision.model_validate(sent)
+    return sent

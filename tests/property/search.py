@@ -1,0 +1,39 @@
+"""How far properties are searched: the same examples in every test run, or more of them.
+
+``make test PROPERTY_EXAMPLES=5000`` looks further, each time at other examples; a failure prints
+its seed, and pytest's ``--hypothesis-seed`` takes it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hypothesis import HealthCheck, Phase, settings
+
+_MORE: Final = os.environ.get("PROPERTY_EXAMPLES")
+#: Seconds that pytest leaves a property: a failing example has to be made small, too.
+TIMEOUT_S: Final = 1200 if _MORE is None else 6 * 3600
+
+
+def search(examples: int, *, functions: bool = False, **changes: int) -> settings:
+    """Return how a property is searched.
+
+    Args:
+        examples: In every test run; ``PROPERTY_EXAMPLES`` replaces it.
+        functions: Whether the fixtures of one test serve all of its examples.
+        changes: Other settings of hypothesis.
+    """
+    return settings(
+        max_examples=int(_MORE or examples),
+        # Nobody's change is held up by what it has not caused.
+        derandomize=_MORE is None,
+        database=None,
+        # A busy machine is slow, not wrong.
+        deadline=None,
+        print_blob=True,
+        phases=[Phase.explicit, Phase.generate] if os.environ.get("NOSHRINK") else list(Phase),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+        + ([HealthCheck.function_scoped_fixture] if functions else []),
+        **changes,
+    )

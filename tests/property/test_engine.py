@@ -1,0 +1,234 @@
+"""G1, G3, G4: random plans, faults and people, on a real Temporal server over a model ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, note
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.worker import Worker
+
+from tests.property.model_ledger import ModelLedger, World
+from tests.property.people import PATIENCE_S, People
+from tests.property.scenarios import CANCELLED, UNDISTURBED, PlannedStep, Scenario
+from tests.property.search import search
+from worker import workflow_runner
+from workflows.agent_run import AgentRun
+from workflows.contracts import (
+    ENDED,
+    ApprovalState,
+    RunResult,
+    RunState,
+    RunView,
+    StartRun,
+    StepState,
+)
+from workflows.names import WORKFLOW
+
+
+@dataclass(frozen=True)
+class ModelStage:
+    """Where random runs take place."""
+
+    client: Client
+    model: ModelLedger
+    task_queue: str
+
+    def __repr__(self) -> str:
+        return "stage"
+
+    async def play(self, scenario: Scenario) -> tuple[World, RunResult]:
+        """Run a scenario to its end."""
+        people = People()
+        run_id = f"property-{uuid.uuid4().hex[:12]}"
+        world = World(scenario, run_id, people)
+        self.model.worlds[run_id] = world
+        early = people.watch(world)
+        request = StartRun(run_id=run_id, tenant="default", user="uma", plan=scenario.plan())
+        options: dict[str, Any] = {"start_signal": "decide", "start_signal_args": early[:1]}
+        handle = await self.client.start_workflow(
+            WORKFLOW,
+            request,
+            id=run_id,
+            task_queue=self.task_queue,
+            result_type=RunResult,
+            **(options if early else {}),
+        )
+        for decision in early[1:]:
+            await handle.signal("decide", decision)
+        people.started(handle)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                result = await _result_of(handle)
+        except TimeoutError:
+            view = await handle.query("view", result_type=RunView)
+            raise AssertionError(
+                f"stuck in {view.result.state}, waiting for {view.result.waiting_for};"
+                f" asked for: {world.log}"
+            ) from None
+        await people.go_home()
+        return world, result
+
+
+async def _result_of(handle: Any) -> RunResult:
+    try:
+        result: RunResult = await handle.result()
+        return result
+    except WorkflowFailureError as error:
+        if isinstance(error.cause, ApplicationError) and error.cause.type == "RunFailed":
+            return RunResult.model_validate(error.cause.details[0])
+        if isinstance(error.cause, CancelledError):
+            view: RunView = await handle.query("view", result_type=RunView)
+            return view.result
+        raise
+
+
+@pytest.fixture(scope="module")
+async def model_stage(client: Client) -> AsyncIterator[ModelStage]:
+    """A worker with the engine, over the model ledger."""
+    model, queue = ModelLedger(), f"model-{uuid.uuid4().hex[:8]}"
+    async with Worker(
+        client,
+        task_queue=queue,
+        workflows=[AgentRun],
+        activities=model.all(),
+        workflow_runner=workflow_runner(),
+    ):
+        yield ModelStage(client, model, queue)
+
+
+@search(120)
+@given(scenario=UNDISTURBED)
+async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
+    model_stage: ModelStage, scenario: Scenario
+) -> None:
+    world, result = await model_stage.play(scenario)
+    note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+    assert result.state in (RunState.COMPLETED, RunState.FAILED)
+    guarantees_hold(world, result)
+
+
+@search(120)
+@given(scenario=CANCELLED)
+async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
+    model_stage: ModelStage, scenario: Scenario
+) -> None:
+    world, result = await model_stage.play(scenario)
+    note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+    guarantees_hold(world, result)
+
+
+@pytest.mark.parametrize("human", ["tell before it is reported", "tell what is settled already"])
+@pytest.mark.parametrize("undoing", [False, True])
+async def test_a_question_that_is_settled_already_holds_up_no_run(
+    model_stage: ModelStage, human: str, undoing: bool
+) -> None:
+    if undoing:
+        fate: dict[str, Any] = {"undo_tries": ("fails for good",)}
+    else:
+        fate = {"tries": ("in doubt: happened",)}
+    steps = (
+        PlannedStep("a", "a", human=human, **fate),
+        PlannedStep("b", "b", tries=("permanent",) if undoing else ()),
+    )
+    world, result = await model_stage.play(Scenario(steps))
+    guarantees_hold(world, result)
+    assert result.state is (RunState.FAILED if undoing else RunState.COMPLETED)
+    [question] = world.questions.values()
+    assert question.outcome == ("compensated" if undoing else "happened")
+
+
+def guarantees_hold(world: World, result: RunResult) -> None:
+    """Compare what the engine did with what it may do."""
+    assert result.state in ENDED
+    assert not result.waiting_for
+    assert world.wrong == []
+    applied_once(world)
+    only_as_approved(world)
+    nothing_runs_over_a_doubt(world, result)
+    tells_the_truth(world, result)
+    unwound(world, result)
+
+
+def applied_once(world: World) -> None:
+    """G1."""
+    assert all(times == 1 for times in world.applied.values()), world.applied
+    assert len(world.undone) == len(set(world.undone)), world.undone
+
+
+def only_as_approved(world: World) -> None:
+    """G3: what a gated step applied had an approval of its own."""
+    used = dict(world.authorised)
+    assert len(set(world.authorised)) == len(used), "an approval was used by two entries"
+    for approval_id in used:
+        assert world.approvals[approval_id].state is ApprovalState.APPROVED
+    for entry in world.entries:
+        if entry.step.gated and world.applied[entry.id]:
+            assert entry.id in used.values(), f"{entry.id} was applied without an approval"
+
+
+def nothing_runs_over_a_doubt(world: World, result: RunResult) -> None:
+    """G2: what comes after an effect that may have happened is never begun."""
+    called = {what for port, what in world.log if port == "execute_tool"}
+    for view in result.steps:
+        doubtful = "ParamsMismatch" in (view.error or "") or "StepBarred" in (view.error or "")
+        if doubtful and world.scenario.step(view.id).write:
+            after = world.scenario.descendants(view.id) & called
+            assert not after, f"{after} ran although {view.id} is in doubt"
+
+
+def tells_the_truth(world: World, result: RunResult) -> None:
+    """The result says what the ledger says, and why the run has not done more."""
+    assert result.effects == world.views()
+    states = {view.id: view.state for view in result.steps}
+    assert set(states.values()) <= {StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED}
+    for step in world.scenario.steps:
+        if states[step.id] is StepState.SUCCEEDED and step.write:
+            output = next(view.output for view in result.steps if view.id == step.id)
+            assert isinstance(output, dict)
+            assert "no" in output or world.applied.total() > 0
+    if result.state is RunState.COMPLETED:
+        stopped = [
+            step.id
+            for step in world.scenario.steps
+            if states[step.id] is StepState.FAILED and step.on_failure == "stop"
+        ]
+        assert not stopped, f"completed over {stopped}"
+        assert not world.undone or "compensated" in {q.outcome for q in world.questions.values()}
+
+
+def unwound(world: World, result: RunResult) -> None:
+    """G4: undone last first, or listed."""
+    undoing = [what for port, what in world.log if port == "compensate"]
+    how = world.scenario.cancellation.how if world.scenario.cancellation else None
+    kept = result.state is RunState.CANCELLED and how == "keep"
+    if result.state is RunState.COMPLETED or kept:
+        assert undoing == []
+    if result.state is RunState.COMPLETED:
+        return
+    standing = [v for v in world.views() if v.state in ("committed", "in_doubt", "compensating")]
+    assert [v.entry_id for v in result.uncompensated] == [v.entry_id for v in standing]
+    if kept:
+        return
+    for entry in world.entries:
+        if entry.state != "failed":
+            assert entry.step.id in undoing, f"{entry.id} was left without a word"
+        assert entry.state != "compensating"
+        given_up = [q for q in world.questions.values() if q.entry is entry and q.outcome]
+        if entry.state == "committed":
+            left = entry.step.irreversible or how == "cleanup"
+            assert left or "give_up" in {q.outcome for q in given_up}, f"{entry.id} still stands"
+    known = {view.id for view in result.steps if view.state is StepState.SUCCEEDED}
+    commits = {
+        entry.step.id: entry.commit_seq
+        for entry in world.entries
+        if entry.commit_seq is not None and entry.step.id in known
+    }
+    first = [step_id for step_id in dict.fromkeys(undoing) if step_id in commits]
+    assert first == sorted(first, key=lambda s: commits[s] or 0, reverse=True)

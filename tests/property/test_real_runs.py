@@ -1,0 +1,196 @@
+"""G1 to G4 and G6 with nothing simulated: real server, real ledger, a shop with random faults."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from activities.crashpoints import Crash, CrashPoint
+from tests.e2e.runs import Run, decision_on
+from tests.e2e.stage import Stage
+from tests.property.search import search
+from workflows.contracts import ENDED, RunResult, RunState, Waiting
+from workflows.plan import Plan
+
+#: What the shop does to the first request at an endpoint.
+FAULTS: Final[dict[str, dict[str, Any]]] = {
+    "answers late": {"delay_after_s": 1.2, "times": 1},
+    "answer lost": {"fail": "drop_after", "times": 1},
+    "answer lost, and cannot be asked": {"fail": "drop_after", "ignore_lookup": True},
+    "request lost": {"fail": "drop_before", "times": 1},
+    "fails": {"fail": "before", "status": 503, "times": 1},
+    "refuses": {"fail": "before", "status": 422},
+    "says later": {"retry_after": 1, "times": 1},
+}
+#: Tools, the shop's names for what they do, and for what undoes it.
+TOOLS: Final = {
+    "payments.refund": ("refunds", "refund_cancellations"),
+    "inventory.restock": ("restocks", "restock_undos"),
+    "mail.send": ("mails", None),
+}
+PARAMS: Final[dict[str, dict[str, Any]]] = {
+    "payments.refund": {"amount": "120.00"},
+    "inventory.restock": {"lines": "${order.lines}"},
+    "mail.send": {"kind": "notice", "to": "${order.customer_email}", "subject": "s", "body": "b"},
+}
+UNDOING: Final = ("payments.cancel_refund", "inventory.undo_restock")
+POINTS: Final = [point for point in CrashPoint if point is not CrashPoint.DURING_CALL]
+
+
+class Died(Exception):
+    """The attempt is abandoned where it is."""
+
+
+class DiesOnce(Crash):
+    """Abandons one attempt at its crash point, as a dead process would; its worker lives on."""
+
+    def __init__(self, tool: str, point: CrashPoint) -> None:
+        super().__init__(tool, point)
+        self.left = [1]
+
+    def at(self, tool: str, point: CrashPoint) -> None:
+        """End the attempt here, if this is the place."""
+        if tool == self.tool and point is self.point and self.left:
+            self.left.clear()
+            raise Died(f"at {point}")
+
+    def during(self, tool: str) -> None:
+        """Do nothing: only a process can die in the middle of a call."""
+
+
+@dataclass(frozen=True)
+class RealScenario:
+    """A plan over the shop, and what goes wrong."""
+
+    tools: tuple[str, ...]
+    at_once: bool
+    """All steps at the same time, instead of one after the other."""
+    faults: dict[str, str]
+    """What the shop does, by endpoint."""
+    crash: tuple[str, CrashPoint] | None
+    ending: Literal["good", "legal hold", "cancelled while asked", "rejected"]
+
+    def plan(self, order_id: str) -> Plan:
+        """Return the plan as a user writes it."""
+        steps: list[dict[str, Any]] = [
+            {"id": "order", "tool": "orders.read", "params": {"order_id": order_id}}
+        ]
+        for tool in self.tools:
+            step = {"id": tool.split(".")[0], "tool": tool}
+            step["params"] = {"order_id": order_id, **PARAMS[tool]}
+            steps.append(step | ({"after": ["order"]} if self.at_once else {}))
+        if self.ending == "legal hold":
+            closing = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
+            steps.append(closing | {"after": [step["id"] for step in steps]})
+        return Plan.model_validate(steps)
+
+
+_ENDPOINTS = [name for pair in TOOLS.values() for name in pair if name]
+SCENARIOS: Final = st.builds(
+    RealScenario,
+    tools=st.lists(st.sampled_from(sorted(TOOLS)), min_size=1, unique=True).map(tuple),
+    at_once=st.booleans(),
+    faults=st.dictionaries(
+        st.sampled_from(_ENDPOINTS), st.sampled_from(sorted(FAULTS)), max_size=2
+    ),
+    crash=st.none() | st.tuples(st.sampled_from([*TOOLS, *UNDOING]), st.sampled_from(POINTS)),
+    ending=st.sampled_from(["good", "legal hold", "cancelled while asked", "rejected"]),
+)
+
+
+@search(20, functions=True)
+@given(scenario=SCENARIOS)
+async def test_a_run_over_a_faulty_shop_keeps_its_promises(
+    stage: Stage, scenario: RealScenario
+) -> None:
+    order_id = stage.shop.new_order()
+    stage.shop.clear_faults()
+    for endpoint, fault in scenario.faults.items():
+        stage.shop.fault(endpoint, **FAULTS[fault])
+    crash = DiesOnce(*scenario.crash) if scenario.crash else Crash()
+    quick = {"lease": "1s", "lease_renewal": "300ms", "tool_modules": "tests.variants.quick_shop"}
+    async with stage.worker_here(crash=crash, max_cached_workflows="100", **quick):
+        run = await stage.start(scenario.plan(order_id))
+        people = asyncio.create_task(attend(stage, scenario, run, order_id))
+        result = await run.result()
+        people.cancel()
+        await asyncio.wait({people})
+        assert people.cancelled(), people.exception()
+    counts = stage.shop.counts(order_id)
+    note(f"ended as {result.state}, {result.error}; in the shop: {counts}")
+    await stage.audit()
+    stage.started.clear()
+    assert result.state in ENDED
+    assert all(count <= 1 for count in counts.values()), f"G1: {counts}"
+    await only_as_approved(stage, run, counts)
+    told_truly(scenario, result, counts)
+    unwound(result, counts)
+
+
+async def attend(stage: Stage, scenario: RealScenario, run: Run, order_id: str) -> None:
+    """Decide, cancel and answer what the run asks, truthfully."""
+    told: set[str] = set()
+    while True:
+        view = await run.until(
+            lambda view: any(waiting.id not in told for waiting in view.result.waiting_for)
+        )
+        for request in view.pending:
+            if request.approval_id not in told:
+                told.add(request.approval_id)
+                if scenario.ending == "cancelled while asked":
+                    await run.handle.signal("cancel", {"actor": "oscar"})
+                outcome = "reject" if scenario.ending == "rejected" else "approve"
+                await run.send(decision_on(request, outcome=outcome))
+        for waiting in view.result.waiting_for:
+            if waiting.kind == "intervention" and waiting.id not in told:
+                told.add(waiting.id)
+                await run.handle.signal("resolve", await truth(stage, run, waiting, order_id))
+
+
+async def truth(stage: Stage, run: Run, waiting: Waiting, order_id: str) -> dict[str, Any]:
+    """Look into the shop's books, and undo by hand what nothing else can."""
+    [row] = [r for r in await stage.intervention_rows(run) if r["intervention_id"] == waiting.id]
+    [entry] = [e for e in await stage.effects(run) if e["entry_id"] == row["entry_id"]]
+    answer = {"intervention_id": waiting.id, "actor": "oscar", "evidence": "looked"}
+    if entry["state"] == "compensating":
+        return answer | {"outcome": "give_up"}
+    endpoints = {tool: names[0] for tool, names in TOOLS.items()}
+    endpoints |= {"payments.cancel_refund": "refund_cancellations"}
+    endpoints |= {"inventory.undo_restock": "restock_undos", "tickets.close": "ticket_closures"}
+    there = stage.shop.counts(order_id)[endpoints[entry["tool"]]]
+    return answer | {"outcome": "happened" if there else "not_happened"}
+
+
+async def only_as_approved(stage: Stage, run: Run, counts: dict[str, int]) -> None:
+    """G3: a refund was approved, and its approval used once."""
+    consumed = await stage.events(run, "approval.consumed")
+    assert len(consumed) <= 1
+    if counts["refunds"]:
+        [approval] = [row for row in await stage.approval_rows(run) if row["consumed_entry"]]
+        assert approval["state"] == "approved"
+
+
+def told_truly(scenario: RealScenario, result: RunResult, counts: dict[str, int]) -> None:
+    """The result's effects are what the shop's books say."""
+    states = {view.tool: view.state for view in result.effects}
+    for tool, (done, undone) in TOOLS.items():
+        state = states.get(tool)
+        there = counts[done] - (counts[undone] if undone else 0)
+        assert state not in ("claimed", "in_doubt", "partial", "compensating"), states
+        assert there == (1 if state == "committed" else 0), f"{tool} is {state}"
+        if result.state is RunState.COMPLETED and tool in scenario.tools:
+            assert state == "committed"
+
+
+def unwound(result: RunResult, counts: dict[str, int]) -> None:
+    """G4: nothing is left of a run that has failed, but what it lists."""
+    if result.state is RunState.COMPLETED:
+        return
+    left = {view.tool for view in result.uncompensated}
+    for tool, (done, undone) in TOOLS.items():
+        there = counts[done] - (counts[undone] if undone else 0)
+        assert there == (1 if tool in left else 0), f"{tool}: {counts}, listed {left}"
