@@ -321,7 +321,7 @@ class EffectCall:
         """
         if self.tool.transactional and not forward and self._is_of_this_version(entry):
             # However late: without an outcome nothing has happened.
-            return await self._not_applied(entry, None, forward=False)
+            return await self._not_applied(entry, None, time.monotonic(), forward=False)
         if self._recovering_too_long(entry):
             limit = self.request.recovery_limit.total_seconds()
             return await self._ask(entry, f"its recovery has taken longer than {limit:g} s")
