@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import signal
 import subprocess
@@ -10,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
 from tests.cli.starter import Run, Starter, Verbs
 from tests.cli.terminal import Terminal
 from tests.shop_process import ShopProcess
+from workflows.options import move_timeout
 
 NewRun = Callable[..., Run]
 
@@ -56,6 +59,17 @@ def test_wait_attaches_to_the_same_run_and_ends_with_its_result(
     assert {"key", "state"} <= document["effects"][0].keys()
     assert document["uncompensated"] == document["waiting_for"] == []
     assert shop.counts(run.order)["refunds"] == 1
+
+
+async def test_a_short_plan_is_not_waited_for_as_long_as_one_that_takes_long_to_replay(
+    client: Client, new_run: NewRun
+) -> None:
+    run = await asyncio.to_thread(new_run)
+
+    started = await client.get_workflow_handle(run.name).describe()
+
+    timeout = started.raw_description.execution_config.default_workflow_task_timeout
+    assert timeout.ToTimedelta() == move_timeout(5) < move_timeout(1000) / 5
 
 
 def test_the_same_run_twice_starts_nothing_and_says_where_it_stands(
