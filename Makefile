@@ -21,7 +21,7 @@ LOCK = $(UV) --no-config pip compile pyproject.toml --universal --python-version
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo drill-full test check format dev worker lock check-compose test-cluster clean
+.PHONY: help venv demo drill-full bench test check format dev worker lock check-compose test-cluster clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 	@mkdir -p .surehand/drill
 	@"$(PY)" -m examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
 		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
+
+bench: venv ## Measure what BENCHMARKS.md shows (some ten minutes; needs PostgreSQL)
+	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 
 test: venv ## Run all tests
 	@"$(PY)" devserver.py --print-cli > /dev/null

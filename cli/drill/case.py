@@ -19,7 +19,7 @@ from activities.ledger.audit import verify_chain, verify_entries, verify_story
 from activities.ledger.reads import chain_of, effects_of
 from activities.ledger.store import RunNotFound, open_ledger
 from cli.children import Child
-from cli.drill.ground import Ground, worker
+from cli.drill.ground import Ground, is_ready, worker
 from cli.drill.observer import Observer
 from cli.drill.played import Kill, Played, count_of
 from cli.drill.report import DrilledApproval
@@ -102,7 +102,7 @@ class Case:
         with ExitStack() as running:
             workers = self._workers(running, database_url)
             for one in workers:
-                await asyncio.to_thread(one.wait_for, partial(_ready, one))
+                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
             await launch(self._server, start)
             try:
                 await self._until_settled(workers)
@@ -253,7 +253,3 @@ class Case:
         }
         if self._request.world:
             played.compared["world"] = comparable(snapshot, context, fresh)
-
-
-def _ready(one: Child) -> bool:
-    return "worker.ready" in one.output()

@@ -113,6 +113,11 @@ def worker(environment: Mapping[str, str], folder: Path, name: str, **settings: 
     return Child(command, environment={**environment, **own}, folder=folder, name=name)
 
 
+def is_ready(one: Child) -> bool:
+    """Say whether a worker takes work."""
+    return "worker.ready" in one.output()
+
+
 def _keep_mark(folder: Path) -> Path:
     return folder / "keep"
 

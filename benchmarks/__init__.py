@@ -1,0 +1,1 @@
+"""Measurements of what Surehand promises in figures; BENCHMARKS.md holds their results."""

@@ -1,0 +1,53 @@
+"""Ledgers for the lanes: a fresh one each, with the table of the transactional tool."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.tools import TABLE
+from cli.drill.ground import Ground
+from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
+from tests.postgres_server import PostgresServer
+
+DATABASES: Final = ("sqlite", "postgresql")
+#: Makes a ledger for the lane of this name, and returns its URL.
+MakeLedger = Callable[[str], str]
+
+
+def makers(ground: Ground, databases: list[str], running: ExitStack) -> dict[str, MakeLedger]:
+    """Return how a ledger is made, by database; starts a private PostgreSQL where it is asked for.
+
+    Raises:
+        PostgresMissing: PostgreSQL is asked for and not on this machine.
+    """
+    found: dict[str, MakeLedger] = {}
+    if "sqlite" in databases:
+
+        def in_a_file(name: str) -> str:
+            file = ground.folder / f"{name}.db"
+            shutil.copy(ground.template, file)
+            with sqlite3.connect(file) as connection:
+                connection.execute(TABLE)
+            connection.close()
+            return f"sqlite+aiosqlite:///{file}"
+
+        found["sqlite"] = in_a_file
+    if "postgresql" in databases:
+        server = PostgresServer.start()
+        running.callback(server.remove)
+        ledgers = PostgresLedgers(server)
+
+        def on_the_server(_name: str) -> str:
+            url = ledgers.create()
+            server.execute(
+                f"SET ROLE {OWNER}; {TABLE}; GRANT SELECT, INSERT ON bookings TO {WORKER}",
+                url.rpartition("/")[2],
+            )
+            return url
+
+        found["postgresql"] = on_the_server
+    return found

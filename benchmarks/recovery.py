@@ -1,0 +1,254 @@
+"""``python -m benchmarks.recovery``: how long a run stands still when its worker is killed.
+
+A worker is killed with SIGKILL at crash points of a call, and while its run waits for an approval,
+with another one standing by, all with default settings. Measured from its death to the next call
+that reaches the outside world. BENCHMARKS.md shows what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from activities.crashpoints import CrashPoint
+from benchmarks.figures import Figures, grouped, table
+from benchmarks.lane import ANY_MOMENT, WAITING, Kill, Lane
+from benchmarks.ledgers import DATABASES, makers
+from cli.connect import connect, find_target
+from cli.drill.ground import Ground, prepared
+from cli.exits import ExitCode, StarterError
+from cli.process import end_by_signal_in_order, leave
+from cli.settings import StarterSettings
+from cli.tenant_client import TenantClient
+from tests.postgres_server import PostgresMissing
+from workflows.identity import DEFAULT_TENANT
+
+#: With two databases twenty kills of one kind at one point.
+ROUNDS: Final = 10
+#: Seconds between the kills of one round: recoveries shall not wait for each other.
+STAGGER: Final = 0.4
+#: What is promised, and of what: seconds from a kill to the next effect, 95th percentile.
+TARGET: Final = 5.0
+_WITHIN_TARGET: Final = ("read", "dedupes", "transactional", "any moment", "approval")
+
+_CALLED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL, CrashPoint.BEFORE_REPORT)
+#: Kind, tool, points. A read claims nothing. A lookup that finds nothing has to wait for the first
+#: call's deadline and settle time, so it is a kind of its own.
+_KILLS: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
+    ("read", "world.read", _CALLED),
+    ("dedupes", "world.put", (CrashPoint.AFTER_CLAIM, *_CALLED)),
+    ("transactional", "world.book", (CrashPoint.AFTER_CLAIM, *_CALLED)),
+    ("any moment", "world.put", (ANY_MOMENT,)),
+    ("approval", "world.put_approved", (WAITING,)),
+    ("lookup, found", "world.order", _CALLED),
+    ("lookup, not found", "world.order", (CrashPoint.AFTER_CLAIM,)),
+)
+
+
+class Shown:
+    """Says how far the benchmark is: a bar on a terminal, a line for each round otherwise."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._bar = Progress(
+            TextColumn("kills"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._id = self._bar.add_task("kills", total=total)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Draw the bar while the block lasts."""
+        with self._bar:
+            yield
+
+    def killed(self) -> None:
+        """Count one more kill."""
+        self._bar.advance(self._id)
+
+    def done(self, database: str, number: int, rounds: int, lanes: list[Lane]) -> None:
+        """Tell of a round that is done."""
+        if self._console.is_terminal:
+            return
+        took = Figures.of(lane.samples[-1].next_effect for lane in lanes)
+        self._console.print(
+            f"{database}: round {number} of {rounds}, {took.n} kills, next effect after"
+            f" {took.shortest:.1f} to {took.longest:.1f} s"
+            f" ({time.monotonic() - self._began:.0f} s so far)"
+        )
+
+
+async def measure(
+    ground: Ground, databases: list[str], kinds: list[str], rounds: int, console: Console
+) -> list[Lane]:
+    """Kill workers in all lanes, ``rounds`` times in each; return the lanes with their samples."""
+    environment = ground.environment({**_clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    target = find_target(environment)
+    settings = StarterSettings(
+        tenant=DEFAULT_TENANT, user="benchmark", task_queue="", ui_url=ground.web_ui
+    )
+    server = TenantClient(await connect(target, quiet=True), target, settings)
+    kills = [
+        (kind, tool, point) for kind, tool, points in _KILLS if kind in kinds for point in points
+    ]
+    shown = Shown(console, len(databases) * len(kills) * rounds)
+    measured: list[Lane] = []
+    with ExitStack() as servers, shown.going_on():
+        for database, make in makers(ground, databases, servers).items():
+            # Workers of one database at a time: all of them would crowd a small machine.
+            with ExitStack() as workers:
+                lanes = [
+                    Lane(
+                        Kill(database, kind, tool, point),
+                        ground,
+                        server,
+                        environment,
+                        await asyncio.to_thread(make, f"{database}-{number}"),
+                        workers,
+                    )
+                    for number, (kind, tool, point) in enumerate(kills)
+                ]
+                for number in range(1, rounds + 1):
+                    await _round(lanes, shown)
+                    shown.done(database, number, rounds, lanes)
+                for lane in lanes:
+                    await lane.check()
+            measured += lanes
+    return measured
+
+
+async def _round(lanes: list[Lane], shown: Shown) -> None:
+    """Kill one worker in each lane, once all workers are ready: starting them costs most."""
+    await asyncio.gather(*(lane.prepare() for lane in lanes))
+
+    async def one(number: int, lane: Lane) -> None:
+        await asyncio.sleep(number * STAGGER)
+        await lane.measure()
+        shown.killed()
+
+    # The kinds that take longest come last in the list, and so first here.
+    await asyncio.gather(*(one(number, lane) for number, lane in enumerate(reversed(lanes))))
+
+
+def document(lanes: Iterable[Lane]) -> list[dict[str, Any]]:
+    """Return what was measured, one document for each sort of kill and database."""
+    return [
+        {
+            "database": lane.kill.database,
+            "kind": lane.kill.kind,
+            "point": str(lane.kill.point),
+            "next_effect_s": Figures.of(s.next_effect for s in lane.samples).document(),
+            "next_step_s": Figures.of(s.next_step for s in lane.samples).document(),
+            "samples_s": [[round(s.next_effect, 3), round(s.next_step, 3)] for s in lane.samples],
+        }
+        for lane in lanes
+    ]
+
+
+def tables(lanes: Sequence[Lane]) -> str:
+    """Return the tables of BENCHMARKS.md: by kind and database, then by point."""
+    by_kind = grouped(lanes, lambda lane: f"{lane.kill.kind} | {lane.kill.database}")
+    by_point = grouped(lanes, lambda lane: f"{lane.kill.kind} | {lane.kill.point}")
+    figures = ["n", "p50", "p95", "min", "max", "next step p50", "p95", "max"]
+    return "\n\n".join(
+        table([*names, *figures], [_row(name, group) for name, group in groups.items()])
+        for names, groups in ((("kind", "ledger"), by_kind), (("kind", "point"), by_point))
+    )
+
+
+def _row(name: str, lanes: list[Lane]) -> list[str]:
+    samples = [sample for lane in lanes for sample in lane.samples]
+    effect = Figures.of(sample.next_effect for sample in samples)
+    step = Figures.of(sample.next_step for sample in samples)
+    seconds = (effect.p50, effect.p95, effect.shortest, effect.longest)
+    later = (step.p50, step.p95, step.longest)
+    return [name, str(effect.n), *(f"{value:.2f} s" for value in (*seconds, *later))]
+
+
+def missed(lanes: Iterable[Lane]) -> list[str]:
+    """Return a line for each kind that missed the target."""
+    groups = grouped(lanes, lambda lane: lane.kill.kind)
+    p95 = {
+        kind: Figures.of(s.next_effect for lane in groups[kind] for s in lane.samples).p95
+        for kind in groups
+        if kind in _WITHIN_TARGET
+    }
+    return [
+        f"{kind}: p95 {seconds:.2f} s, not under {TARGET:.0f} s"
+        for kind, seconds in p95.items()
+        if seconds >= TARGET
+    ]
+
+
+def _clean() -> dict[str, str]:
+    """Return the environment without settings: the figures are those of the defaults."""
+    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; exits with 3 if the target is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.recovery", description="From a worker's death to what is next."
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 10")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    parser.add_argument(
+        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
+    )
+    kinds = [kind for kind, _, _ in _KILLS]
+    parser.add_argument(
+        "--kind", choices=kinds, action="append", help="may be repeated; default all"
+    )
+    options = parser.parse_args(argv)
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    end_by_signal_in_order()
+    loads = [os.getloadavg()[0]]
+    try:
+        with prepared(_clean(), database=None, say=console.print) as ground:
+            try:
+                databases = options.database or list(DATABASES)
+                wanted = options.kind or kinds
+                lanes = asyncio.run(measure(ground, databases, wanted, options.rounds, console))
+            except BaseException:
+                ground.keep()
+                console.print(f"Ledgers and logs are kept in {ground.folder}")
+                raise
+    except (StarterError, PostgresMissing) as error:
+        print(f"benchmarks.recovery: {error}", file=sys.stderr)
+        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
+    except KeyboardInterrupt:
+        print("benchmarks.recovery: ended early, nothing is written", file=sys.stderr)
+        return 130
+    loads.append(os.getloadavg()[0])
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(f"{json.dumps(document(lanes), indent=1)}\n", encoding="utf-8")
+    console.print(tables(lanes))
+    console.print(f"\nLoad average before {loads[0]:.1f}, after {loads[1]:.1f} (its own included)")
+    for line in missed(lanes):
+        console.print(f"MISSED: {line}")
+    return ExitCode.BROKEN if missed(lanes) else ExitCode.DONE
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,130 @@
+"""Tools to be killed in: one for each way in which a tool can recover, and one that follows.
+
+The outside world is a file of lines, ``BENCHMARK_WORLD``: who called, when, and whether that
+changed anything. Times are of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, JsonValue
+from sqlalchemy import text
+
+from activities.toolbox import (
+    READ,
+    WRITE,
+    ApprovalPolicy,
+    Dedupes,
+    Found,
+    NotFound,
+    ToolContext,
+    tool,
+)
+
+#: What the transactional tool writes to, beside the ledger's own tables.
+TABLE: Final = "CREATE TABLE bookings (run TEXT NOT NULL)"
+_BOOK: Final = text("INSERT INTO bookings (run) VALUES (:run)")
+#: The provider forgets keys after a day.
+_KEYS_KEPT: Final = Dedupes(timedelta(hours=24))
+
+#: Deadline and settle time of the tool with a lookup: those of the example shop.
+LOOKUP_DEADLINE: Final = timedelta(seconds=5)
+LOOKUP_SETTLE: Final = timedelta(seconds=1)
+
+
+class Call(BaseModel):
+    """Params of all of these tools."""
+
+    first_takes: float = 0
+    """Seconds that the first call takes to answer, after it has arrived."""
+
+
+def calls(world: Path) -> list[dict[str, Any]]:
+    """Return what has arrived in the world so far: run, step, key, at, pid, applied."""
+    if not world.exists():
+        return []
+    return [json.loads(line) for line in world.read_text(encoding="utf-8").splitlines()]
+
+
+def _arrived(key: str) -> bool:
+    return any(call["key"] == key for call in calls(_world()))
+
+
+async def _arrive(params: Call, ctx: ToolContext, *, dedupes: bool = True) -> dict[str, JsonValue]:
+    """Write down that a call has arrived, and answer it."""
+    key = ctx.idempotency_key or f"{ctx.run_id}:{ctx.step_id}"  # a read has none
+    first = not _arrived(key)
+    call: dict[str, Any] = {
+        "run": ctx.run_id,
+        "step": ctx.step_id,
+        "key": key,
+        "at": time.monotonic(),
+        "pid": os.getpid(),
+        "applied": first or not dedupes,
+    }
+    with _world().open("a", encoding="utf-8") as world:
+        world.write(f"{json.dumps(call)}\n")
+    if first:
+        await asyncio.sleep(params.first_takes)
+    return {"at": call["at"]}
+
+
+def _world() -> Path:
+    return Path(os.environ["BENCHMARK_WORLD"])
+
+
+@tool("world.read", effect=READ)
+async def read(params: Call, ctx: ToolContext) -> JsonValue:
+    """Read something."""
+    return await _arrive(params, ctx)
+
+
+@tool("world.put", effect=WRITE, dedupes=_KEYS_KEPT, irreversible=True)
+async def put(params: Call, ctx: ToolContext) -> JsonValue:
+    """Change something; the same key changes nothing the second time."""
+    return await _arrive(params, ctx)
+
+
+@tool("world.book", effect=WRITE, transactional=True, irreversible=True)
+async def book(params: Call, ctx: ToolContext) -> JsonValue:
+    """Write a row into the ledger's database."""
+    assert ctx.session is not None
+    await ctx.session.execute(_BOOK, {"run": ctx.run_id})
+    return await _arrive(params, ctx)
+
+
+async def find_order(params: Call, ctx: ToolContext) -> Found | NotFound:
+    """Ask whether an order has arrived."""
+    return Found({}) if _arrived(ctx.idempotency_key) else NotFound()
+
+
+@tool(
+    "world.order",
+    effect=WRITE,
+    timeout=LOOKUP_DEADLINE,
+    lookup=find_order,
+    settle=LOOKUP_SETTLE,
+    irreversible=True,
+)
+async def order(params: Call, ctx: ToolContext) -> JsonValue:
+    """Change something; every call does so again."""
+    return await _arrive(params, ctx, dedupes=False)
+
+
+@tool(
+    "world.put_approved",
+    effect=WRITE,
+    dedupes=_KEYS_KEPT,
+    irreversible=True,
+    approval=ApprovalPolicy(expires_in=timedelta(hours=1)),
+)
+async def put_approved(params: Call, ctx: ToolContext) -> JsonValue:
+    """Change something that somebody has approved."""
+    return await _arrive(params, ctx)

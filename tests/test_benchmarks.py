@@ -1,0 +1,36 @@
+"""The benchmarks run, and say what they have measured; how much it is, is not for a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.exits import ExitCode
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.crash
+def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "recovery.json"
+    one_lane = ["--rounds", "1", "--database", "sqlite", "--kind", "approval"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.recovery", *one_lane, "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    # A target that is missed on a busy machine is no broken benchmark.
+    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
+    [row] = json.loads(found.read_text())
+    assert (row["database"], row["kind"], row["point"]) == ("sqlite", "approval", "waiting")
+    for measured in (row["next_effect_s"], row["next_step_s"]):
+        assert measured.keys() == {"n", "p50", "p95", "shortest", "longest"}
+        assert measured["n"] == 1
+    assert "| approval | sqlite | 1 |" in done.stdout
