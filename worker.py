@@ -26,6 +26,7 @@ from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
 from activities.metrics import Metrics
+from activities.resource_leases import keep_sweeping
 from activities.runs import RunActivities
 from activities.settings import Settings, SettingsError, load_settings
 from activities.telemetry import (
@@ -150,8 +151,10 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             loop.add_signal_handler(number, stopping.set)
         async with make_worker(client, settings, resources):
             log.info("worker.ready", task_queue=settings.task_queue)
+            sweeping = asyncio.create_task(keep_sweeping(ledger, settings.resource_sweep, stopping))
             await stopping.wait()
             log.info("worker.stopping", graceful_seconds=settings.graceful_shutdown.total_seconds())
+        await sweeping
         log.info("worker.stopped")
 
 

@@ -14,7 +14,7 @@ from temporalio import activity
 from activities.artifacts import ArtifactStore
 from activities.crashpoints import Crash
 from activities.failures import Retries
-from activities.lease import heartbeats
+from activities.lease import Doing, heartbeats
 from activities.ledger.store import Ledger
 from activities.limits import SweepLimits
 from activities.metrics import Metrics
@@ -39,6 +39,10 @@ class Resources:
     retries: Retries = field(default_factory=Retries)
     sweep: SweepLimits = field(default_factory=SweepLimits)
     metrics: Metrics = field(default_factory=Metrics)
+    resource_lease: timedelta = timedelta(seconds=30)
+    """Time limit of a resource's lease, where the tool names none."""
+    resource_wait: timedelta = timedelta(seconds=5)
+    """How long an attempt waits for a busy resource, where the tool says nothing."""
 
     @classmethod
     def of(
@@ -62,6 +66,8 @@ class Resources:
             retries=settings.retries,
             sweep=SweepLimits(settings.sweep_quiet, settings.sweep_batch),
             metrics=metrics or Metrics(),
+            resource_lease=settings.resource_lease,
+            resource_wait=settings.resource_wait,
         )
 
 
@@ -73,6 +79,7 @@ class Attempt:
     """Counts from 1."""
     activity_key: str
     holder: str
+    doing: Doing = field(default_factory=Doing, compare=False)
 
     @classmethod
     def current(cls) -> Attempt:
@@ -83,13 +90,13 @@ class Attempt:
         return cls(info.attempt, activity_key, holder)
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_the_end(work: Coroutine[Any, Any, T], doing: Doing | None = None) -> T:
     """Run an attempt to its end, heartbeating, even when it is cancelled meanwhile.
 
     A call under way is finished and recorded: stopping it would only make its outcome unknown. It
     ends within the tool's deadline.
     """
-    async with heartbeats():
+    async with heartbeats(doing or Doing()):
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)

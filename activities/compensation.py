@@ -24,6 +24,8 @@ from activities.ledger.entries import (
     Entry,
     Held,
 )
+from activities.resource_leases import hold_resources
+from activities.resource_names import resource_names
 from activities.toolbox import Tool, explain
 from workflows.contracts import (
     ChainHead,
@@ -48,7 +50,8 @@ class CompensationActivities:
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
         """Bar the step, settle what is in doubt, and undo what stands."""
-        return await to_the_end(self._compensate(asked, Attempt.current()))
+        attempt = Attempt.current()
+        return await to_the_end(self._compensate(asked, attempt), attempt.doing)
 
     async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
         async with self._resources.ledger.transaction(asked.tenant) as tx:
@@ -119,6 +122,7 @@ class CompensationActivities:
             receipt = await self._receipt(entry)
             params = undoing.validate(undo.params(entry.params, receipt))
             plain = params.model_dump(mode="json")
+            names = resource_names(undoing.resource, params)
             request = self._request(
                 asked, attempt, undoing, plain, key=f"undo:{entry.entry_id}", undoes=entry.entry_id
             )
@@ -133,7 +137,7 @@ class CompensationActivities:
             return await self._ask(
                 asked, attempt, entry, f"params of {undo.tool} cannot be made: {why}"
             )
-        return await self._call(asked, attempt, entry, undoing, params, request)
+        return await self._call(asked, attempt, entry, undoing, params, request, names)
 
     async def _call(
         self,
@@ -143,10 +147,12 @@ class CompensationActivities:
         undoing: Tool,
         params: BaseModel,
         request: ClaimRequest,
+        names: tuple[str, ...],
     ) -> CompensationReport:
-        effect = EffectCall(self._resources, undoing, params, request)
         try:
-            result = await effect.run()
+            async with hold_resources(self._resources, undoing, names, asked, attempt) as held:
+                effect = EffectCall(self._resources, undoing, params, request, held)
+                result = await effect.run()
         except ApplicationError as error:
             if error.type not in _FAILED_FOR_GOOD:
                 raise

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar, assert_never
 
 import structlog
@@ -45,6 +46,7 @@ from activities.ledger.entries import (
 from activities.ledger.session import Session
 from activities.ledger.store import LedgerUnavailable, Transaction
 from activities.outputs import clean_text, to_json
+from activities.resource_leases import BUSY_PAUSE, NO_RESOURCES, HeldResources
 from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
 from activities.watchdog import grace
 from workflows.contracts import ChainHead, Recovery
@@ -107,6 +109,7 @@ class EffectCall:
     tool: Tool
     params: BaseModel
     request: ClaimRequest
+    held: HeldResources = NO_RESOURCES
     head: ChainHead | None = None
     """The run's chain after the newest of this attempt's transactions."""
     _asked: float = 0.0
@@ -172,6 +175,8 @@ class EffectCall:
             return await self._go_on(await self._claim())
         if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
             return await self._failed(entry, STILL_DOWN)
+        if (lost := self.held.lost()) is not None:
+            await self._not_begun(entry, f"{self.tool.name}: not called: a resource: {lost}")
         if self.tool.transactional:
             return await self._call_in_ledger(entry)
         try:
@@ -182,6 +187,7 @@ class EffectCall:
                 every=self.resources.renew_every,
                 timeout=self.request.timeout,
                 claimed=self._asked,
+                under=self.held.kept,
             )
         except Exception as error:
             self._crash(CrashPoint.AFTER_CALL)
@@ -231,6 +237,7 @@ class EffectCall:
             raise _GaveUp(answer.cleaned())
         kept = await self.resources.artifacts.keep(self.request.tenant, to_json(answer))
         commit = await outcomes.commit(tx, self.request, entry, kept)
+        await self.held.mark(tx, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
         return Done(entry, kept.value, False, commit)
 
@@ -249,8 +256,17 @@ class EffectCall:
         deadline = claimed + must_end.total_seconds()
         what = f"{self.tool.name} of run {self.request.run_id}"
         crashing = self.resources.crash.during(self.tool.name, self.request.step_id)
-        with self.resources.watchdog.watching(what, deadline), crashing:
+        must_end_at = partial(self.held.must_end, deadline)
+        with self.resources.watchdog.watching(what, must_end_at), crashing:
             return await self.tool.fn(self.params, context)
+
+    async def _not_begun(self, entry: Entry, message: str) -> NoReturn:
+        """Give up a claim under which nothing was called; that counts for no class of failures."""
+        class_ = ErrorType.RESOURCE_BUSY.value
+        await self._write(
+            lambda tx: outcomes.fail(tx, self.request, entry, class_, message, delay=BUSY_PAUSE)
+        )
+        raise again(ErrorType.RESOURCE_BUSY, message, BUSY_PAUSE)
 
     async def _record(
         self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None
@@ -409,6 +425,7 @@ class EffectCall:
             user=self.request.user,
             attempt=self.request.attempt,
             idempotency_key=entry.provider_key,
+            fencing_tokens=self.held.fencing_tokens(),
         )
 
     async def _in_ledger(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -421,9 +438,15 @@ class EffectCall:
 
     async def _write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Write what is in hand, however long the database is away: it must not be lost."""
+
+        async def marked(tx: Transaction) -> T:
+            result = await work(tx)
+            await self.held.mark(tx, self.request.run_id)
+            return result
+
         while True:
             try:
-                return await self._in_ledger(work)
+                return await self._in_ledger(marked)
             except LedgerUnavailable as error:
                 log.warning("ledger.unavailable", error=str(error), holding="an outcome")
                 await asyncio.sleep(_DATABASE_PAUSE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from temporalio import activity
 
@@ -34,8 +34,111 @@ class DeadlineOver(CutOff):
 
 
 @dataclass
-class _Lease:
+class KeptLease:
+    """A lease that is renewed beside whatever runs under it."""
+
+    limit: float
+    """Seconds from a renewal to its end."""
     renewed: float
+    """When the newest renewal that counts was asked for, by ``time.monotonic()``."""
+    margin: float
+    """Seconds before its end at which a call under it is stopped, for the call to end in time."""
+    renewing: asyncio.Future[None] = field(init=False)
+    """Ends early when the lease is not ours any more."""
+
+    def over_at(self) -> float:
+        """Return when others may have it, by ``time.monotonic()``."""
+        return self.renewed + self.limit
+
+    def stop_at(self) -> float:
+        """Return when a call under it has to be stopped."""
+        return self.over_at() - self.margin
+
+    def lost(self) -> str | None:
+        """Return why nothing may go on under this lease, or ``None``."""
+        if self.renewing.done():
+            return "the lease was taken over while the call lasted"
+        if time.monotonic() >= self.stop_at():
+            return "the lease could not be renewed: the ledger is away"
+        return None
+
+
+@asynccontextmanager
+async def keeping(
+    renew: Callable[[], Awaitable[bool]],
+    *,
+    lease: timedelta,
+    every: timedelta,
+    since: float,
+    margin: timedelta = timedelta(0),
+) -> AsyncIterator[KeptLease]:
+    """Renew a lease for as long as the block lasts.
+
+    Args:
+        renew: Extends the lease in the ledger; ``False`` says that it is not ours any more.
+        lease: The lease's time limit.
+        every: How often to renew it.
+        since: ``time.monotonic()`` before the lease was asked for.
+        margin: How long before its end a call under it is stopped.
+    """
+    ended = asyncio.Event()
+    kept = KeptLease(lease.total_seconds(), since, margin.total_seconds())
+    kept.renewing = asyncio.create_task(_keep(kept, renew, every.total_seconds(), ended))
+    try:
+        yield kept
+    finally:
+        ended.set()
+        # Awaited, not cancelled: a transaction that is cut off costs its connection.
+        await asyncio.wait({kept.renewing})
+
+
+async def call_within(
+    call: Awaitable[T],
+    leases: Sequence[KeptLease],
+    *,
+    timeout: timedelta,
+    since: float | None = None,
+    stopped_within: float | None = 1.0,
+) -> T:
+    """Await a call within its deadline, for as long as all its leases are kept.
+
+    The attempt judges itself by its own monotonic clock: once a lease may have run out, another
+    attempt may be at work, and this one stops its call.
+
+    Args:
+        call: The tool's call.
+        leases: What it runs under.
+        timeout: Deadline of the call.
+        since: ``time.monotonic()`` that the deadline counts from; ``None`` is now.
+        stopped_within: Seconds that a call which is stopped may take to end; ``None`` waits until
+            it has.
+
+    Raises:
+        LeaseLost: A lease could not be kept.
+        DeadlineOver: No answer in time.
+        CallCancelled: The call has cancelled itself.
+    """
+    deadline = (time.monotonic() if since is None else since) + timeout.total_seconds()
+    running = asyncio.ensure_future(call)
+    try:
+        while True:
+            left = min([deadline, *(kept.stop_at() for kept in leases)]) - time.monotonic()
+            if left > 0 and not any(kept.renewing.done() for kept in leases):
+                waited_for: set[asyncio.Future[Any]] = {running, *(k.renewing for k in leases)}
+                await asyncio.wait(waited_for, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if running.cancelled():
+                raise CallCancelled("the tool cancelled itself")
+            if running.done():
+                return running.result()
+            if time.monotonic() >= deadline:
+                raise DeadlineOver(f"no answer within {timeout.total_seconds():g} s")
+            for kept in leases:
+                if (reason := kept.lost()) is not None:
+                    raise LeaseLost(reason)
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running}, timeout=stopped_within)
 
 
 async def hold(
@@ -46,11 +149,9 @@ async def hold(
     every: timedelta,
     timeout: timedelta,
     claimed: float | None = None,
+    under: Sequence[KeptLease] = (),
 ) -> T:
-    """Await a call within its deadline, renewing its lease beside it.
-
-    The attempt judges itself by its own monotonic clock: once the lease may have run out, another
-    attempt may be at work, and this one stops its call.
+    """Await a call within its deadline, renewing its effect's lease beside it.
 
     Args:
         call: The tool's call.
@@ -60,46 +161,27 @@ async def hold(
         timeout: Deadline of the call.
         claimed: ``time.monotonic()`` before the claim was asked for, which lease and deadline
             count from; ``None`` is now.
+        under: Leases of resources that the call runs under, too.
 
     Raises:
         LeaseLost: The lease could not be kept.
         DeadlineOver: No answer in time.
+        CallCancelled: The call has cancelled itself.
     """
     start = time.monotonic() if claimed is None else claimed
-    state = _Lease(renewed=start)
-    ended = asyncio.Event()
-    running = asyncio.ensure_future(call)
-    renewing = asyncio.create_task(_keep(state, renew, every.total_seconds(), ended))
-    try:
-        while True:
-            expiry = state.renewed + lease.total_seconds()
-            deadline = start + timeout.total_seconds()
-            left = min(expiry, deadline) - time.monotonic()
-            if left > 0 and not renewing.done():
-                await asyncio.wait(
-                    {running, renewing}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
-            if running.cancelled():
-                raise CallCancelled("the tool cancelled itself")
-            if running.done():
-                return running.result()
-            if renewing.done():
-                raise LeaseLost("the lease was taken over while the call lasted")
-            if time.monotonic() >= deadline:
-                raise DeadlineOver(f"no answer within {timeout.total_seconds():g} s")
-            if time.monotonic() >= state.renewed + lease.total_seconds():
-                raise LeaseLost("the lease could not be renewed: the ledger is away")
-    finally:
-        ended.set()
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running}, timeout=1)
-        # Awaited, not cancelled: a transaction that is cut off costs its connection.
-        await asyncio.wait({renewing})
+    async with keeping(renew, lease=lease, every=every, since=start) as kept:
+        return await call_within(
+            call,
+            (kept, *under),
+            timeout=timeout,
+            since=start,
+            # While it still runs, its resources are not given to others.
+            stopped_within=None if under else 1.0,
+        )
 
 
 async def _keep(
-    state: _Lease, renew: Callable[[], Awaitable[bool]], every: float, ended: asyncio.Event
+    state: KeptLease, renew: Callable[[], Awaitable[bool]], every: float, ended: asyncio.Event
 ) -> None:
     """Renew until told to end; returns early when the lease is not ours any more."""
     while True:
@@ -114,17 +196,24 @@ async def _keep(
                 return
             state.renewed = asked
         except LedgerUnavailable:
-            # The next round tries again; `hold` stops the call when the lease may be over.
+            # The next round tries again; the call is stopped when the lease may be over.
             continue
 
 
+@dataclass
+class Doing:
+    """What an attempt is waiting for; Temporal shows it beside the activity."""
+
+    text: str = ""
+
+
 @asynccontextmanager
-async def heartbeats() -> AsyncIterator[None]:
+async def heartbeats(doing: Doing) -> AsyncIterator[None]:
     """Tell Temporal that this attempt is alive, for as long as the block lasts."""
 
     async def beat() -> None:
         while True:
-            activity.heartbeat()
+            activity.heartbeat(*filter(None, [doing.text]))
             await asyncio.sleep(HEARTBEAT_EVERY)
 
     beating = asyncio.create_task(beat())

@@ -69,6 +69,9 @@ class Metrics:
         self._broken = self._count(
             "surehand_broken_invariants", "What did not hold at the end of a recovery: never any"
         )
+        self._resources = self._count(
+            "surehand_resources", "Resources: acquired, waited, refused, released, swept"
+        )
         self._swept = self._count("surehand_swept", "Entries that the sweep looked at, by outcome")
 
     def _seconds(self, name: str, meaning: str) -> MetricHistogramFloat:
@@ -106,11 +109,19 @@ class Metrics:
             case "intervention.settled":
                 labels = {"rule": body["rule"], "outcome": body["outcome"]}
                 self._interventions.add(1, {**tool, **labels})
+            case "resource.acquired" if "waited_ms" in body:
+                self._count_resource(tool, type_)
+                self._lease_waits.record(body["waited_ms"] / 1000, {**tool, "reason": "resource"})
+            case _ if type_.startswith("resource."):
+                self._count_resource(tool, type_)
             case "recovery.verified":
                 by = "human" if body["action"] == "human" else "worker"
                 self._recoveries.record(body["took_ms"] / 1000, {**tool, "by": by})
                 for name in body.get("broken", []):
                     self._broken.add(1, {**tool, "invariant": name})
+
+    def _count_resource(self, tool: dict[str, str], type_: str) -> None:
+        self._resources.add(1, {**tool, "outcome": type_.removeprefix("resource.")})
 
     def _failed(self, tool: dict[str, str], body: Mapping[str, Any]) -> None:
         class_ = {**tool, "failure_class": body["failure_class"]}

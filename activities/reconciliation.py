@@ -21,6 +21,7 @@ from activities.ledger import outcomes
 from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
 from activities.ledger.questions import open_intervention
+from activities.resource_leases import sweep_leases
 from activities.toolbox import Tool
 from workflows.contracts import Swept
 from workflows.identity import params_hash
@@ -37,6 +38,8 @@ async def reconcile_once(
     limit: int,
 ) -> Swept:
     """Settle a tenant's overdue entries, once round, and return what became of them.
+
+    It also frees the resources that dead calls have left behind.
 
     Args:
         resources: Ledger and tools.
@@ -66,7 +69,8 @@ async def reconcile_once(
         log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
         counts[outcome] += 1
         resources.metrics.swept(entry.tool, outcome)
-    return Swept.model_validate({"looked_at": counts.total(), **counts})
+    looked_at, freed = counts.total(), await sweep_leases(resources.ledger, tenant)
+    return Swept.model_validate({"looked_at": looked_at, "freed": freed, **counts})
 
 
 async def _settle(resources: Resources, entry: Entry) -> str:

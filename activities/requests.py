@@ -14,6 +14,7 @@ from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactStore, Artifact
 from activities.attempt import Attempt
 from activities.ledger.entries import ClaimRequest
 from activities.outputs import clean_text
+from activities.resource_names import resource_names
 from activities.toolbox import Tool, Toolbox, explain
 from workflows.contracts import ToolCall
 from workflows.errors import ErrorType
@@ -35,6 +36,8 @@ class PreparedCall:
     """The validated params in JSON form."""
     params_hash: str
     key: str
+    resources: tuple[str, ...]
+    """What the call must have for itself, in the order in which everybody acquires."""
 
 
 async def complete(artifacts: ArtifactStore, call: ToolCall, attempt: Attempt) -> ToolCall:
@@ -86,7 +89,12 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
         # What the hash does not cover, nobody has approved: secrets, excluded or rounded fields.
         problem = f"{tool.name}: its params do not survive the way through JSON unchanged"
         raise _stop(ErrorType.INVALID_PARAMS, problem)
-    return PreparedCall(tool, params, plain, hash_, _key(tool, params, call))
+    key = _key(tool, params, call)
+    try:
+        resources = resource_names(tool.resource, params)
+    except ValueError as error:
+        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+    return PreparedCall(tool, params, plain, hash_, key, resources)
 
 
 def _key(tool: Tool, params: BaseModel, call: ToolCall) -> str:

@@ -24,6 +24,7 @@ from pydantic_settings import (
 
 from activities.failures import Retries
 from activities.limits import SweepLimits
+from activities.resource_names import limits_problem
 from cli.sources import (
     ENV_FILE,
     PREFIX,
@@ -106,6 +107,12 @@ class Settings(BaseSettings):
     """How long the sweep leaves an entry to the attempts of its own run, due within seconds."""
     sweep_batch: int = Field(default=_SWEEP.batch, ge=1)
     """Most entries of a tenant in one sweep; the next one takes the rest."""
+    resource_lease: Duration = timedelta(seconds=30)
+    """Time limit of a resource's lease: how long a dead call keeps others from the resource."""
+    resource_wait: Duration = timedelta(seconds=5)
+    """How long an attempt waits for a busy resource before it is tried again later."""
+    resource_sweep: Duration = timedelta(seconds=60)
+    """How often a worker frees the resources that dead calls have left behind."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=1000, ge=0)
@@ -180,6 +187,22 @@ class Settings(BaseSettings):
             recovery_limit=self.recovery_limit,
             compensation_limit=self.compensation_limit,
         )
+
+    @field_validator("resource_lease", "resource_wait")
+    @classmethod
+    def _sensible_limit(cls, value: timedelta, info: ValidationInfo) -> timedelta:
+        lease = info.field_name == "resource_lease"
+        problem = limits_problem(value if lease else None, None if lease else value)
+        if problem:
+            raise ValueError(problem)
+        return value
+
+    @field_validator("resource_sweep")
+    @classmethod
+    def _some_pause(cls, value: timedelta) -> timedelta:
+        if value < timedelta(seconds=1):
+            raise ValueError("must be at least 1 s")
+        return value
 
 
 def load_settings(

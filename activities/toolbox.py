@@ -30,6 +30,7 @@ from activities.answers import (
     Unknown,
 )
 from activities.outputs import clean_text
+from activities.resource_names import limits_problem
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.plan import ApprovalPolicy
@@ -92,6 +93,9 @@ class ToolContext:
     """Opaque key to send to the outside system; the same in every attempt at the same effect."""
     session: Session | None = None
     """For ``transactional`` tools: the ledger's SQL session, in which the outcome is recorded."""
+    fencing_tokens: Mapping[str, int] = field(default_factory=dict)
+    """By resource that the call holds: grows with each lease, for a system that can refuse older
+    ones."""
 
 
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
@@ -121,6 +125,9 @@ class Tool:
     describe: Callable[[Any], str] | None = None
     errors: Declared = field(default_factory=dict)
     health: Callable[[], Awaitable[bool]] | None = None
+    resource: Callable[[Any], str | list[str]] | None = None
+    resource_lease: timedelta | None = None
+    resource_wait: timedelta | None = None
     description: str = ""
     schema_hash: str = ""
 
@@ -214,6 +221,9 @@ def tool(
     describe: Callable[[Any], str] | None = None,
     errors: Declared | None = None,
     health: Callable[[], Awaitable[bool]] | None = None,
+    resource: Callable[[Any], str | list[str]] | None = None,
+    resource_lease: timedelta | None = None,
+    resource_wait: timedelta | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
 
@@ -241,6 +251,11 @@ def tool(
             the effect is proven not applied. What is not named here is classified as usual.
         health: Whether the outside system is up; asked before it is called again after
             ``DEPENDENCY_DOWN``. Must answer within a second.
+        resource: What a call must have for itself, from the params, such as ``account:7``, or
+            several. Calls that name one resource never overlap, of whichever tools they are.
+        resource_lease: How long a dead call keeps its resources; by default the worker's setting.
+        resource_wait: How long an attempt waits for a busy resource before it is tried again later;
+            by default the worker's setting.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.
@@ -281,6 +296,11 @@ def tool(
         recoverable = dedupes or lookup or transactional
         if effect is Effect.READ and (key or compensate or cleanup or recoverable):
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
+        problem = limits_problem(resource_lease, resource_wait)
+        if problem:
+            raise ToolboxError(f"tool {name!r}: {problem}")
+        if resource is None and (resource_lease, resource_wait) != (None, None):
+            raise ToolboxError(f"tool {name!r}: resource_lease= and resource_wait= need resource=")
         schema = {"params": model.model_json_schema(), "effect": effect.value}
         return Tool(
             name=name,
@@ -302,6 +322,9 @@ def tool(
             describe=describe,
             errors=dict(errors or {}),
             health=health,
+            resource=resource,
+            resource_lease=resource_lease,
+            resource_wait=resource_wait,
             description=(inspect.getdoc(fn) or name).splitlines()[0],
             schema_hash=digest(schema),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
@@ -13,21 +12,15 @@ from temporalio.exceptions import ApplicationError
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.crashpoints import CrashPoint
 from activities.effects import Done, EffectCall, SaidNo, again, stop
-from activities.failures import Failure, FailureClass, classify
-from activities.health import STILL_DOWN, is_healthy
-from activities.ledger import artifacts as artifact_rows
-from activities.ledger import steps as step_rows
-from activities.ledger.artifacts import Kept
-from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry, milliseconds
-from activities.ledger.steps import StepAttempt
-from activities.outputs import to_json
+from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
+from activities.reading import ReadCall
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
-from activities.toolbox import No, Tool, Toolbox, ToolContext
+from activities.resource_leases import hold_resources
+from activities.toolbox import Tool, Toolbox
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
     AttemptsUsed,
-    ChainHead,
     DescribeTools,
     Effect,
     HumanNeeded,
@@ -46,8 +39,6 @@ from workflows.wording import reason_of
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
 JOINED_PAUSE: Final = timedelta(seconds=5)
-_NOTHING: Final = Kept(None)
-_DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
 
 
 class ToolActivities:
@@ -72,7 +63,7 @@ class ToolActivities:
                 await self._refuse_changed_params(call, prepared)
             is_read = prepared.tool.effect is Effect.READ
             work = self._read if is_read else self._write
-            return await to_the_end(work(call, prepared, attempt))
+            return await to_the_end(work(call, prepared, attempt), attempt.doing)
         except ApplicationError as error:
             if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:
                 return _limited(call, attempt, error)
@@ -99,8 +90,10 @@ class ToolActivities:
     async def _write(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
         limit = self._resources.retries.recovery_limit
         request = claim_request(call, prepared, attempt, self._resources.lease, limit)
-        effect = EffectCall(self._resources, prepared.tool, prepared.params, request)
-        result = await effect.run()
+        tool = prepared.tool
+        async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
+            effect = EffectCall(self._resources, tool, prepared.params, request, held)
+            result = await effect.run()
         outcome: ToolOutcome
 
         def mine(entry: Entry) -> bool:
@@ -144,89 +137,9 @@ class ToolActivities:
         changed = drift(call, tool)
         if changed:
             raise stop(ErrorType.TOOL_CHANGED, changed)
-        crash = self._resources.crash
-        crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
-        number = call.attempts_before + attempt.number
-        row = StepAttempt(call.run_id, call.step_id, number, tool.name, prepared.plain)
-        async with self._resources.ledger.transaction(call.tenant) as tx:
-            await step_rows.start(tx, row)
-            was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
-        if was_down and not await is_healthy(tool):
-            raise await self._read_failed(call, row, STILL_DOWN)
-        context = ToolContext(
-            tenant=call.tenant,
-            run_id=call.run_id,
-            step_id=call.step_id,
-            user=call.user,
-            attempt=number,
-            idempotency_key="",
-        )
-        try:
-            async with asyncio.timeout(tool.timeout.total_seconds()):
-                with crash.during(tool.name, call.step_id):
-                    answer = await tool.fn(prepared.params, context)
-        except (Exception, asyncio.CancelledError) as error:
-            crash.at(tool.name, call.step_id, CrashPoint.AFTER_CALL)
-            failed = await self._read_failed(call, row, classify(error, tool.errors))
-            crash.at(tool.name, call.step_id, CrashPoint.BEFORE_REPORT)
-            raise failed from error
-        crash.at(tool.name, call.step_id, CrashPoint.AFTER_CALL)
-        outcome: ToolOutcome
-        if isinstance(answer, No):
-            answer = answer.cleaned()
-            head = await self._finish_read(call, row, "failed", error=answer.reason, class_="no")
-            outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=number)
-        else:
-            kept = await self._resources.artifacts.keep(call.tenant, to_json(answer))
-            head = await self._finish_read(call, row, "succeeded", output=kept)
-            outcome = Succeeded(output=kept.value, attempts=number)
-        crash.at(tool.name, call.step_id, CrashPoint.BEFORE_REPORT)
-        return ToolReport(outcome=outcome, head=head)
-
-    async def _read_failed(
-        self, call: ToolCall, row: StepAttempt, failure: Failure
-    ) -> BaseException:
-        if failure.failure_class is FailureClass.IN_DOUBT:
-            # A read changes nothing, so it may simply be asked again.
-            failure = Failure(FailureClass.TRANSIENT, failure.message)
-        class_ = failure.failure_class.value
-        async with self._resources.ledger.transaction(call.tenant) as tx:
-            earlier = await step_rows.failures(tx, call.run_id, call.step_id, class_)
-        delay = self._resources.retries.delay(failure, earlier)
-        await self._finish_read(
-            call, row, "failed", error=failure.message, class_=class_, delay=delay
-        )
-        message = f"{row.tool}: {failure.message}"
-        if delay is None:
-            return stop(ErrorType.TOOL_FAILED, message)
-        return again(ErrorType.for_failure(class_), message, delay)
-
-    async def _finish_read(
-        self,
-        call: ToolCall,
-        row: StepAttempt,
-        state: str,
-        *,
-        output: Kept = _NOTHING,
-        error: str | None = None,
-        class_: str | None = None,
-        delay: timedelta | None = None,
-    ) -> ChainHead | None:
-        async with self._resources.ledger.transaction(call.tenant) as tx:
-            await artifact_rows.record(tx, call.run_id, call.step_id, output)
-            await step_rows.finish(
-                tx, row, state, output=output.value, error=error, error_class=class_
-            )
-            tx.event(
-                call.run_id,
-                f"step.{state}",
-                step_id=call.step_id,
-                tool=row.tool,
-                attempt=row.attempt,
-                failure_class=class_,
-                retry_ms=None if delay is None else milliseconds(delay),
-            )
-        return tx.heads.get(call.run_id)
+        self._resources.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
+        async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
+            return await ReadCall(self._resources, call, prepared, attempt, held).run()
 
 
 def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolReport:

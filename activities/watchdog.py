@@ -1,9 +1,10 @@
 """The watchdog: a call that cannot be stopped at its deadline takes its worker down.
 
 Everything that is believed about a lost call rests on its deadline: after it, and the tool's settle
-time, "not found" is taken for proof. A tool that blocks the event loop, or that swallows its
-cancellation, would go on past it and apply its effect later. A thread of its own watches, because
-the event loop cannot watch itself; a dead worker is recovered from, a late effect is not.
+time, "not found" is taken for proof; once the lease of a resource is over, others may have it. A
+tool that blocks the event loop, or that swallows its cancellation, would go on past that and apply
+its effect later. A thread of its own watches, because the event loop cannot watch itself; a dead
+worker is recovered from, a late effect is not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,17 +39,18 @@ def grace(settle: timedelta | None) -> timedelta:
 class Watchdog:
     """Knows the deadlines of the calls under way."""
 
-    _deadlines: dict[int, tuple[float, str]] = field(default_factory=dict)
+    _deadlines: dict[int, tuple[Callable[[], float], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _next: int = 0
 
     @contextmanager
-    def watching(self, what: str, deadline: float) -> Iterator[None]:
+    def watching(self, what: str, deadline: Callable[[], float]) -> Iterator[None]:
         """Watch a call for as long as the block lasts.
 
         Args:
             what: What is said about it if it has to be ended.
-            deadline: When it must have ended, by ``time.monotonic()``, in seconds.
+            deadline: Tells when it must have ended, by ``time.monotonic()``, in seconds; asked
+                again and again from another thread, because a lease that is renewed moves it.
         """
         with self._lock:
             self._next += 1
@@ -64,7 +66,7 @@ class Watchdog:
         """Return a call that should have ended, or ``None``."""
         with self._lock:
             for deadline, what in self._deadlines.values():
-                if now >= deadline:
+                if now >= deadline():
                     return what
         return None
 

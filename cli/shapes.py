@@ -177,6 +177,8 @@ class SweepReport(Shape):
     not_applied: int
     asked: int
     waiting: int
+    freed: int
+    """Resources whose lease had run out."""
     stopped: list[StoppedRun]
     for_a_human: int
     """Open interventions: nobody but a human can settle them."""

@@ -110,6 +110,8 @@ def _tell(caller: Caller, report: SweepReport) -> None:
         f" {report.not_applied} proven not applied, {report.asked} put in front of a"
         f" human, {report.waiting} to be settled later."
     )
+    if report.freed:
+        say(f"Freed {report.freed} resources that dead calls have left behind.")
     for stopped in report.stopped:
         say(f"Run {stopped.run_id} was stopped from outside; {len(stopped.standing)} effects stand")
         for view in stopped.standing:

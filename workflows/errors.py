@@ -66,6 +66,9 @@ class ErrorType(StrEnum):
     ARTIFACT_UNAVAILABLE = "ArtifactUnavailable"
     """The artifact store does not answer, or not with what was kept there."""
 
+    RESOURCE_BUSY = "ResourceBusy"
+    """Another call holds a resource that this one names: wait for it."""
+
     SETTLING = "Settling"
     """A lookup found nothing, but the first call may still arrive: wait and look again."""
 

@@ -79,6 +79,10 @@ class Transaction:
         """Let claims of one business key follow one another."""
         await lock_name(self.connection, f"key:{self.tenant}:{tool}:{key}")
 
+    async def lock_resource(self, resource: str) -> None:
+        """Let leases of one resource follow one another; several are locked in order of names."""
+        await lock_name(self.connection, f"resource:{self.tenant}:{resource}")
+
     async def tick(self) -> None:
         """Read the clock again: after waiting for a lock, what was read before it is too early."""
         self.now_ms = max(self.now_ms, await read_clock(self.connection))
@@ -177,6 +181,8 @@ class Ledger:
     def __init__(self, engine: AsyncEngine, observer: Observer | None = None) -> None:
         self.engine = engine
         self._observer = observer
+        self.tenants: set[str] = set()
+        """Tenants that this process has worked for; row-level security lists none."""
 
     @asynccontextmanager
     async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
@@ -190,6 +196,7 @@ class Ledger:
         try:
             async with self.engine.begin() as connection:
                 now_ms = await enter_transaction(connection, tenant)
+                self.tenants.add(tenant)
                 transaction = Transaction(connection, tenant, now_ms)
                 yield transaction
                 await transaction.write_events()

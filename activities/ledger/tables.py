@@ -334,6 +334,37 @@ artifacts = Table(
     _run_reference(),
 )
 
+leases = Table(
+    "leases",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("resource", String(400), primary_key=True),
+    # Grows with each lease; the row stays when the resource is free, so that no number comes twice.
+    Column("fencing_token", BigInteger, nullable=False),
+    # The newest lease's step: its later attempts may take the lease over.
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("tool", String(120), nullable=False),
+    # The attempt that holds it; NULL when the resource is free.
+    Column("holder", String(400)),
+    Column("lease_until_ms", BigInteger),
+    # Its time limit: what lies further ahead is a clock that was set back.
+    Column("lease_ms", BigInteger, nullable=False),
+    # Until then an attempt that was taken over from may still be calling: others are kept out.
+    Column("others_after_ms", BigInteger, nullable=False),
+    Column("acquired_ms", BigInteger, nullable=False),
+    CheckConstraint("(holder IS NULL) = (lease_until_ms IS NULL)", name="held_until"),
+    CheckConstraint("fencing_token >= 1", name="fencing_token"),
+    Index(
+        "ix_leases_held",
+        "tenant_id",
+        "lease_until_ms",
+        sqlite_where=text("holder IS NOT NULL"),
+        postgresql_where=text("holder IS NOT NULL"),
+    ),
+    _run_reference(),
+)
+
 events = Table(
     "events",
     metadata,

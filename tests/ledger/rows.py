@@ -6,7 +6,15 @@ from typing import Any
 
 from sqlalchemy import Table, insert, update
 
-from activities.ledger.tables import approvals, decisions, effects, events, interventions, runs
+from activities.ledger.tables import (
+    approvals,
+    decisions,
+    effects,
+    events,
+    interventions,
+    leases,
+    runs,
+)
 from tests.ledger.scene import RUN, Scene
 
 _HASH = "sha256:" + "0" * 64
@@ -36,6 +44,10 @@ _VALID: dict[Table, dict[str, Any]] = {
     interventions: {
         "run_id": RUN, "step_id": "s", "intervention_id": "iv-1", "entry_id": "ef-1",
         "rule": "unknown", "question": "?", "state": "open", "opened_ms": 1,
+    },
+    leases: {
+        "run_id": RUN, "step_id": "s", "resource": "account:7", "tool": "t", "fencing_token": 1,
+        "holder": "h", "lease_until_ms": 1, "lease_ms": 1, "others_after_ms": 0, "acquired_ms": 1,
     },
     events: {
         "run_id": RUN, "seq": 1000, "type": "test", "body": {}, "at_ms": 1, "previous": _HASH,

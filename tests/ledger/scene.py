@@ -19,6 +19,7 @@ from activities.ledger import (
     compensations,
     decisions,
     interventions,
+    leases,
     outcomes,
     runs,
 )
@@ -249,6 +250,16 @@ class Scene:
         verdict = await self.decide(gated)
         assert verdict.code == "accepted", verdict
         return gated
+
+    async def hold(self, resource: str) -> leases.Lease:
+        """Hold a resource for a call of this tenant's first run."""
+        asked = leases.LeaseRequest(
+            self.tenant, RUN, STEP, "payments.refund", (resource,), "holder", 1, LEASE
+        )
+        async with self.tx() as tx:
+            held = await leases.acquire(tx, asked)
+        assert not isinstance(held, leases.Busy)
+        return held[0]
 
     async def close(self, gated: ClaimRequest, to: str, after: timedelta = NOW) -> str:
         """Expire or void a call's approval and return its state."""

@@ -8,13 +8,22 @@ import pytest
 from sqlalchemy import Table, delete, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from activities.ledger.tables import approvals, decisions, effects, events, interventions, runs
+from activities.ledger.tables import (
+    approvals,
+    decisions,
+    effects,
+    events,
+    interventions,
+    leases,
+    runs,
+)
 from tests.ledger import rows
 from tests.ledger.rows import COMMITTED
 from tests.ledger.scene import Scene
 
 CONSUMED = {"consumed_entry": "ef-1", "consumed_generation": 1}
 DECIDED = {"state": "approved", "decided_by": "alice"}
+FREE = {"holder": None, "lease_until_ms": None}
 SETTLED = {"state": "settled", "outcome": "happened", "actor": "olga"}
 
 LEGAL: list[tuple[Table, dict[str, Any]]] = [
@@ -28,6 +37,8 @@ LEGAL: list[tuple[Table, dict[str, Any]]] = [
     (decisions, {}),
     (interventions, {}),
     (interventions, SETTLED),
+    (leases, {}),
+    (leases, FREE),
     (events, {}),
 ]
 #: A valid row with one thing wrong, and the rule that refuses it.
@@ -53,6 +64,9 @@ ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_interventions_settled_whole", interventions, {"state": "settled"}),
     ("ck_interventions_settled_whole", interventions, {**SETTLED, "actor": None}),
     ("ck_interventions_settled_whole", interventions, {"outcome": "happened", "actor": "olga"}),
+    ("ck_leases_held_until", leases, {"holder": None}),
+    ("ck_leases_held_until", leases, {**FREE, "holder": "h"}),
+    ("ck_leases_fencing_token", leases, {"fencing_token": 0}),
     ("ck_events_seq", events, {"seq": 0}),
 ]
 #: Two rows that are valid by themselves, and the rule by which they cannot both be there.
@@ -77,6 +91,7 @@ TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
     ),
     ("uq_decisions_accepted", decisions, {}, {"decision_id": "d-2", "outcome": "reject"}),
     ("uq_interventions_open", interventions, {}, {"intervention_id": "iv-2"}),
+    ("pk_leases", leases, {}, {"step_id": "another", "holder": "another"}),
     ("pk_events", events, {}, {"type": "another"}),
 ]  # fmt: skip
 #: Two rows that may both be there.
@@ -120,6 +135,7 @@ def names(rule: str, error: IntegrityError) -> bool:
         "uq_effects_undoes": "effects.tenant_id, effects.undoes",
         "uq_decisions_accepted": "decisions.tenant_id, decisions.approval_id",
         "uq_interventions_open": "interventions.entry_id, interventions.run_id",
+        "pk_leases": "leases.tenant_id, leases.resource",
         "pk_events": "events.tenant_id, events.run_id, events.seq",
     }
     return message.endswith(columns.get(rule, rule))

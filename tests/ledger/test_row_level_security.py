@@ -40,6 +40,7 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
         async with scene.tx() as tx:
             kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
             await artifacts.record(tx, RUN, STEP, kept)
+        await scene.hold("account:7")
         for table in ALL:
             assert await _count_as(scene, table) > 0, table
     return found[0], found[1]

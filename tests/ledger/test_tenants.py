@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from activities.ledger import approvals as approval_rows
-from activities.ledger import claims, compensations, outcomes, reads, runs, steps
+from activities.ledger import claims, compensations, leases, outcomes, reads, runs, steps
 from activities.ledger import decisions as decision_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import ApprovalRefused, Claimed, ClaimRequest, Entry
+from activities.ledger.leases import Lease
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import metadata
 from tests.ledger.scene import LEASE, NOW, Scene
@@ -32,6 +33,7 @@ class Story:
     gated: ClaimRequest
     entry: Entry
     intervention: str
+    lease: Lease
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ async def story(scene: Scene) -> Story:
     entry, intervention = await scene.asked(scene.call(run_id=THEIRS, step_id="s", key="k"))
     await scene.committed(scene.call(run_id=THEIRS, step_id="t", key="t"))
     await scene.begin_undo(THEIRS, "undone")
-    return Story(scene, gated, entry, intervention)
+    lease = await scene.hold("account:7")
+    return Story(scene, gated, entry, intervention, lease)
 
 
 async def everything(scene: Scene) -> dict[str, list[dict[str, Any]]]:
@@ -77,6 +80,10 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "approvals.close": (
         lambda tx, s: approval_rows.close(tx, THEIRS, s.gated.approval_id or "", "void"), "void",
     ),
+    "leases.renew": (lambda tx, s: leases.renew(tx, [s.lease], LEASE), False),
+    "leases.release": (lambda tx, s: leases.release(tx, [s.lease]), None),
+    "leases.lost": (lambda tx, s: leases.lost(tx, [s.lease]), ["account:7"]),
+    "leases.sweep": (lambda tx, s: _sweep_later(tx), 0),
     "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry, LEASE), False),
     "outcomes.answer_no": (
         lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), False,
@@ -116,6 +123,11 @@ async def _request(tx: Transaction, story: Story) -> None:
     await approval_rows.request(
         tx, story.gated, approval_id=f"{THEIRS}/s/2", description="", undo="", expires_in=month
     )
+
+
+async def _sweep_later(tx: Transaction) -> int:
+    tx.now_ms += 1_000_000  # long after every lease
+    return await leases.sweep(tx, 100)
 
 
 async def _event(tx: Transaction) -> None:

@@ -6,13 +6,14 @@ Nothing here waits for time to pass: calls and renewals wait for one another by 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from activities.lease import DeadlineOver, LeaseLost, hold
+from activities.lease import DeadlineOver, LeaseLost, call_within, hold, keeping
 from activities.ledger.engine import LedgerUnavailable
 
 LONG = timedelta(hours=1)
@@ -133,3 +134,48 @@ async def test_what_the_call_raises_is_raised_and_the_renewing_has_ended(call: C
     with pytest.raises(ZeroDivisionError):
         await held(failing, renew)
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_call_under_several_leases_is_stopped_when_one_of_them_is_lost(call: Call) -> None:
+    async def taken_over() -> bool:
+        return False
+
+    limits: dict[str, Any] = {"lease": LONG, "every": TINY, "since": time.monotonic()}
+    async with keeping(kept, **limits) as ours, keeping(taken_over, **limits) as lost:
+        with pytest.raises(LeaseLost, match="taken over"):
+            await call_within(call(), [ours, lost], timeout=LONG)
+        assert ours.lost() is None
+    assert call.stopped
+
+
+async def test_a_call_is_stopped_by_a_margin_before_others_may_have_its_lease(call: Call) -> None:
+    async with keeping(
+        kept, lease=LONG, every=LONG, since=time.monotonic(), margin=LONG
+    ) as resource:
+        with pytest.raises(LeaseLost):
+            await call_within(call(), [resource], timeout=LONG)
+        assert time.monotonic() < resource.over_at()
+
+
+async def test_a_call_that_goes_on_although_it_is_stopped_is_waited_for_under_its_leases() -> None:
+    may_end = asyncio.Event()
+    renewals = 0
+
+    async def stubborn() -> str:
+        try:
+            await may_end.wait()
+        except asyncio.CancelledError:
+            await may_end.wait()
+        return "late"
+
+    async def renew() -> bool:
+        nonlocal renewals
+        renewals += 1
+        if renewals == 3:
+            may_end.set()
+        return True
+
+    async with keeping(renew, lease=LONG, every=2 * TINY, since=time.monotonic()) as resource:
+        with pytest.raises(DeadlineOver):
+            await call_within(stubborn(), [resource], timeout=TINY, stopped_within=None)
+        assert renewals == 3

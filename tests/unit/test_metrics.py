@@ -94,6 +94,16 @@ def measured() -> Measured:
             {"surehand_interventions": (1, {"rule": "unknown", "outcome": "happened"})},
         ),
         ("effect.uncompensated", {}, {"surehand_compensations": (1, {"outcome": "uncompensated"})}),
+        (
+            "resource.acquired",
+            {"waited_ms": 1500},
+            {
+                "surehand_resources": (1, {"outcome": "acquired"}),
+                "surehand_lease_wait": (1.5, {"reason": "resource"}),
+            },
+        ),
+        ("resource.acquired", {}, {"surehand_resources": (1, {"outcome": "acquired"})}),
+        ("resource.swept", {}, {"surehand_resources": (1, {"outcome": "swept"})}),
         ("run.opened", {}, {}),
         ("step.succeeded", {}, {}),
     ],

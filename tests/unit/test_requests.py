@@ -108,6 +108,16 @@ def broken(params: Params) -> str:
     raise LookupError("no key")
 
 
+def test_resources_are_named_once_each_in_the_one_order_in_which_all_acquire_them() -> None:
+    def named(given: Any) -> tuple[str, ...]:
+        loaded = make(resource=lambda p: given)
+        return prepare(Toolbox([loaded]), call(loaded)).resources
+
+    assert named("account:7") == ("account:7",)
+    assert named(["b", "a", "b"]) == named(("a", "b")) == ("a", "b")
+    assert named([]) == ()
+
+
 REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("no order", make(), {"order": ""}, "InvalidParams", "order: must have at least 1 character"),
     ("no params", make(), {}, "InvalidParams", "order: is missing"),
@@ -116,6 +126,12 @@ REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("no key", make(key=lambda p: ""), {"order": "1"}, "InvalidParams", "key(params)"),
     ("long key", make(key=lambda p: "k" * 401), {"order": "1"}, "InvalidParams", str(LONGEST_KEY)),
     ("broken key", make(key=broken), {"order": "1"}, "InvalidParams", "LookupError('no key')"),
+    ("broken resource", make(resource=broken), {"order": "1"}, "InvalidParams", "resource(params)"),
+    ("no resource", make(resource=lambda p: None), {"order": "1"}, "InvalidParams", "a list"),
+    ("empty", make(resource=lambda p: ["a", ""]), {"order": "1"}, "InvalidParams", "1 to 400"),
+    ("NUL", make(resource=lambda p: "a\x00"), {"order": "1"}, "InvalidParams", "plain text"),
+    ("long", make(resource=lambda p: "r" * 401), {"order": "1"}, "InvalidParams", "1 to 400"),
+    ("many", make(resource=lambda p: ["r"] * 21), {"order": "1"}, "InvalidParams", "at most 20"),
     ("NUL in key", make(key=lambda p: "a\x00"), {"order": "1"}, "InvalidParams", "key(params)"),
 ]  # fmt: skip
 

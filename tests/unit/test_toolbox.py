@@ -128,6 +128,21 @@ DECLARED: list[tuple[str, Callable[[], Any], str]] = [
     ("read with a cleanup", lambda: make("bad", READ, cleanup=UNDO), "a READ has no key"),
     ("read that dedupes", lambda: make("bad", READ, dedupes=WINDOW), "a READ has no key"),
     ("read with a lookup", lambda: make("bad", READ, lookup=lookup), "a READ has no key"),
+    (
+        "a short resource lease",
+        lambda: make("bad", READ, resource=lambda p: "a", resource_lease=timedelta(seconds=1)),
+        "at least 3 s",
+    ),
+    (
+        "a long resource wait",
+        lambda: make("bad", READ, resource=lambda p: "a", resource_wait=timedelta(minutes=1)),
+        "at most 30 s",
+    ),
+    (
+        "limits of no resource",
+        lambda: make("bad", READ, resource_wait=timedelta(0)),
+        "need resource=",
+    ),
     ("not async", sync_function, "must be async"),
     ("one parameter", one_parameter, "takes (params, ctx)"),
     ("params without a model", no_model, "annotate 'params' with a pydantic model"),

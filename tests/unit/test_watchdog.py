@@ -12,11 +12,20 @@ from activities.watchdog import GRACE, Watchdog, grace
 def test_a_call_past_its_deadline_is_named_until_it_ends() -> None:
     watchdog = Watchdog()
 
-    with watchdog.watching("early", 10.0), watchdog.watching("late", 20.0):
+    with watchdog.watching("early", lambda: 10.0), watchdog.watching("late", lambda: 20.0):
         assert watchdog.overdue(9.9) is None
         assert watchdog.overdue(10.0) == "early"
 
     assert watchdog.overdue(30.0) is None
+
+
+def test_a_deadline_that_is_moved_while_the_call_lasts_counts_as_it_stands() -> None:
+    watchdog, deadlines = Watchdog(), [10.0]
+
+    with watchdog.watching("renewed", lambda: deadlines[-1]):
+        deadlines.append(20.0)
+        assert watchdog.overdue(10.0) is None
+        assert watchdog.overdue(20.0) == "renewed"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class Swept(Message):
     asked: int = 0
     waiting: int = 0
     """Not settled yet: the outside system did not answer, or the settle time is not over."""
+    freed: int = 0
+    """Resources whose lease had run out."""
     stopped: list[StoppedRun] = []
     """Runs found stopped in this round; `unwind` undoes what stands."""
 

@@ -21,6 +21,7 @@ TABLES = (
     "interventions",
     "replays",
     "artifacts",
+    "leases",
     "events",
 )
 
@@ -342,6 +343,36 @@ def _tables() -> None:
         unique=True,
         sqlite_where=sa.text("state = 'open'"),
         postgresql_where=sa.text("state = 'open'"),
+    )
+    op.create_table(
+        "leases",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("resource", sa.String(length=400), nullable=False),
+        sa.Column("fencing_token", sa.BigInteger(), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("tool", sa.String(length=120), nullable=False),
+        sa.Column("holder", sa.String(length=400), nullable=True),
+        sa.Column("lease_until_ms", sa.BigInteger(), nullable=True),
+        sa.Column("lease_ms", sa.BigInteger(), nullable=False),
+        sa.Column("others_after_ms", sa.BigInteger(), nullable=False),
+        sa.Column("acquired_ms", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            "(holder IS NULL) = (lease_until_ms IS NULL)", name=op.f("ck_leases_held_until")
+        ),
+        sa.CheckConstraint("fencing_token >= 1", name=op.f("ck_leases_fencing_token")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_leases_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "resource", name=op.f("pk_leases")),
+    )
+    op.create_index(
+        "ix_leases_held",
+        "leases",
+        ["tenant_id", "lease_until_ms"],
+        unique=False,
+        sqlite_where=sa.text("holder IS NOT NULL"),
+        postgresql_where=sa.text("holder IS NOT NULL"),
     )
     op.create_table(
         "plans",

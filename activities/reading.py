@@ -1,0 +1,162 @@
+"""One read, from its start to its end: it changes nothing, so it is simply made again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from activities.attempt import Attempt, Resources
+from activities.crashpoints import CrashPoint
+from activities.effects import again, stop
+from activities.failures import Failure, FailureClass, classify
+from activities.health import STILL_DOWN, is_healthy
+from activities.lease import call_within
+from activities.ledger import artifacts as artifact_rows
+from activities.ledger import steps as step_rows
+from activities.ledger.artifacts import Kept
+from activities.ledger.entries import milliseconds
+from activities.ledger.steps import StepAttempt
+from activities.outputs import to_json
+from activities.requests import PreparedCall
+from activities.resource_leases import HeldResources
+from activities.toolbox import No, ToolContext
+from activities.watchdog import GRACE
+from workflows.contracts import (
+    AnsweredNo,
+    ChainHead,
+    Succeeded,
+    ToolCall,
+    ToolOutcome,
+    ToolReport,
+)
+from workflows.errors import ErrorType
+
+_NOTHING: Final = Kept(None)
+_DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
+
+
+@dataclass(frozen=True)
+class ReadCall:
+    """One attempt at one read."""
+
+    resources: Resources
+    call: ToolCall
+    prepared: PreparedCall
+    attempt: Attempt
+    held: HeldResources
+
+    async def run(self) -> ToolReport:
+        """Call and record.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
+        """
+        call, tool = self.call, self.prepared.tool
+        row = StepAttempt(call.run_id, call.step_id, self._number, tool.name, self.prepared.plain)
+        async with self.resources.ledger.transaction(call.tenant) as tx:
+            await step_rows.start(tx, row)
+            was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
+        if was_down and not await is_healthy(tool):
+            raise await self._failed(row, STILL_DOWN)
+        try:
+            answer = await self._answer()
+        except (Exception, asyncio.CancelledError) as error:
+            self._crash(CrashPoint.AFTER_CALL)
+            failed = await self._failed(row, classify(error, tool.errors))
+            self._crash(CrashPoint.BEFORE_REPORT)
+            raise failed from error
+        self._crash(CrashPoint.AFTER_CALL)
+        outcome: ToolOutcome
+        if isinstance(answer, No):
+            answer = answer.cleaned()
+            head = await self._finish(row, "failed", error=answer.reason, class_="no")
+            outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
+        else:
+            kept = await self.resources.artifacts.keep(call.tenant, to_json(answer))
+            head = await self._finish(row, "succeeded", output=kept)
+            outcome = Succeeded(output=kept.value, attempts=self._number)
+        self._crash(CrashPoint.BEFORE_REPORT)
+        return ToolReport(outcome=outcome, head=head)
+
+    @property
+    def _number(self) -> int:
+        return self.call.attempts_before + self.attempt.number
+
+    def _crash(self, point: CrashPoint) -> None:
+        self.resources.crash.at(self.prepared.tool.name, self.call.step_id, point)
+
+    async def _answer(self) -> Any:
+        tool = self.prepared.tool
+        if not self.held.kept:
+            async with asyncio.timeout(tool.timeout.total_seconds()):
+                return await self._called()
+        must_end = time.monotonic() + (tool.timeout + GRACE).total_seconds()
+
+        async def watched() -> Any:
+            what = f"{tool.name} of run {self.call.run_id}"
+            with self.resources.watchdog.watching(what, partial(self.held.must_end, must_end)):
+                return await self._called()
+
+        # While it still runs, its resources are not given to others.
+        return await call_within(
+            watched(), self.held.kept, timeout=tool.timeout, stopped_within=None
+        )
+
+    async def _called(self) -> Any:
+        call, tool = self.call, self.prepared.tool
+        context = ToolContext(
+            tenant=call.tenant,
+            run_id=call.run_id,
+            step_id=call.step_id,
+            user=call.user,
+            attempt=self._number,
+            idempotency_key="",
+            fencing_tokens=self.held.fencing_tokens(),
+        )
+        with self.resources.crash.during(tool.name, call.step_id):
+            return await tool.fn(self.prepared.params, context)
+
+    async def _failed(self, row: StepAttempt, failure: Failure) -> BaseException:
+        if failure.failure_class is FailureClass.IN_DOUBT:
+            # A read changes nothing, so it may simply be asked again.
+            failure = Failure(FailureClass.TRANSIENT, failure.message)
+        class_ = failure.failure_class.value
+        async with self.resources.ledger.transaction(self.call.tenant) as tx:
+            earlier = await step_rows.failures(tx, row.run_id, row.step_id, class_)
+        delay = self.resources.retries.delay(failure, earlier)
+        await self._finish(row, "failed", error=failure.message, class_=class_, delay=delay)
+        message = f"{row.tool}: {failure.message}"
+        if delay is None:
+            return stop(ErrorType.TOOL_FAILED, message)
+        return again(ErrorType.for_failure(class_), message, delay)
+
+    async def _finish(
+        self,
+        row: StepAttempt,
+        state: str,
+        *,
+        output: Kept = _NOTHING,
+        error: str | None = None,
+        class_: str | None = None,
+        delay: timedelta | None = None,
+    ) -> ChainHead | None:
+        async with self.resources.ledger.transaction(self.call.tenant) as tx:
+            await artifact_rows.record(tx, row.run_id, row.step_id, output)
+            await step_rows.finish(
+                tx, row, state, output=output.value, error=error, error_class=class_
+            )
+            tx.event(
+                row.run_id,
+                f"step.{state}",
+                step_id=row.step_id,
+                tool=row.tool,
+                attempt=row.attempt,
+                failure_class=class_,
+                retry_ms=None if delay is None else milliseconds(delay),
+            )
+            await self.held.mark(tx, row.run_id)
+        return tx.heads.get(row.run_id)

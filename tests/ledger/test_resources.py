@@ -1,0 +1,384 @@
+"""Calls that name a resource: what the activities hold, wait for, lose and give back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import update
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities import resource_leases
+from activities.attempt import Resources
+from activities.compensation import CompensationActivities
+from activities.crashpoints import Crash
+from activities.failures import Permanent
+from activities.ledger import leases as lease_rows
+from activities.ledger.leases import LeaseRequest
+from activities.ledger.tables import effects, leases
+from activities.reconciliation import reconcile_once
+from activities.resource_leases import keep_sweeping
+from activities.toolbox import READ, WRITE, Dedupes, Tool, Toolbox, ToolContext, Undo, tool
+from activities.tools import ToolActivities
+from activities.watchdog import Watchdog
+from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from workflows.contracts import Compensate, CompensationOutcome, Succeeded, ToolCall, ToolReport
+
+HOUR = timedelta(hours=1)
+NOW = timedelta(0)
+
+
+class Account(BaseModel):
+    account: str = "7"
+
+
+class Bank:
+    """An outside system; a call to it lasts until it is told to end."""
+
+    def __init__(self) -> None:
+        self.begun: list[ToolContext] = []
+        self.begins = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.stopped = False
+
+    async def call(self, params: Account, ctx: ToolContext) -> str:
+        """Do it."""
+        self.begun.append(ctx)
+        self.begins.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.stopped = True
+            raise
+        return "done"
+
+    def tool(self, name: str = "bank.pay", **options: Any) -> Tool:
+        how: dict[str, Any] = {"effect": WRITE, "dedupes": Dedupes(HOUR)}
+        if options.get("effect") is READ:
+            how = {}
+        elif "compensate" not in options:
+            how["irreversible"] = True
+        named = {"resource": lambda p: f"account:{p.account}", **how, **options}
+        return tool(name, **named)(self.call)
+
+
+@pytest.fixture
+async def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+async def scene(scene: Scene) -> Scene:
+    await scene.open_run(OTHER_RUN)
+    return scene
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """Runs activities as Temporal does, without a server."""
+
+    scene: Scene
+    resources: Resources
+
+    async def call(self, loaded: Tool, run_id: str = RUN, step_id: str = "pay") -> ToolReport:
+        """One attempt at one call."""
+        sent = ToolCall(
+            tenant=self.scene.tenant,
+            run_id=run_id,
+            step_id=step_id,
+            plan_version=1,
+            user="ada",
+            tool=loaded.spec(),
+            params={"account": "7"},
+        )
+        execute = ToolActivities(self.resources).execute_tool
+        report: ToolReport = await environment(run_id).run(execute, sent)
+        return report
+
+    async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
+        asked = Compensate(tenant=self.scene.tenant, run_id=RUN, step_id=step_id, user="ada")
+        run = CompensationActivities(self.resources).compensate
+        return (await environment(RUN).run(run, asked)).outcome
+
+
+def environment(run_id: str) -> ActivityEnvironment:
+    found = ActivityEnvironment()
+    found.info = dataclasses.replace(found.info, workflow_run_id=f"first of {run_id}")
+    return found
+
+
+def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
+    """A worker that waits for nothing, unless it is said."""
+    second = timedelta(seconds=1)
+    resources = Resources(
+        scene.ledger, Toolbox(tools), scene.artifacts, Crash(), 3 * second, second, Watchdog()
+    )
+    limits = {"resource_wait": NOW, **limits}
+    resources = dataclasses.replace(resources, **limits)
+    return Worker(scene, resources)
+
+
+async def told(scene: Scene, run_id: str = RUN) -> list[str]:
+    """What a run's events tell of resources, and of what was done with them held."""
+    wanted = ("resource.", "effect.", "step.")
+    return [row["type"] for row in await scene.events(run_id) if row["type"].startswith(wanted)]
+
+
+async def lose(scene: Scene) -> None:
+    """Have every lease run out, and somebody else take it."""
+    async with scene.tx() as tx:
+        await tx.execute(
+            update(leases)
+            .where(leases.c.tenant_id == tx.tenant)
+            .values(fencing_token=leases.c.fencing_token + 1, holder="another", run_id=OTHER_RUN)
+        )
+
+
+async def test_a_write_holds_its_resource_from_before_its_claim_until_after_its_outcome(
+    scene: Scene, bank: Bank
+) -> None:
+    pay = bank.tool()
+    bank.may_end.set()
+
+    await worker(scene, pay).call(pay)
+
+    assert await told(scene) == [
+        "resource.acquired",
+        "effect.claimed",
+        "effect.committed",
+        "resource.released",
+    ]
+    assert (await scene.row(leases))["holder"] is None
+    assert bank.begun[0].fencing_tokens == {"account:7": 1}
+
+
+async def test_a_read_holds_its_resource_until_its_answer_is_recorded(
+    scene: Scene, bank: Bank
+) -> None:
+    look = bank.tool("bank.look", effect=READ)
+    bank.may_end.set()
+
+    await worker(scene, look).call(look)
+
+    assert await told(scene) == ["resource.acquired", "step.succeeded", "resource.released"]
+    assert bank.begun[0].fencing_tokens == {"account:7": 1}
+
+
+@pytest.mark.parametrize("second", [WRITE, READ])
+async def test_a_call_of_another_tool_is_refused_while_the_resource_is_held_and_then_made(
+    scene: Scene, bank: Bank, second: Any
+) -> None:
+    pay = bank.tool()
+    idle = Bank()
+    idle.may_end.set()
+    other = idle.tool("bank.other", effect=second)
+    here = worker(scene, pay, other)
+    first = asyncio.create_task(here.call(pay))
+    await bank.begins.wait()
+
+    with pytest.raises(ApplicationError) as refused:
+        await here.call(other, OTHER_RUN)
+
+    assert (refused.value.type, refused.value.non_retryable) == ("ResourceBusy", False)
+    assert refused.value.next_retry_delay == resource_leases.BUSY_PAUSE
+    assert f"'account:7' is held by step pay of run {RUN}" in refused.value.message
+    assert await told(scene, OTHER_RUN) == ["resource.waited", "resource.refused"]
+    assert await scene.rows(effects, run_id=OTHER_RUN) == []
+    assert idle.begun == []
+    bank.may_end.set()
+    await first
+    assert isinstance((await here.call(other, OTHER_RUN)).outcome, Succeeded)
+    assert len(idle.begun) == 1
+
+
+async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
+    scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_leases, "_LOOK_EVERY", 0.01)
+    pay = bank.tool(resource_wait=timedelta(seconds=30))
+    here = worker(scene, pay)
+    first = asyncio.create_task(here.call(pay))
+    await bank.begins.wait()
+
+    second = asyncio.create_task(here.call(pay, RUN, "again"))
+    while "resource.waited" not in await told(scene):
+        pass
+    assert len(bank.begun) == 1
+    bank.may_end.set()
+    await asyncio.gather(first, second)
+
+    (_, acquired) = await scene.events(type_="resource.acquired")
+    assert acquired["step_id"] == "again"
+    assert "waited_ms" in acquired["body"]
+
+
+async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
+    scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.lease.HEARTBEAT_EVERY", 0.01)
+    pay = bank.tool(resource_wait=timedelta(seconds=30))
+    here = worker(scene, pay)
+    first = asyncio.create_task(here.call(pay))
+    await bank.begins.wait()
+    shown = asyncio.Event()
+
+    def beat(*details: Any) -> None:
+        if details == (f"waits: resource 'account:7' is held by step pay of run {RUN}",):
+            shown.set()
+
+    monkeypatch.setattr("activities.lease.activity.heartbeat", beat)
+    second = asyncio.create_task(here.call(pay, OTHER_RUN))
+    await shown.wait()
+    bank.may_end.set()
+    await asyncio.gather(first, second)
+
+
+async def test_the_next_attempt_of_a_dead_call_takes_its_resource_over_at_once(
+    scene: Scene, bank: Bank
+) -> None:
+    pay = bank.tool()
+    bank.may_end.set()
+    async with scene.tx() as tx:
+        dead = LeaseRequest(scene.tenant, RUN, "pay", "bank.pay", ("account:7",), "dead", 1, HOUR)
+        await lease_rows.acquire(tx, dead)
+    here = worker(scene, pay)
+
+    assert isinstance((await here.call(pay)).outcome, Succeeded)
+    with pytest.raises(ApplicationError, match="account:7"):
+        await here.call(pay, OTHER_RUN)  # the dead one may be a zombie
+
+
+@pytest.mark.parametrize("effect", [WRITE, READ])
+async def test_an_outcome_in_hand_is_recorded_although_the_resource_was_lost_and_that_is_said(
+    scene: Scene, bank: Bank, effect: Any
+) -> None:
+    pay = bank.tool(effect=effect)
+    here = worker(scene, pay, resource_lease=HOUR)
+    calling = asyncio.create_task(here.call(pay))
+    await bank.begins.wait()
+    await lose(scene)
+    bank.may_end.set()
+
+    assert isinstance((await calling).outcome, Succeeded)
+
+    type_ = "effect.committed" if effect is WRITE else "step.succeeded"
+    (outcome,) = await scene.events(type_=type_)
+    assert outcome["body"]["resources_lost"] == ["account:7"]
+    assert (await scene.row(leases))["holder"] == "another"
+    assert "resource.released" not in await told(scene)
+
+
+@pytest.mark.parametrize("effect", [WRITE, READ])
+async def test_an_attempt_that_learns_that_it_has_lost_its_resource_stops_its_call(
+    scene: Scene, bank: Bank, effect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_leases, "_RENEWALS", 10_000_000)
+    pay = bank.tool(effect=effect)
+    calling = asyncio.create_task(worker(scene, pay, resource_lease=HOUR).call(pay))
+    await bank.begins.wait()
+    await lose(scene)
+
+    with pytest.raises(ApplicationError, match="taken over"):
+        await calling
+
+    assert bank.stopped
+    if effect is WRITE:
+        assert (await scene.row(effects))["state"] == "in_doubt"
+
+
+async def test_a_call_whose_resource_was_lost_before_it_began_is_not_made_and_not_in_doubt(
+    scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_leases, "_MARGIN", 1)  # all of the lease: it is over at once
+    pay = bank.tool()
+    here = worker(scene, pay)
+
+    with pytest.raises(ApplicationError) as refused:
+        await here.call(pay)
+
+    assert refused.value.type == "ResourceBusy"
+    assert bank.begun == []
+    assert (await scene.row(effects))["state"] == "failed"
+    monkeypatch.undo()
+    bank.may_end.set()
+    assert isinstance((await here.call(pay)).outcome, Succeeded)
+
+
+async def test_a_call_that_fails_gives_its_resource_back(scene: Scene) -> None:
+    async def fail(params: Account, ctx: ToolContext) -> str:
+        raise Permanent("no such account")
+
+    how: dict[str, Any] = {"effect": WRITE, "recovery": "human", "irreversible": True}
+    refused = tool("bank.refuse", resource=lambda p: ["a", "b"], **how)(fail)
+
+    with pytest.raises(ApplicationError, match="no such account"):
+        await worker(scene, refused).call(refused)
+
+    assert {row["resource"]: row["holder"] for row in await scene.rows(leases)} == {
+        "a": None,
+        "b": None,
+    }
+
+
+async def test_an_undo_holds_its_own_tools_resource_and_waits_for_it(
+    scene: Scene, bank: Bank
+) -> None:
+    undone = Bank()
+    undone.may_end.set()
+    undo = Undo("bank.undo", params=lambda params, receipt: params)
+    pay = bank.tool(compensate=undo, resource=None)
+    here = worker(scene, pay, undone.tool("bank.undo"))
+    bank.may_end.set()
+    await here.call(pay)
+    holding = Bank()
+    hold = holding.tool("bank.hold")
+    busy = asyncio.create_task(worker(scene, hold).call(hold, OTHER_RUN))
+    await holding.begins.wait()
+
+    with pytest.raises(ApplicationError) as refused:
+        await here.compensate()
+    assert refused.value.type == "ResourceBusy"
+    assert undone.begun == []
+
+    holding.may_end.set()
+    await busy
+    assert await here.compensate() is CompensationOutcome.COMPENSATED
+    assert undone.begun[0].fencing_tokens == {"account:7": 2}
+
+
+async def test_the_worker_sweeps_the_tenants_it_has_worked_for(scene: Scene, other: Scene) -> None:
+    for tenant in (scene, other):
+        await tenant.hold("account:7")
+        async with tenant.tx() as tx:
+            await tx.execute(
+                update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
+            )
+    stopping = asyncio.Event()
+    sweeping = asyncio.create_task(keep_sweeping(scene.ledger, HOUR, stopping))
+
+    for tenant in (scene, other):
+        while (await tenant.row(leases))["holder"] is not None:
+            pass
+        assert len(await tenant.events(type_="resource.swept")) == 1
+    stopping.set()
+    await sweeping
+
+
+async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene) -> None:
+    await scene.hold("account:7")
+    async with scene.tx() as tx:
+        await tx.execute(
+            update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
+        )
+
+    async def dead(run_id: str) -> bool:
+        return False
+
+    swept = await reconcile_once(worker(scene).resources, scene.tenant, dead, quiet=NOW, limit=10)
+
+    assert swept.freed == 1
