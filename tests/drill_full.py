@@ -117,7 +117,7 @@ class FullDrill:
         self._say(
             f"\n{'DIFFERS' if bad else 'OK'}: {len(kept.courses)} drills and {kept.rounds} rounds"
             f" of soak in {kept.seconds / 60:.1f} min"
-            + (f"; not the same world: {', '.join(bad)}" if bad else ", all the same world")
+            + (f"; not the same world: {', '.join(bad)}" if bad else ", nothing lost or doubled")
         )
         self._file.unlink()
         return DIFFERS if bad else DONE
