@@ -17,7 +17,7 @@ from temporalio.client import (
     ScheduleUpdate,
     WorkflowFailureError,
 )
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from cli import options
@@ -186,6 +186,8 @@ async def _unwind(server: TenantClient, asked: UnwindRun, queue: str) -> Unwound
             result_type=Unwound,
         )
         return done
+    except WorkflowAlreadyStartedError as error:
+        raise Refused(f"run {asked.run_id} is being unwound already") from error
     except WorkflowFailureError as error:
         cause = error.cause.__cause__ if error.cause else None
         if isinstance(cause, ApplicationError):

@@ -49,6 +49,25 @@ def test_a_run_that_is_open_is_not_unwound(verbs: Verbs, new_run: NewRun) -> Non
     assert "is open: cancel it, and it undoes what it has done" in refused.line()
 
 
+def test_a_run_that_is_being_unwound_is_not_unwound_a_second_time(
+    verbs: Verbs, new_run: NewRun, settings: dict[str, str]
+) -> None:
+    run = new_run()
+    terminate(settings, run.name)
+
+    async def begin() -> None:
+        client = await Client.connect(settings["TEMPORAL_ADDRESS"])
+        nobody = f"nobody-{uuid.uuid4().hex}"
+        await client.start_workflow("Unwind", {}, id=f"{run.name}.unwind", task_queue=nobody)
+
+    asyncio.run(begin())
+    refused = verbs("unwind", run.name)
+    terminate(settings, f"{run.name}.unwind")
+
+    assert refused.code == 2
+    assert refused.line() == f"surehand: run {run.name} is being unwound already"
+
+
 def test_a_run_that_the_ledger_does_not_know_is_not_found(verbs: Verbs) -> None:
     ended = verbs("unwind", "nobody-knows")
 
