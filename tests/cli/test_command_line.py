@@ -125,7 +125,10 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["approve", "r/s/1"], "Missing option '--params-hash'"),
         (["approve", "r", "--params-hash", "x"], "RUN/STEP/NUMBER"),
         (["cancel", "r", "--mode", "sideways"], "'compensate', 'keep', 'cleanup'"),
-        (["resolve", "i", "perhaps"], "'happened', 'not-happened', 'compensated', 'give-up'"),
+        (
+            ["resolve", "i", "perhaps"],
+            "'happened', 'not-happened', 'compensated', 'undo', 'give-up'",
+        ),
         (["list", "--state", "sleeping"], "'waiting_approval'"),
         (["list", "--limit", "0"], "greater than or equal to 1"),
         (["show", "acme/r"], "run not found: acme/r"),

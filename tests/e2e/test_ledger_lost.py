@@ -64,6 +64,8 @@ async def test_a_call_whose_run_the_ledger_has_lost_is_never_made(
 
 
 async def test_a_ledger_without_its_tables_knows_no_run(ledger: Ledger, tmp_path: Path) -> None:
-    async with open_ledger(f"sqlite+aiosqlite:///{tmp_path / 'no-tables.db'}") as bare:
+    file = tmp_path / "no-tables.db"
+    file.touch()
+    async with open_ledger(f"sqlite+aiosqlite:///{file}") as bare:
         assert not await knows_run(bare, "default", "run-1")
     assert not await knows_run(ledger, "default", "run-1")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -106,13 +106,15 @@ def current() -> Attempt:
 class DyingCrash(Crash):
     """Ends the attempt instead of the process."""
 
-    def at(self, tool: str, point: CrashPoint) -> None:
+    def at(self, tool: str, step: str, point: CrashPoint) -> None:
         """Die here, if this is the place."""
         if current().crash_at is point:
             raise Killed
 
-    def during(self, tool: str) -> None:
+    @contextmanager
+    def during(self, tool: str, step: str) -> Iterator[None]:
         """Do nothing: an attempt can be killed wherever it stands in its call."""
+        yield
 
 
 class ClockedLedger(Ledger):

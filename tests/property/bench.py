@@ -18,6 +18,7 @@ from activities.artifacts import ArtifactStore
 from activities.attempt import Resources
 from activities.compensation import CompensationActivities
 from activities.crashpoints import CrashPoint
+from activities.failures import Retries
 from activities.ledger import interventions as intervention_rows
 from activities.ledger import runs as run_rows
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
@@ -121,6 +122,8 @@ class Bench:
     steps: list[BenchStep]
     late: bool = False
     """Requests of dead attempts arrive at the last moment they may, instead of never."""
+    patience: timedelta = timedelta(days=1)
+    """How long a recovery may take before a human is asked."""
     outside: Outside = field(init=False)
     alive: list[Attempt] = field(default_factory=list)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -131,10 +134,11 @@ class Bench:
         self.resources = Resources(
             self.ledger,
             self.toolbox,
-            ArtifactStore("memory:///", self.ledger),
+            ArtifactStore("memory:///", self.ledger, largest_inline=8192),
             DyingCrash(),
             lease=LEASE,
             renew_every=timedelta(days=1),
+            retries=Retries(recovery_limit=self.patience),
         )
 
     async def open_runs(self) -> None:
@@ -180,7 +184,7 @@ class Bench:
         async def alive(run_id: str) -> bool:
             return True
 
-        work = reconcile_once(self.resources, self.tenant, alive, quiet=timedelta(0))
+        work = reconcile_once(self.resources, self.tenant, alive, quiet=timedelta(0), limit=10)
         await self._begin(Attempt(f"sweep {next(self._numbers)}", hasty=True), work, None)
 
     async def _begin(
@@ -332,6 +336,8 @@ class Bench:
 
     def _truth(self, entry: Entry, wish: str) -> Any:
         key, outside = entry.provider_key, self.outside
+        if entry.state == "compensated":
+            return "compensated"  # it was undone under a run that had replayed it
         if wish == "give up":
             return "give_up"
         if entry.state == "compensating":

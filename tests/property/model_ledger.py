@@ -37,9 +37,11 @@ from workflows.contracts import (
     DescribeTools,
     Effect,
     EffectView,
+    FindQuestions,
     HumanNeeded,
     InterventionSettled,
     OpenRun,
+    QuestionsFound,
     Recorded,
     Recovery,
     RequestApproval,
@@ -203,6 +205,7 @@ class ModelLedger:
             self.verify_decision,
             self.close_approval,
             self.settle_intervention,
+            self.find_questions,
             self.close_run,
         ]
 
@@ -320,6 +323,10 @@ class ModelLedger:
         return InterventionSettled(
             accepted=accepted, message=message, head=world.head(), settled=settled
         )
+
+    @activity.defn(name="find_questions")
+    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
+        return QuestionsFound(questions=[])
 
     @activity.defn(name="close_run")
     async def close_run(self, asked: CloseRun) -> RunClosed:

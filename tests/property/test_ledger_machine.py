@@ -93,14 +93,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.sound = False
         return self.loop.run_until_complete(work)
 
-    @initialize(kind=st.sampled_from(sorted(KINDS)), late=st.booleans())
-    def open_runs(self, kind: str, late: bool) -> None:
+    @initialize(
+        kind=st.sampled_from(sorted(KINDS)),
+        late=st.booleans(),
+        patience=st.sampled_from([timedelta(days=1), timedelta(days=1), LEASE]),
+    )
+    def open_runs(self, kind: str, late: bool, patience: timedelta) -> None:
         steps = [
             BenchStep(run_id, step_id, f"pay.{kind}", {"order": order, "amount": amount})
             for run_id, step_id, order, amount in STEPS
         ]
         ledger = ClockedLedger(self.engine, self.clock)
-        self.bench = Bench(ledger, self.clock, f"tenant-{next(_tenants)}", steps, late)
+        tenant = f"tenant-{next(_tenants)}"
+        self.bench = Bench(ledger, self.clock, tenant, steps, late, patience)
         self.drive(self.bench.open_runs())
 
     def step(self, name: str) -> BenchStep:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -52,14 +54,16 @@ class DiesOnce(Crash):
         super().__init__(tool, point)
         self.left = [1]
 
-    def at(self, tool: str, point: CrashPoint) -> None:
+    def at(self, tool: str, step: str, point: CrashPoint) -> None:
         """End the attempt here, if this is the place."""
         if tool == self.tool and point is self.point and self.left:
             self.left.clear()
             raise Died(f"at {point}")
 
-    def during(self, tool: str) -> None:
+    @contextmanager
+    def during(self, tool: str, step: str) -> Iterator[None]:
         """Do nothing: only a process can die in the middle of a call."""
+        yield
 
 
 @dataclass(frozen=True)
