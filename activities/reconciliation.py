@@ -126,7 +126,7 @@ def _request(resources: Resources, entry: Entry, tool: Tool) -> ClaimRequest:
         attempt=0,
         timeout=tool.timeout,
         lease=resources.lease,
-        recovery_limit=resources.retries.recovery_limit,
+        recovery_limit=tool.recovery_limit(resources.retries.recovery_limit),
         recovery=tool.recovery,
         undoes=entry.undoes,
     )

@@ -135,7 +135,7 @@ def claim_request(
         attempt=call.attempts_before + attempt.number,
         timeout=tool.timeout,
         lease=lease,
-        recovery_limit=recovery_limit,
+        recovery_limit=tool.recovery_limit(recovery_limit),
         recovery=tool.recovery,
         window=tool.repeatable_for,
         # The stricter of then and now: the plan's, the recorded and the present policy.

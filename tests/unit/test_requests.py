@@ -91,7 +91,7 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         attempt=6,
         timeout=refund.timeout,
         lease=LEASE,
-        recovery_limit=RECOVERY_LIMIT,
+        recovery_limit=RECOVERY_LIMIT + refund.timeout,
         recovery=Recovery.DEDUPES,
         window=LEASE - refund.timeout,
         approval_id="acme/run-1/refund/1",
@@ -188,3 +188,12 @@ def test_a_tool_that_is_not_the_recorded_one_any_more_has_drifted() -> None:
     assert "version 2, the run began with 1" in (drift(call(recorded), newer) or "")
     assert "params of payments.refund have changed" in (drift(call(recorded), other_params) or "")
     assert request(newer, call(recorded)).drift is not None
+
+
+@pytest.mark.parametrize(("settle", "minutes"), [(None, 6), (timedelta(minutes=10), 16)])
+def test_a_tool_that_settles_slowly_has_that_much_longer_to_recover(
+    settle: timedelta | None, minutes: int
+) -> None:
+    slow = make(timeout=timedelta(minutes=1), settle=settle)
+
+    assert request(slow, call(slow)).recovery_limit == timedelta(minutes=minutes)
