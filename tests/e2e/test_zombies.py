@@ -33,7 +33,7 @@ class Freeze(Crash):
     until: str = "run.completed"
     frozen: list[WorkerProcess] = field(default_factory=list)
 
-    def at(self, tool: str, point: CrashPoint) -> None:
+    def at(self, tool: str, step: str, point: CrashPoint) -> None:
         if self.stage is not None and not self.frozen and (tool, point) == (self.tool, self.point):
             self.frozen.append(self.stage.worker(tool_modules=self.tools))
             self.frozen[0].wait_said(self.until)
@@ -45,7 +45,7 @@ async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wake
 ) -> None:
     stage.shop.fault("refunds", ignore_keys=True)
     before = stage.shop.requests("refunds")["received"]
-    freeze = Freeze("payments.refund", CrashPoint.AFTER_CLAIM, stage, tools)
+    freeze = Freeze("payments.refund", CrashPoint.AFTER_CLAIM, stage=stage, tools=tools)
     calling = Pause("execute_tool", of=lambda call: call.tool.name == "payments.refund")
     async with stage.worker_here(
         client=calling.client(stage.client), crash=freeze, tool_modules=tools
