@@ -12,6 +12,9 @@ PYTEST_ARGS ?=
 SOAK ?= 1h
 # One round of its soak again, as it was printed: `make drill-full ROUND=4711-17`.
 ROUND ?=
+# How many random examples each property has (tests/property), each time others; empty: the fixed
+# ones. `make test PROPERTY_EXAMPLES=5000`.
+PROPERTY_EXAMPLES ?=
 # Test processes; the machines this is planned for have two cores.
 TEST_PROCESSES ?= 2
 
@@ -53,7 +56,7 @@ bench: venv ## Measure what BENCHMARKS.md shows (some ten minutes; needs Postgre
 
 test: venv ## Run all tests
 	@"$(PY)" devserver.py --print-cli > /dev/null
-	@"$(PY)" -m tests -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
+	@PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)" "$(PY)" -m tests -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting and types, as CI does
 	"$(VENV)/bin/ruff" check .

@@ -41,6 +41,8 @@ class Attempt:
     crash_at: CrashPoint | None = None
     loses: int = 0
     """The number of the transaction that commits without its attempt hearing of it; 0: none."""
+    sleepy: bool = False
+    """Stands still before its first transaction."""
     hasty: bool = False
     """Never stands still: everything outside answers truly and at once."""
     stands: str = ""
@@ -127,9 +129,14 @@ class ClockedLedger(Ledger):
     @asynccontextmanager
     async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
         """Open a transaction that takes place when the test's clock says."""
+        attempt = _CURRENT.get()
+        if attempt is not None and attempt.sleepy:
+            attempt.sleepy = False
+            await attempt.stands_at("start")
+        # No two at the same time: what is newest would be anybody's guess.
+        self._clock.now_ms += 1
         async with super().transaction(tenant) as tx:
             tx.now_ms = self._clock.now_ms
             yield tx
-        attempt = _CURRENT.get()
         if attempt is not None and attempt.loses_this_answer():
             raise LedgerUnavailable("the answer to the commit was lost")

@@ -167,12 +167,13 @@ class Bench:
         *,
         crash_at: CrashPoint | None = None,
         loses: int = 0,
+        sleepy: bool = False,
         hasty: bool = False,
     ) -> Attempt:
         """Make the next attempt; Temporal has lost sight of the one before, which lives on."""
         step.number += 1
         name = f"{step.name} {'undo' if step.undoing else 'call'} {step.activity}.{step.number}"
-        attempt = Attempt(name, crash_at, loses, hasty)
+        attempt = Attempt(name, crash_at, loses, sleepy, hasty)
         step.attempt = attempt
         work = self._compensate(step) if step.undoing else self._call(step)
         await self._begin(attempt, work, step)
@@ -294,13 +295,13 @@ class Bench:
 
     async def entries(self) -> list[Entry]:
         """Return all ledger entries."""
-        rows = await self._rows(select(effects).order_by(effects.c.entry_id))
+        rows = await self._rows(select(effects).order_by(effects.c.claimed_ms))
         return [Entry.from_row(row) for row in rows]
 
     async def questions(self, state: str = "open") -> list[dict[str, Any]]:
         """Return the interventions in a state."""
-        order = interventions.c.intervention_id
-        query = select(interventions).where(interventions.c.state == state).order_by(order)
+        order = (interventions.c.opened_ms, interventions.c.run_id)
+        query = select(interventions).where(interventions.c.state == state).order_by(*order)
         return await self._rows(query)
 
     async def _is_open(self, intervention_id: str) -> bool:
@@ -358,12 +359,13 @@ class Bench:
         """Return everything that the ledger says at this moment."""
         async with self.ledger.transaction(self.tenant) as tx:
             read = [
-                await tx.all(select(table).where(table.c.tenant_id == self.tenant).order_by(by))
+                await tx.all(select(table).where(table.c.tenant_id == self.tenant).order_by(*by))
                 for table, by in (
-                    (effects, effects.c.entry_id),
-                    (interventions, interventions.c.opened_ms),
-                    (events, events.c.seq),
-                    (runs, runs.c.run_id),
+                    # Not by its id, which is another one in each example's tenant.
+                    (effects, (effects.c.claimed_ms,)),
+                    (interventions, (interventions.c.opened_ms, interventions.c.run_id)),
+                    (events, (events.c.seq,)),
+                    (runs, (runs.c.run_id,)),
                 )
             ]
         return Snapshot(*read)

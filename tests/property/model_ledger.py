@@ -183,7 +183,7 @@ class World:
     async def asked(self, port: str, what: str) -> None:
         """Record a call of a port; people may choose this very moment."""
         self.log.append((port, what))
-        if self.closed is not None and port != "close_run":
+        if self.closed is not None and port in ("execute_tool", "compensate", "request_approval"):
             self.wrong.append(f"{port} {what} after the run was closed")
         await self.people.at(len(self.log))
 
@@ -363,6 +363,7 @@ def _as_row(row: Approval | None) -> dict[str, Any] | None:
     return {
         "state": row.state.value,
         "decided_by": row.decided_by,
+        "verified": False,
         "expires_ms": int(row.request.expires_at.timestamp() * 1000),
         "params_hash": row.request.params_hash,
     }

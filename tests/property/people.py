@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
-from tests.e2e.runs import until
+from tests.e2e.runs import PATIENCE_S, until
 from tests.property.model_ledger import Question, World, decision, settle
 from workflows.contracts import ApprovalRequest, Resolution, ResolutionOutcome, RunState, RunView
 from workflows.identity import approval_id, params_hash
-
-#: Seconds in which whatever a run waits for has to show, and a run has to end.
-PATIENCE_S: Final = 20.0
 
 
 class People:

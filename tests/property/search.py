@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
-_MORE: Final = os.environ.get("PROPERTY_EXAMPLES")
+_MORE: Final = os.environ.get("PROPERTY_EXAMPLES", "")
 #: Seconds that pytest leaves a property: a failing example has to be made small, too.
-TIMEOUT_S: Final = 1200 if _MORE is None else 6 * 3600
+TIMEOUT_S: Final = 6 * 3600 if _MORE else 1200
 
 
 def search(examples: int, *, functions: bool = False, **changes: int) -> settings:
@@ -27,12 +27,11 @@ def search(examples: int, *, functions: bool = False, **changes: int) -> setting
     return settings(
         max_examples=int(_MORE or examples),
         # Nobody's change is held up by what it has not caused.
-        derandomize=_MORE is None,
+        derandomize=not _MORE,
         database=None,
         # A busy machine is slow, not wrong.
         deadline=None,
         print_blob=True,
-        phases=[Phase.explicit, Phase.generate] if os.environ.get("NOSHRINK") else list(Phase),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
         + ([HealthCheck.function_scoped_fixture] if functions else []),
         **changes,

@@ -14,8 +14,9 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.worker import Worker
 
+from tests.e2e.runs import PATIENCE_S
 from tests.property.model_ledger import ModelLedger, World
-from tests.property.people import PATIENCE_S, People
+from tests.property.people import People
 from tests.property.scenarios import CANCELLED, UNDISTURBED, PlannedStep, Scenario
 from tests.property.search import search
 from worker import workflow_runner
@@ -32,16 +33,13 @@ from workflows.contracts import (
 from workflows.names import WORKFLOW
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelStage:
     """Where random runs take place."""
 
     client: Client
     model: ModelLedger
     task_queue: str
-
-    def __repr__(self) -> str:
-        return "stage"
 
     async def play(self, scenario: Scenario) -> tuple[World, RunResult]:
         """Run a scenario to its end."""
@@ -103,7 +101,7 @@ async def model_stage(client: Client) -> AsyncIterator[ModelStage]:
         yield ModelStage(client, model, queue)
 
 
-@search(120)
+@search(105)
 @given(scenario=UNDISTURBED)
 async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
     model_stage: ModelStage, scenario: Scenario
@@ -114,7 +112,7 @@ async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
     guarantees_hold(world, result)
 
 
-@search(120)
+@search(105)
 @given(scenario=CANCELLED)
 async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
     model_stage: ModelStage, scenario: Scenario
