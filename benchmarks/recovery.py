@@ -40,6 +40,8 @@ ROUNDS: Final = 10
 STAGGER: Final = 0.4
 #: What is promised, and of what: seconds from a kill to the next effect, 95th percentile.
 TARGET: Final = 5.0
+#: As a shell has it.
+_CTRL_C: Final = 130
 _WITHIN_TARGET: Final = ("read", "dedupes", "transactional", "any moment", "approval")
 
 _CALLED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL, CrashPoint.BEFORE_REPORT)
@@ -96,9 +98,23 @@ class Shown:
 
 
 async def measure(
-    ground: Ground, databases: list[str], kinds: list[str], rounds: int, console: Console
-) -> list[Lane]:
-    """Kill workers in all lanes, ``rounds`` times in each; return the lanes with their samples."""
+    ground: Ground,
+    databases: list[str],
+    kinds: list[str],
+    rounds: int,
+    console: Console,
+    measured: list[Lane],
+) -> None:
+    """Kill workers in all lanes, ``rounds`` times in each.
+
+    Args:
+        ground: Where.
+        databases: Of ``DATABASES``.
+        kinds: Of ``_KILLS``.
+        rounds: Kills in each lane.
+        console: Where progress is shown.
+        measured: Takes the lanes with their samples, which stay when this is ended early.
+    """
     environment = ground.environment({**_clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     target = find_target(environment)
     settings = StarterSettings(
@@ -109,7 +125,6 @@ async def measure(
         (kind, tool, point) for kind, tool, points in _KILLS if kind in kinds for point in points
     ]
     shown = Shown(console, len(databases) * len(kills) * rounds)
-    measured: list[Lane] = []
     with ExitStack() as servers, shown.going_on():
         for database, make in makers(ground, databases, servers).items():
             # Workers of one database at a time: all of them would crowd a small machine.
@@ -125,13 +140,12 @@ async def measure(
                     )
                     for number, (kind, tool, point) in enumerate(kills)
                 ]
+                measured += lanes
                 for number in range(1, rounds + 1):
                     await _round(lanes, shown)
                     shown.done(database, number, rounds, lanes)
                 for lane in lanes:
                     await lane.check()
-            measured += lanes
-    return measured
 
 
 async def _round(lanes: list[Lane], shown: Shown) -> None:
@@ -223,12 +237,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(markup=False, highlight=False, soft_wrap=True)
     end_by_signal_in_order()
     loads = [os.getloadavg()[0]]
+    lanes: list[Lane] = []
+    ended_early = False
     try:
         with prepared(_clean(), database=None, say=console.print) as ground:
             try:
-                databases = options.database or list(DATABASES)
-                wanted = options.kind or kinds
-                lanes = asyncio.run(measure(ground, databases, wanted, options.rounds, console))
+                asked = (options.database or list(DATABASES), options.kind or kinds)
+                asyncio.run(measure(ground, *asked, options.rounds, console, lanes))
+            except KeyboardInterrupt:
+                ended_early = True
             except BaseException:
                 ground.keep()
                 console.print(f"Ledgers and logs are kept in {ground.folder}")
@@ -236,10 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (StarterError, PostgresMissing) as error:
         print(f"benchmarks.recovery: {error}", file=sys.stderr)
         return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
-    except KeyboardInterrupt:
-        print("benchmarks.recovery: ended early, nothing is written", file=sys.stderr)
-        return 130
     loads.append(os.getloadavg()[0])
+    lanes = [lane for lane in lanes if lane.samples]
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(f"{json.dumps(document(lanes), indent=1)}\n", encoding="utf-8")
@@ -247,6 +262,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(f"\nLoad average before {loads[0]:.1f}, after {loads[1]:.1f} (its own included)")
     for line in missed(lanes):
         console.print(f"MISSED: {line}")
+    if ended_early:
+        print("benchmarks.recovery: ended early", file=sys.stderr)
+        return _CTRL_C
     return ExitCode.BROKEN if missed(lanes) else ExitCode.DONE
 
 
