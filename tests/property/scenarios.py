@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from hypothesis import strategies as st
@@ -67,6 +67,15 @@ class PlannedStep:
     human: str = "look, then tell"
     on_no: Follows = "stop"
     on_failure: Follows = "stop"
+
+    def __repr__(self) -> str:
+        """Say what is out of the ordinary: failing examples are read by people."""
+        shown = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return f"PlannedStep({', '.join(shown)})"
 
     @property
     def tool(self) -> str:

@@ -1,7 +1,7 @@
 """How far properties are searched: the same examples in every test run, or more of them.
 
 ``make test PROPERTY_EXAMPLES=5000`` looks further, each time at other examples; a failure prints
-its seed, and pytest's ``--hypothesis-seed`` takes it.
+its smallest example and the ``@reproduce_failure`` that repeats it.
 """
 
 from __future__ import annotations
