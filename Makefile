@@ -13,7 +13,7 @@ SOAK ?= 1h
 # One round of its soak again, as it was printed: `make drill-full ROUND=4711-17`.
 ROUND ?=
 # How many random examples each property has (tests/property), each time others; empty: the fixed
-# ones. `make test PROPERTY_EXAMPLES=5000`.
+# ones. `make test-properties PROPERTY_EXAMPLES=5000`.
 PROPERTY_EXAMPLES ?=
 # Test processes; the machines this is planned for have two cores.
 TEST_PROCESSES ?= 2
@@ -54,9 +54,13 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 bench: venv ## Measure what BENCHMARKS.md shows (some ten minutes; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 
-test: venv ## Run all tests
+test: venv ## Run all tests but the search for counterexamples
 	@"$(PY)" devserver.py --print-cli > /dev/null
-	@PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)" "$(PY)" -m tests -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
+	@"$(PY)" -m tests --ignore=tests/property -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
+
+test-properties: venv ## Search for random plans, faults and decisions that break a guarantee
+	@"$(PY)" devserver.py --print-cli > /dev/null
+	@PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)" "$(PY)" -m tests tests/property -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting and types, as CI does
 	"$(VENV)/bin/ruff" check .
