@@ -1,6 +1,6 @@
 """How far properties are searched: the same examples in every test run, or more of them.
 
-``make test PROPERTY_EXAMPLES=5000`` looks further, each time at other examples; a failure prints
+``make test-properties PROPERTY_EXAMPLES=5000`` looks further, each time at other examples; a failure prints
 its smallest example and the ``@reproduce_failure`` that repeats it.
 """
 
