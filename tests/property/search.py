@@ -1,7 +1,7 @@
 """How far properties are searched: the same examples in every test run, or more of them.
 
-``make test-properties PROPERTY_EXAMPLES=5000`` looks further, each time at other examples; a failure prints
-its smallest example and the ``@reproduce_failure`` that repeats it.
+``make test-properties PROPERTY_EXAMPLES=5000`` looks further, each time at other examples; a
+failure prints its smallest example and the ``@reproduce_failure`` that repeats it.
 """
 
 from __future__ import annotations
