@@ -15,8 +15,8 @@ ROUND ?=
 # How many random examples each property has (tests/property), each time others; empty: the fixed
 # ones. `make test-properties PROPERTY_EXAMPLES=5000`.
 PROPERTY_EXAMPLES ?=
-# Test processes; the machines this is planned for have two cores.
-TEST_PROCESSES ?= 2
+# Test processes; more than the two cores this is planned for, because most tests wait for servers.
+TEST_PROCESSES ?= 3
 
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
@@ -56,11 +56,11 @@ bench: venv ## Measure what BENCHMARKS.md shows (some ten minutes; needs Postgre
 
 test: venv ## Run all tests but the search for counterexamples
 	@"$(PY)" devserver.py --print-cli > /dev/null
-	@"$(PY)" -m tests --ignore=tests/property -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
+	@"$(PY)" -m tests --ignore=tests/property -n "$(TEST_PROCESSES)" --dist worksteal $(PYTEST_ARGS)
 
 test-properties: venv ## Search for random plans, faults and decisions that break a guarantee
 	@"$(PY)" devserver.py --print-cli > /dev/null
-	@PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)" "$(PY)" -m tests tests/property -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
+	@PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)" "$(PY)" -m tests tests/property -n "$(TEST_PROCESSES)" --dist worksteal $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting and types, as CI does
 	"$(VENV)/bin/ruff" check .

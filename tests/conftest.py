@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import structlog
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
@@ -30,6 +31,13 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} (and CI=true: every service has to be here)", pytrace=False)
     pytest.skip(what)
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Undo what a test set for all of the process: the next one may look at its log lines."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
