@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -86,6 +87,8 @@ class Starter:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # What a shell starts in its background ignores Ctrl-C, and so do its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def __call__(self, *arguments: str) -> Ended:
