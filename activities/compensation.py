@@ -12,7 +12,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
 from activities.attempt import Attempt, Resources, to_the_end
-from activities.effects import Done, EffectCall, SaidNo, again
+from activities.effects import EffectCall
+from activities.endings import again
 from activities.ledger import compensations
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import (
@@ -24,9 +25,10 @@ from activities.ledger.entries import (
     Entry,
     Held,
 )
+from activities.recorder import Done, SaidNo
 from activities.resource_leases import hold_resources
 from activities.resource_names import resource_names
-from activities.toolbox import Tool, explain
+from activities.tool import Tool, explain
 from workflows.contracts import (
     ChainHead,
     Compensate,

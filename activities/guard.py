@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from activities.effects import stop
+from activities.endings import stop
 from activities.ledger.reads import knows_run
 from activities.ledger.store import Ledger, LedgerUnavailable
 from workflows.errors import ErrorType

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from activities.attempt import Attempt, Resources
 from activities.crashpoints import CrashPoint
-from activities.effects import again, stop
+from activities.endings import again, stop
 from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import call_within

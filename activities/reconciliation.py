@@ -16,11 +16,12 @@ import structlog
 from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Resources
-from activities.effects import Done, EffectCall
+from activities.effects import EffectCall
 from activities.ledger import outcomes
 from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
 from activities.ledger.questions import open_intervention
+from activities.recorder import Done
 from activities.resource_leases import sweep_leases
 from activities.toolbox import Tool
 from workflows.contracts import Swept

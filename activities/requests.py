@@ -15,7 +15,8 @@ from activities.attempt import Attempt
 from activities.ledger.entries import ClaimRequest
 from activities.outputs import clean_text
 from activities.resource_names import resource_names
-from activities.toolbox import Tool, Toolbox, explain
+from activities.tool import explain
+from activities.toolbox import Tool, Toolbox
 from workflows.contracts import ToolCall
 from workflows.errors import ErrorType
 from workflows.identity import NotCanonical, identity_hash, params_hash, step_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio import activity
 
 from activities.attempt import Resources
-from activities.effects import stop
+from activities.endings import stop
 from activities.ledger import interventions as intervention_rows
 from activities.ledger import runs as run_rows
 from activities.ledger.undone import undone_under

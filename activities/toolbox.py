@@ -12,12 +12,11 @@ import importlib
 import inspect
 import traceback
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from activities.answers import (
     Dedupes,
@@ -29,16 +28,14 @@ from activities.answers import (
     Undo,
     Unknown,
 )
-from activities.outputs import clean_text
 from activities.resource_names import limits_problem
+from activities.tool import LookupFunction, Tool, ToolContext, ToolFunction
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.plan import ApprovalPolicy
-from workflows.wording import reasons
 
 if TYPE_CHECKING:
     from activities.failures import Declared
-    from activities.ledger.session import Session
 
 __all__ = [
     "READ",
@@ -78,112 +75,6 @@ LONGEST_VERSION: Final = 40
 
 class ToolboxError(Exception):
     """A tool module cannot be used; the message says which, where and what to do."""
-
-
-@dataclass(frozen=True)
-class ToolContext:
-    """What a tool may know about its call."""
-
-    tenant: str
-    run_id: str
-    step_id: str
-    user: str
-    attempt: int
-    idempotency_key: str
-    """Opaque key to send to the outside system; the same in every attempt at the same effect."""
-    session: Session | None = None
-    """For ``transactional`` tools: the ledger's SQL session, in which the outcome is recorded."""
-    fencing_tokens: Mapping[str, int] = field(default_factory=dict)
-    """By resource that the call holds: grows with each lease, for a system that can refuse older
-    ones."""
-
-
-ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
-LookupFunction = Callable[[Any, ToolContext], Awaitable[LookupAnswer]]
-
-
-@dataclass(frozen=True)
-class Tool:
-    """One loaded tool. Made by :func:`tool`; never constructed by hand."""
-
-    name: str
-    version: str
-    effect: Effect
-    fn: ToolFunction
-    params_model: type[BaseModel]
-    timeout: timedelta
-    key: Callable[[Any], str] | None = None
-    dedupes: Dedupes | None = None
-    lookup: LookupFunction | None = None
-    settle: timedelta | None = None
-    transactional: bool = False
-    recovery: Recovery = Recovery.READ
-    compensate: Undo | None = None
-    cleanup: Undo | None = None
-    irreversible: bool = False
-    approval: ApprovalPolicy | None = None
-    describe: Callable[[Any], str] | None = None
-    errors: Declared = field(default_factory=dict)
-    health: Callable[[], Awaitable[bool]] | None = None
-    resource: Callable[[Any], str | list[str]] | None = None
-    resource_lease: timedelta | None = None
-    resource_wait: timedelta | None = None
-    description: str = ""
-    schema_hash: str = ""
-
-    @property
-    def repeatable_for(self) -> timedelta | None:
-        """How long after its first call an effect may be called again; ``None``: not at all.
-
-        Shorter than the provider's window: the repeated request has to arrive within that.
-        """
-        if self.dedupes is None:
-            return None
-        return self.dedupes.window - self.timeout - (self.settle or timedelta(0))
-
-    def recovery_limit(self, limit: timedelta) -> timedelta:
-        """Return how long a recovery of this tool's effects may take, where ``limit`` is usual.
-
-        A tool that is only believed after its deadline and its settle time gets that long, too.
-        """
-        return limit + self.timeout + (self.settle or timedelta(0))
-
-    def validate(self, params: Mapping[str, Any]) -> BaseModel:
-        """Return the params as the tool's model; ``ValidationError`` if they do not fit."""
-        return self.params_model.model_validate(dict(params), by_alias=True, by_name=True)
-
-    def describe_call(self, params: BaseModel) -> str:
-        """Return one line that says to a human what this call would do."""
-        if self.describe is None:
-            return f"{self.name}: {self.description}"
-        try:
-            return clean_text(str(self.describe(params)))
-        except Exception as error:
-            # The params themselves are shown beside it.
-            return f"{self.name} (describe(params) failed: {type(error).__name__})"
-
-    def undo_text(self) -> str:
-        """Return one line that says how the effect would be undone."""
-        if self.compensate:
-            return f"undone by {self.compensate.tool}"
-        return "cannot be undone"
-
-    def spec(self) -> ToolSpec:
-        """Return the serialisable description that goes into history."""
-        return ToolSpec(
-            name=self.name,
-            version=self.version,
-            schema_hash=self.schema_hash,
-            effect=self.effect,
-            recovery=self.recovery,
-            timeout=self.timeout,
-            description=self.description,
-            settle=self.settle,
-            compensation=self.compensate.tool if self.compensate else None,
-            cleanup=self.cleanup.tool if self.cleanup else None,
-            irreversible=self.irreversible,
-            approval=self.approval,
-        )
 
 
 def derive_recovery(
@@ -407,8 +298,3 @@ def load_toolbox(modules: Iterable[str]) -> Toolbox:
             raise ToolboxError(f"tool module {module_name!r} defines no tool (@tool)")
         found.update({id(item): item for item in own})
     return Toolbox(found.values())
-
-
-def explain(error: ValidationError) -> str:
-    """Return a validation error as one line: ``amount: must be a number such as "12.50"``."""
-    return "; ".join(reasons(error, "params"))

@@ -11,9 +11,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.crashpoints import CrashPoint
-from activities.effects import Done, EffectCall, SaidNo, again, stop
+from activities.effects import EffectCall
+from activities.endings import again, stop
 from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
 from activities.reading import ReadCall
+from activities.recorder import Done, SaidNo
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
 from activities.resource_leases import hold_resources
 from activities.toolbox import Tool, Toolbox

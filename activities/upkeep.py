@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import Resources, to_the_end
-from activities.effects import stop
+from activities.endings import stop
 from activities.ledger import stopped as stopped_rows
 from activities.ledger.store import RunNotFound
 from activities.reconciliation import reconcile_once

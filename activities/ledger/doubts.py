@@ -33,12 +33,9 @@ async def doubt(
     )
     assert row is not None, "the entry's row is locked by this transaction"
     if reason:
-        tx.event(
-            entry.run_id,
+        entry.tell(
+            tx,
             "effect.in_doubt",
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            tool=entry.tool,
             rule=rule,
             evidence=reason,
             action="reconcile",
@@ -60,12 +57,9 @@ async def give_back(
             settled_ms=None if entry.unproven else tx.now_ms,
         )
     )
-    tx.event(
-        entry.run_id,
+    entry.tell(
+        tx,
         "effect.failed",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        tool=entry.tool,
         rule="not_called",
         action="reconcile" if entry.unproven else None,
     )

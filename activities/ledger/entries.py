@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from activities.ledger.steps import StepAttempt
 from workflows.contracts import EffectView, Recovery
 from workflows.identity import provider_key
+
+if TYPE_CHECKING:
+    from activities.ledger.store import Transaction
 
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
 _ENTRY_DIGITS = 24
@@ -121,6 +124,11 @@ class Entry:
             undoes=self.undoes,
             reason=reason,
         )
+
+    def tell(self, tx: Transaction, type_: str, **body: Any) -> None:
+        """Add an event about this entry to the chain of the run that owns it."""
+        about = {"entry_id": self.entry_id, "tool": self.tool}
+        tx.event(self.run_id, type_, step_id=self.step_id, **about, **body)
 
     def counted_failures(self) -> dict[str, int]:
         """Return the failures by class."""

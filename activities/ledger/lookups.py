@@ -65,12 +65,9 @@ async def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
         .values(state="failed", lease_until_ms=None, recovering_ms=None, settled_ms=tx.now_ms)
     )
     if touched:
-        tx.event(
-            entry.run_id,
+        entry.tell(
+            tx,
             "effect.reconciled",
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            tool=entry.tool,
             rule=rule,
             evidence="not_found",
             action="bar",

@@ -86,12 +86,9 @@ async def commit(
     )
     if not touched:
         return None
-    tx.event(
-        entry.run_id,
+    entry.tell(
+        tx,
         "effect.committed",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        tool=entry.tool,
         receipt=receipt.digest,
         rule=evidence["rule"] if evidence else None,
     )
@@ -120,12 +117,9 @@ async def answer_no(
         )
     )
     if touched:
-        tx.event(
-            entry.run_id,
+        entry.tell(
+            tx,
             "effect.answered_no",
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            tool=entry.tool,
             code=code,
         )
         await recovery.verified(tx, entry, "failed", action="resume")
@@ -176,12 +170,9 @@ async def fail(
     )
     if not touched:
         return None
-    tx.event(
-        entry.run_id,
+    entry.tell(
+        tx,
         "effect.failed",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        tool=entry.tool,
         failure_class=failure_class,
         failures=earlier + 1,
         retry_ms=None if delay is None else milliseconds(delay),
@@ -215,12 +206,9 @@ async def leave_in_doubt(
     )
     if not touched:
         return None
-    tx.event(
-        entry.run_id,
+    entry.tell(
+        tx,
         "effect.in_doubt",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        tool=entry.tool,
         rule="call_ended_without_an_outcome",
         evidence=digest(message),
         action="reconcile",
@@ -268,12 +256,9 @@ async def ask_human(
 async def note_late_receipt(tx: Transaction, entry: Entry, receipt: Kept) -> None:
     """Keep the receipt of an attempt that was fenced out as evidence."""
     await artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
-    tx.event(
-        entry.run_id,
+    entry.tell(
+        tx,
         "effect.late_receipt",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        tool=entry.tool,
         fencing_token=entry.fencing_token,
         evidence=receipt.digest,
         action="kept_as_evidence",

@@ -35,12 +35,9 @@ async def verified(tx: Transaction, before: Entry, outcome: str, *, action: str)
     """
     if before.recovering_ms is None:
         return
-    tx.event(
-        before.run_id,
+    before.tell(
+        tx,
         "recovery.verified",
-        step_id=before.step_id,
-        entry_id=before.entry_id,
-        tool=before.tool,
         outcome=outcome,
         action=action,
         calls=before.fencing_token,

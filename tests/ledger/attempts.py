@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
+from activities.artifacts import ArtifactStore
 from activities.attempt import Resources
 from activities.crashpoints import Crash
 from activities.effects import CallResult, EffectCall
@@ -50,11 +51,16 @@ class Provider:
 
 
 def effect_call(
-    scene: Scene, loaded: Tool, request: ClaimRequest, *, lease: timedelta = LEASE
+    scene: Scene,
+    loaded: Tool,
+    request: ClaimRequest,
+    *,
+    lease: timedelta = LEASE,
+    artifacts: ArtifactStore | None = None,
 ) -> EffectCall:
     """Return one attempt at a write."""
-    every = timedelta(seconds=1)
-    resources = Resources(scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), lease, every)
+    every, store = timedelta(seconds=1), artifacts or scene.artifacts
+    resources = Resources(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
     return EffectCall(resources, loaded, Payment(**request.params), request)
 
 

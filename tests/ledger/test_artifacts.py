@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from activities.artifacts import (
     ArtifactStore,
     ArtifactUnavailable,
 )
-from activities.effects import Done
 from activities.ledger.reads import artifacts_of
 from activities.ledger.tables import artifacts, effects
+from activities.recorder import Done
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, Scene
 from workflows.contracts import ARTIFACT, Artifact, as_artifact
@@ -77,8 +76,7 @@ async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
     folder.rmdir()
     folder.write_text("a file where the folder was")
     loaded = Provider([BIG]).tool(recovery="human")
-    call = effect_call(scene, loaded, request_for(scene, loaded))
-    call.resources = replace(call.resources, artifacts=store)
+    call = effect_call(scene, loaded, request_for(scene, loaded), artifacts=store)
 
     result = await call.run()
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, text
 
-from activities.effects import Done
 from activities.ledger.store import open_ledger
 from activities.ledger.tables import effects
+from activities.recorder import Done
 from activities.toolbox import WRITE, Tool, ToolContext, tool
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.commit_cutter import CommitCutter, Cut

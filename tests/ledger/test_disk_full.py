@@ -7,7 +7,6 @@ import resource
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from activities.artifacts import ArtifactStore
-from activities.effects import Done
 from activities.ledger.store import Ledger, LedgerUnavailable, open_ledger
 from activities.ledger.tables import artifacts, effects
+from activities.recorder import Done
 from activities.toolbox import WRITE, Tool, ToolContext, tool
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
@@ -133,8 +132,7 @@ async def test_a_full_disk_of_the_artifact_folder_holds_up_no_outcome(
     folder = ArtifactStore(place, scene.ledger, largest_inline=LARGEST_INLINE)
     provider = Provider([LARGE])
     loaded = provider.tool(recovery="human")
-    call = effect_call(scene, loaded, request_for(scene, loaded))
-    call.resources = replace(call.resources, artifacts=folder)
+    call = effect_call(scene, loaded, request_for(scene, loaded), artifacts=folder)
     with no_large_files(), capture_logs() as said:
         result = await call.run()
 

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import Done
 from activities.failures import Permanent
 from activities.ledger.entries import Asked, Claimed, Mismatch
 from activities.ledger.tables import effects, interventions
+from activities.recorder import Done
 from activities.toolbox import Dedupes, Found, NotFound, Partial, Unknown
 from tests.ledger.attempts import Payment, Provider, last_of, request_for
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, WINDOW, Scene

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import Done
 from activities.ledger.tables import effects
+from activities.recorder import Done
 from activities.toolbox import Tool
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import Scene

@@ -11,10 +11,10 @@ from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
 from activities import effects as effect_calls
-from activities import lease
-from activities.effects import Done
+from activities import lease, recorder, settling
 from activities.ledger.entries import Asked, Claimed, Doubtful
 from activities.ledger.tables import effects
+from activities.recorder import Done
 from activities.toolbox import Dedupes, NotFound
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.scene import LEASE_OVER, SETTLE, TIMEOUT, Scene
@@ -61,8 +61,8 @@ async def test_a_lookup_that_found_nothing_proves_what_was_so_when_it_looked(
     scene: Scene, held_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(seconds=1000.0, monotonic=lambda: clock.seconds)
-    monkeypatch.setattr(effect_calls, "time", clock)
-    monkeypatch.setattr(lease, "time", clock)
+    for module in (effect_calls, recorder, settling, lease):
+        monkeypatch.setattr(module, "time", clock)
 
     async def lookup(params: Payment, ctx: Any) -> NotFound:
         # A frozen process: its answer is in hand, and the world goes on.

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.effects import Done
 from activities.ledger.entries import Asked
 from activities.ledger.tables import approvals, effects, interventions
+from activities.recorder import Done
 from activities.toolbox import Dedupes, Found, Tool
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.rows import change

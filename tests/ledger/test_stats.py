@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from activities.effects import Done
 from activities.failures import Transient
 from activities.ledger.stats import stats
 from activities.ledger.stats_scope import Scope
 from activities.ledger.stats_shapes import Spread, Stats
 from activities.ledger.store import RunNotFound, open_ledger
 from activities.ledger.tables import effects, events, runs
+from activities.recorder import Done
 from activities.toolbox import Dedupes
 from tests.ledger.attempts import Provider, last_of, request_for
 from tests.ledger.rows import COMMITTED, write

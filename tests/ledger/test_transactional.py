@@ -14,10 +14,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import CallResult, Done, SaidNo
+from activities.effects import CallResult
 from activities.failures import Permanent
 from activities.ledger.entries import Asked, Barred, Claimed, Doubtful
 from activities.ledger.tables import effects, steps
+from activities.recorder import Done, SaidNo
 from activities.toolbox import WRITE, No, Tool, ToolContext, tool
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.scene import LEASE_OVER, OTHER_RUN, Scene
@@ -141,7 +142,7 @@ async def test_an_attempt_that_was_taken_over_writes_nothing(scene: Scene) -> No
     request = request_for(scene, loaded, holder="zombie")
     entry = await scene.claimed(request)
     zombie = effect_call(scene, loaded, request)
-    zombie._asked = asyncio.get_running_loop().time()
+    zombie._recorder.asked = asyncio.get_running_loop().time()
     await attempt(scene, loaded, 2)
 
     with pytest.raises(ApplicationError, match="taken this effect over"):

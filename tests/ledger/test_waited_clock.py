@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 import pytest
 from sqlalchemy import select, text, update
 
-from activities.effects import Done
 from activities.ledger.entries import ApprovalRefused, Claimed, Entry, Held
 from activities.ledger.store import Ledger, Transaction, open_ledger
 from activities.ledger.tables import approvals, effects, runs
+from activities.recorder import Done
 from activities.toolbox import NotFound, ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database

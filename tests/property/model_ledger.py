@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import again, stop
+from activities.endings import again, stop
 from activities.ledger.decisions import judge
 from tests.property.scenarios import PlannedStep, Scenario
 from workflows.contracts import (

@@ -26,8 +26,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import event
 
-from activities import effects as effect_calls
-from activities import lease
+from activities import effects, lease, recorder, settling
 from activities.crashpoints import CrashPoint
 from activities.ledger.engine import make_engine
 from activities.ledger.entries import Entry
@@ -286,9 +285,10 @@ async def _at_once(self: Any, work: Callable[..., T], *args: Any, **kwargs: Any)
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
     """The machine over a real database."""
     clock = Clock()
-    monkeypatch.setattr(effect_calls, "time", clock)
-    monkeypatch.setattr(effect_calls, "_DATABASE_PAUSE", 0)
-    monkeypatch.setattr(lease, "time", clock)
+    for module in (effects, recorder, settling, lease):
+        monkeypatch.setattr(module, "time", clock)
+    for module in (effects, recorder):
+        monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
     options = "?check_same_thread=false" if ledger_url.startswith("sqlite") else ""
     with asyncio.Runner() as runner:
         LedgerMachine.loop = runner.get_loop()

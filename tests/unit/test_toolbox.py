@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from activities.tool import explain
 from activities.toolbox import (
     READ,
     WRITE,
@@ -25,7 +26,6 @@ from activities.toolbox import (
     ToolContext,
     Undo,
     derive_recovery,
-    explain,
     load_toolbox,
     tool,
 )

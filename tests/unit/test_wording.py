@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from activities.toolbox import explain
+from activities.tool import explain
 
 
 class Colour(StrEnum):

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from activities.effects import again, stop
+from activities.endings import again, stop
 from activities.ledger.store import LedgerUnavailable
 from activities.telemetry import _tell
 from workflows.errors import ErrorType

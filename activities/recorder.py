@@ -1,0 +1,194 @@
+"""What one attempt at a write records: fenced by its token, and never lost while in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final, NoReturn, TypeVar
+
+import structlog
+
+from activities.attempt import Resources
+from activities.crashpoints import CrashPoint
+from activities.endings import again
+from activities.failures import Failure
+from activities.ledger import outcomes
+from activities.ledger.artifacts import Kept
+from activities.ledger.entries import Asked, ClaimRequest, Entry, milliseconds
+from activities.ledger.store import LedgerUnavailable, Transaction
+from activities.resource_leases import NO_RESOURCES, HeldResources
+from activities.toolbox import No, Tool, ToolContext
+from workflows.contracts import ChainHead, Recovery
+from workflows.errors import ErrorType
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: Seconds between tries to write something that must not be lost.
+DATABASE_PAUSE: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Done:
+    """The effect is recorded as committed."""
+
+    entry: Entry
+    receipt: Any
+    replayed: bool
+    commit_seq: int
+
+
+@dataclass(frozen=True)
+class SaidNo:
+    """The tool answered no."""
+
+    reason: str
+    code: str
+    replayed: bool
+
+
+@dataclass
+class Recorder:
+    """Writes what becomes of one attempt, and knows the ledger's clock as of then."""
+
+    resources: Resources
+    tool: Tool
+    request: ClaimRequest
+    held: HeldResources = NO_RESOURCES
+    head: ChainHead | None = field(default=None, init=False)
+    """The run's chain after the newest of this attempt's transactions."""
+    asked: float = field(default=0.0, init=False)
+    """When the newest transaction began, by this process's monotonic clock."""
+    now_ms: int = field(default=0, init=False)
+    """The same by the database's clock."""
+
+    def crash(self, point: CrashPoint) -> None:
+        """Pass a crash point."""
+        self.resources.crash.at(self.tool.name, self.request.step_id, point)
+
+    async def in_ledger(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Do something in one transaction.
+
+        Raises:
+            LedgerUnavailable: The database is away; whether it has committed is unknown.
+        """
+        self.asked = time.monotonic()
+        async with self.resources.ledger.transaction(self.request.tenant) as tx:
+            result = await work(tx)
+            self.now_ms = tx.now_ms
+        self.head = tx.heads.get(self.request.run_id, self.head)
+        return result
+
+    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Write what is in hand, however long the database is away: it must not be lost."""
+
+        async def marked(tx: Transaction) -> T:
+            result = await work(tx)
+            await self.held.mark(tx, self.request.run_id)
+            return result
+
+        while True:
+            try:
+                return await self.in_ledger(marked)
+            except LedgerUnavailable as error:
+                log.warning("ledger.unavailable", error=str(error), holding="an outcome")
+                await asyncio.sleep(DATABASE_PAUSE)
+
+    async def commit(
+        self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None
+    ) -> Done:
+        """Record that the effect happened; an attempt that is fenced leaves its receipt behind."""
+        kept = await self.resources.artifacts.keep(self.request.tenant, receipt)
+        commit = await self.write(
+            lambda tx: outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
+        )
+        if commit is None:
+            await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return Done(entry, kept.value, False, commit)
+
+    async def say_no(self, entry: Entry, answer: No) -> SaidNo:
+        """Record that the tool answered no."""
+        recorded = await self.write(
+            lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
+        )
+        if not recorded:
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return SaidNo(answer.reason, answer.code, False)
+
+    async def fail(self, entry: Entry, failure: Failure) -> timedelta | None:
+        """Record a call that has not applied the effect; returns the pause before the next one."""
+
+        async def record(tx: Transaction) -> tuple[int | None, timedelta | None]:
+            class_, text = failure.failure_class.value, failure.message
+            delay = self._next_try(entry, failure, tx.now_ms)
+            return await outcomes.fail(tx, self.request, entry, class_, text, delay=delay), delay
+
+        recorded, delay = await self.write(record)
+        if recorded is None:
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return delay
+
+    def _next_try(self, entry: Entry, failure: Failure, now_ms: int) -> timedelta | None:
+        """Return the pause before the call is tried again; ``None``: it is not."""
+        retries = self.resources.retries
+        delay = retries.delay(failure, entry.failures.get(failure.failure_class.value, 0))
+        if delay is None or self.request.undoes is None or entry.first_call_ms is None:
+            return delay
+        limit = entry.first_call_ms + milliseconds(retries.compensation_limit)
+        return delay if now_ms + milliseconds(delay) <= limit else None
+
+    async def not_begun(self, entry: Entry, message: str, pause: timedelta) -> NoReturn:
+        """Give up a claim under which nothing was called; that counts for no class of failures."""
+        class_ = ErrorType.RESOURCE_BUSY.value
+        await self.write(
+            lambda tx: outcomes.fail(tx, self.request, entry, class_, message, delay=pause)
+        )
+        raise again(ErrorType.RESOURCE_BUSY, message, pause)
+
+    async def unsettled(self, entry: Entry, message: str) -> Asked:
+        """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
+        earlier = await self.write(
+            lambda tx: outcomes.leave_in_doubt(tx, self.request, entry, message)
+        )
+        if earlier is None:
+            self.fenced()
+        pauses = self.resources.retries.in_doubt
+        if self.tool.recovery is Recovery.HUMAN or earlier >= len(pauses):
+            return await self.ask(replace(entry, state="in_doubt"), message)
+        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pauses[earlier])
+
+    async def ask(self, entry: Entry, why: str, *, part: Kept | None = None) -> Asked:
+        """Open an intervention: only a human can tell."""
+        question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
+        if self.tool.compensate is not None:
+            question += f" Settled as undo, {self.tool.compensate.tool} takes it back."
+        intervention_id = await self.write(
+            lambda tx: outcomes.ask_human(tx, entry, question, part=part)
+        )
+        if intervention_id is None:
+            self.fenced()
+        return Asked(entry, intervention_id, question)
+
+    def fenced(self) -> NoReturn:
+        """End an attempt whose entry has a newer fencing token."""
+        message = f"{self.tool.name}: another attempt has taken this effect over"
+        raise again(ErrorType.LEASE_HELD, message, timedelta(seconds=1))
+
+    def context(self, entry: Entry) -> ToolContext:
+        """Return what the tool may know about its call."""
+        return ToolContext(
+            tenant=self.request.tenant,
+            run_id=self.request.run_id,
+            step_id=self.request.step_id,
+            user=self.request.user,
+            attempt=self.request.attempt,
+            idempotency_key=entry.provider_key,
+            fencing_tokens=self.held.fencing_tokens(),
+        )

@@ -1,0 +1,113 @@
+"""Settling an entry in doubt: the outside system is asked, or a human (guarantee G2)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from pydantic import BaseModel
+
+from activities.endings import again
+from activities.failures import classify
+from activities.ledger import lookups
+from activities.ledger.entries import Asked, ClaimResult, Entry, Held, milliseconds
+from activities.ledger.store import Transaction
+from activities.outputs import clean_text, to_json
+from activities.recorder import Done, Recorder
+from activities.toolbox import Found, NotFound, Partial, Unknown
+from workflows.errors import ErrorType
+
+log = structlog.get_logger()
+
+Settled = Done | Asked | ClaimResult
+
+
+@dataclass(frozen=True)
+class Settling:
+    """One attempt to settle an entry that is in doubt under its fencing token.
+
+    ``forward`` says whether the tool may be called when the effect is proven not to have happened;
+    a run that is being undone only records that.
+    """
+
+    recorder: Recorder
+    params: BaseModel
+    entry: Entry
+    forward: bool
+
+    async def run(self) -> Settled:
+        """Return what is recorded now; a ``ClaimResult`` says how the call goes on."""
+        tool, recorder = self.recorder.tool, self.recorder
+        never_in_doubt = tool.transactional and self.entry.tool_version == tool.version
+        if never_in_doubt and not self.forward:
+            # However late: without an outcome nothing has happened.
+            return await self._not_applied(None, time.monotonic())
+        if self._too_long():
+            limit = recorder.request.recovery_limit.total_seconds()
+            return await self._ask(f"its recovery has taken longer than {limit:g} s")
+        if never_in_doubt:
+            return await self._not_applied(None, time.monotonic())
+        if tool.lookup is None:
+            return await self._ask("a crash left its outcome unknown")
+        looked = time.monotonic()
+        try:
+            async with asyncio.timeout(recorder.request.timeout.total_seconds()):
+                answer: object = await tool.lookup(self.params, recorder.context(self.entry))
+        except (Exception, asyncio.CancelledError) as error:
+            why = f"lookup failed: {classify(error).message}"
+            return await recorder.unsettled(self.entry, why)
+        answered = type(answer).__name__
+        log.info("effect.looked_up", entry_id=self.entry.entry_id, answer=answered)
+        return await self._believe(answer, looked)
+
+    async def _believe(self, answer: object, looked: float) -> Settled:
+        match answer:
+            case Found(receipt):
+                evidence: dict[str, Any] = {"rule": "lookup", "answer": "found"}
+                return await self.recorder.commit(self.entry, to_json(receipt), evidence)
+            case NotFound() if self.recorder.tool.settle is None:
+                return await self._ask(
+                    "the lookup found nothing, and the tool declares no settle time"
+                )
+            case NotFound():
+                return await self._not_applied(self.recorder.tool.settle, looked)
+            case Partial(details, receipt):
+                resources, tenant = self.recorder.resources, self.recorder.request.tenant
+                part = await resources.artifacts.keep(tenant, to_json(receipt))
+                why = clean_text(f"it happened in part: {details}")
+                return await self.recorder.ask(self.entry, why, part=part)
+            case Unknown(reason):
+                return await self._ask(clean_text(f"the lookup cannot tell: {reason}"))
+        # User code may return anything at all; then it says nothing.
+        why = f"lookup answered {type(answer).__name__}"
+        return await self.recorder.unsettled(self.entry, why)
+
+    async def _ask(self, why: str) -> Asked:
+        return await self.recorder.ask(self.entry, why)
+
+    def _too_long(self) -> bool:
+        """Judge by the database's clock, as it was in the newest transaction."""
+        if self.entry.recovering_ms is None:
+            return False
+        limit = milliseconds(self.recorder.request.recovery_limit)
+        return self.recorder.now_ms - self.entry.recovering_ms > limit
+
+    async def _not_applied(self, settle: timedelta | None, looked: float) -> ClaimResult:
+        async def go_on(tx: Transaction) -> ClaimResult:
+            # What was not there when it was looked for may have come since.
+            ago = timedelta(seconds=time.monotonic() - looked)
+            return await lookups.after_not_found(
+                tx, self.recorder.request, self.entry, settle, forward=self.forward, looked=ago
+            )
+
+        result = await self.recorder.in_ledger(go_on)
+        if isinstance(result, Held):
+            tool = self.recorder.tool.name
+            self.recorder.resources.metrics.lease_wait(tool, "settling", result.wait)
+            message = f"{tool}: not found, but the first call may still arrive"
+            raise again(ErrorType.SETTLING, message, result.wait)
+        return result
