@@ -1,0 +1,46 @@
+"""What an approver signs: the payload of a compact JWS (RFC 7515) with EdDSA (RFC 8037)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from workflows.contracts.approvals import DecisionOutcome
+from workflows.contracts.base import Actor, Text
+
+#: Of the protected header: keeps a signature made for something else from counting as a decision.
+TYP: Final = "surehand-decision+jws"
+#: The one algorithm, with keys on the curve Ed25519: what a header says never chooses another.
+ALGORITHM: Final = "EdDSA"
+#: Longest time from signing to expiry.
+LONGEST_SIGNATURE: Final = timedelta(minutes=10)
+
+
+class DecisionClaims(BaseModel):
+    """The signed claims; exactly these, each bound to the decision that carries the signature."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    aud: Text
+    """Whom it is meant for: :func:`audience` of the tenant."""
+    sub: Actor
+    """The approver."""
+    approval_id: Text
+    run_id: Text
+    params_hash: Text
+    outcome: Annotated[DecisionOutcome, Field(strict=False)]
+    edited: Text | None = None
+    """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
+    iat: int
+    """When it was signed, in seconds since 1970."""
+    exp: int
+    """Until when it is taken, in seconds since 1970."""
+    jti: Annotated[Text, Field(min_length=16, max_length=100)]
+    """The nonce: a signature counts once."""
+
+
+def audience(tenant: str) -> str:
+    """Return the audience of a tenant's decisions."""
+    return f"surehand:{tenant}"
