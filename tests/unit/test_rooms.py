@@ -16,7 +16,7 @@ OUTSIDE = {
     "activities", "examples", "cli", "starter", "worker", "devserver",
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3",
     "structlog", "httpx", "httpcore", "requests", "dotenv", "pydantic_settings",
-    "typer", "rich", "yaml",
+    "typer", "rich", "yaml", "joserfc", "cryptography",
 }  # fmt: skip
 #: What pure modules may import beside themselves.
 PURE = {"workflows", "pydantic", "temporalio", "rfc8785"} | set(sys.stdlib_module_names)
