@@ -1,0 +1,150 @@
+"""Signed decisions: when the claims of a compact JWS (RFC 7515) are believed.
+
+No SQL and no clock. joserfc verifies the signature; what is around it is stricter than JOSE asks
+for, so that a signature has one spelling, and nothing in it chooses its algorithm or its key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import OKPKey
+from pydantic import ValidationError
+
+from activities.public_keys import BadKey, checked, decoded, is_kid, kid_of, unique_names
+from cli.algorithm import PINNED
+from workflows.contracts import Decision
+from workflows.contracts.signing import (
+    ALGORITHM,
+    LONGEST_SIGNATURE,
+    TYP,
+    DecisionClaims,
+    audience,
+)
+
+#: Characters; some five times what the longest ids make of one.
+LONGEST_TOKEN: Final = 4096
+#: How far the signer's clock may be ahead of ours.
+CLOCKS_APART: Final = timedelta(seconds=60)
+#: All that the protected header has; ``crit``, ``jwk``, ``jku``, ``x5u``, ``x5c``, ``b64`` are not
+#: looked at, but refused.
+_HEADER: Final = {"alg", "typ", "kid"}
+
+
+class BadSignature(Exception):
+    """A signature is not taken; the message is one clause for people."""
+
+
+def header_kid(token: str) -> str:
+    """Return the key id that a signature names: to find the key with, and trusted for no more.
+
+    Raises:
+        BadSignature: The form or the protected header is not that of a signed decision.
+    """
+    if len(token) > LONGEST_TOKEN:
+        raise BadSignature(f"the signature is longer than {LONGEST_TOKEN} characters")
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise BadSignature("the signature is not a compact JWS, which has three parts")
+    try:
+        header, _, _ = (decoded(part) for part in parts)
+    except ValueError as error:
+        raise BadSignature("a part of the signature is not base64url") from error
+    members = _object(header, "the signature's header")
+    if members.get("alg") != ALGORITHM:
+        raise BadSignature(f"the signature's algorithm is not {ALGORITHM}")
+    if members.get("typ") != TYP:
+        raise BadSignature(f"the signature's type is not {TYP}")
+    if members.keys() != _HEADER:
+        raise BadSignature("the signature's header has not exactly alg, kid and typ")
+    kid = members["kid"]
+    # It is looked up in a database: no text of the sender's own making goes there.
+    if not is_kid(kid):
+        raise BadSignature("the signature's key id is not the thumbprint of a key")
+    return str(kid)
+
+
+def verify(token: str, public_jwk: Mapping[str, Any], *, now_s: int) -> DecisionClaims:
+    """Return the claims of a signature that this key has made and that is still valid.
+
+    Whether they are those of the decision that carries the signature says :func:`matches`; whose
+    key it is, and whether the nonce is fresh, knows the ledger.
+
+    Args:
+        token: The compact JWS.
+        public_jwk: The key that the ledger has for :func:`header_kid`.
+        now_s: Seconds since 1970, by the clock that expiry is judged by.
+
+    Raises:
+        BadSignature: It does not count.
+    """
+    kid = header_kid(token)
+    try:
+        key = checked(public_jwk)
+    except BadKey as error:
+        raise BadSignature(f"the signature's key on record cannot be used: {error}") from error
+    if kid_of(key) != kid:
+        raise BadSignature("the signature is made with another key")
+    try:
+        signed = jws.deserialize_compact(token, OKPKey.import_key({**key}), registry=PINNED)
+    except JoseError as error:
+        raise BadSignature("the signature does not fit what it signs") from error
+    claims = _claims(signed.payload)
+    if claims.exp <= now_s:
+        raise BadSignature("the signature has expired")
+    longest = int(LONGEST_SIGNATURE.total_seconds())
+    if not 0 < claims.exp - claims.iat <= longest:
+        raise BadSignature(f"the signature is not made for 1 to {longest} s")
+    if claims.iat > now_s + CLOCKS_APART.total_seconds():
+        raise BadSignature("the signature is made in the future: the signer's clock is ahead")
+    return claims
+
+
+def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str) -> str | None:
+    """Return why the claims are not those of this decision, as one clause; ``None``: they are.
+
+    The digest of an edit's new params, ``claims.edited``, is compared by whoever has them.
+    """
+    bound = {
+        "another tenant": (claims.aud, audience(tenant)),
+        "another run": (claims.run_id, run_id),
+        "another approval": (claims.approval_id, decision.approval_id),
+        "other params": (claims.params_hash, decision.params_hash),
+        "another outcome": (claims.outcome, decision.outcome),
+        "another approver": (claims.sub, decision.approver),
+    }
+    for what, (signed, sent) in bound.items():
+        if signed != sent:
+            return f"the signature is for {what}"
+    if claims.edited is not None and claims.outcome.value != "edit":
+        return f"the signature is for new params, which {claims.outcome.value} has not"
+    return None
+
+
+def _claims(payload: bytes) -> DecisionClaims:
+    members = _object(payload, "what is signed")
+    try:
+        return DecisionClaims.model_validate(members)
+    except ValidationError as error:
+        claim = str(error.errors()[0]["loc"][0])
+        raise BadSignature(
+            f"the signed claim {claim[:40]!r} is missing, unknown or wrong"
+        ) from error
+
+
+def _object(raw: bytes, what: str) -> dict[str, Any]:
+    """Return a JSON object with each name once: readers disagree about which of two counts."""
+    try:
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
+        # JSON can escape half a character, which no database takes.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise BadSignature(f"{what} is not JSON text, or has a name twice") from error
+    if not isinstance(value, dict):
+        raise BadSignature(f"{what} is not a JSON object")
+    return value
