@@ -8,23 +8,28 @@ from typing import Any
 
 import structlog
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities.attempt import Attempt, Resources
 from activities.ledger import approvals as approval_rows
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import decisions as decision_rows
-from activities.requests import claim_request, complete, prepare
+from activities.ledger.decisions import Edited
+from activities.ledger.votes import needs_of
+from activities.requests import claim_request, complete, needed, prepare, prepare_params
 from workflows.contracts import (
     ApprovalAsked,
     ApprovalClosed,
     ApprovalRequest,
     ApprovalState,
+    Assurance,
     CloseApproval,
     RequestApproval,
     VerdictReached,
     VerifyDecision,
 )
 from workflows.identity import approval_id
+from workflows.policy import Needs
 
 log = structlog.get_logger()
 
@@ -38,23 +43,31 @@ class ApprovalActivities:
     @activity.defn(name="request_approval")
     async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
-        attempt = Attempt.current()
-        call = await complete(self._resources.artifacts, asked.call, attempt)
-        prepared = prepare(self._resources.toolbox, call)
-        limit = self._resources.retries.recovery_limit
-        request = claim_request(call, prepared, attempt, self._resources.lease, limit)
-        policy = asked.policy.stricter(prepared.tool.approval)
-        async with self._resources.ledger.transaction(call.tenant) as tx:
+        attempt, resources = Attempt.current(), self._resources
+        call = await complete(resources.artifacts, asked.call, attempt)
+        prepared = prepare(resources.toolbox, call)
+        limit = resources.retries.recovery_limit
+        request = claim_request(call, prepared, attempt, resources.lease, limit)
+        needs = needed(call, prepared)
+        if needs is not None and asked.escalated_to is not None:
+            needs = _escalated(needs, asked.escalated_to)
+        async with resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
             row = None
-            if not await approval_rows.is_settled(tx, request):
+            if await approval_rows.is_settled(tx, request):
+                pass
+            elif needs is None:
+                approval_rows.waive(tx, request)
+            else:
                 row = await approval_rows.request(
                     tx,
                     request,
                     approval_id=approval_id(call.run_id, call.step_id, asked.number),
                     description=prepared.tool.describe_call(prepared.params),
                     undo=prepared.tool.undo_text(),
-                    expires_in=policy.expires_in,
+                    needs=needs,
+                    assurance=resources.assurance,
+                    editors=asked.editors,
                 )
         head = tx.heads[call.run_id]
         if row is None:
@@ -78,8 +91,22 @@ class ApprovalActivities:
         """Return the verdict on a decision; verifying the same delivery twice changes nothing."""
         async with self._resources.ledger.transaction(asked.tenant) as tx:
             tx.watch(asked.run_id)
-            verdict = await decision_rows.verify(tx, asked)
-        return VerdictReached(verdict=verdict, head=tx.heads[asked.run_id])
+            judged = await decision_rows.verify(
+                tx, asked, assurance=self._resources.assurance, check_edit=self._edited
+            )
+        head = tx.heads[asked.run_id]
+        return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
+
+    def _edited(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> Edited | str:
+        """Validate an edit with the tool's own model; a text says why it cannot be."""
+        tool = self._resources.toolbox.get(row["tool"])
+        if tool is None or tool.version != row["tool_version"]:
+            return f"the tool {row['tool']} has changed since the request"
+        try:
+            prepared = prepare_params(tool, params, row["run_id"], row["step_id"])
+        except ApplicationError as error:
+            return error.message
+        return Edited(prepared.plain, prepared.params_hash, prepared.key)
 
     @activity.defn(name="close_approval")
     async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
@@ -90,8 +117,18 @@ class ApprovalActivities:
         return ApprovalClosed(state=state, head=tx.heads[asked.run_id])
 
 
+def _escalated(needs: Needs, role: str) -> Needs:
+    """Let one role decide in the place of those who have not, and nobody after it."""
+    requirements = tuple(
+        requirement.model_copy(update={"roles": (role,), "quorum": 1})
+        for requirement in needs.requirements
+    )
+    return needs.model_copy(update={"requirements": requirements, "on_expiry": "deny"})
+
+
 def request_view(row: Mapping[str, Any]) -> ApprovalRequest:
     """Return an approval row as people see it."""
+    needs = needs_of(row)
     return ApprovalRequest(
         approval_id=row["approval_id"],
         step_id=row["step_id"],
@@ -103,4 +140,9 @@ def request_view(row: Mapping[str, Any]) -> ApprovalRequest:
         requested_by=row["user_id"],
         expires_at=datetime.fromtimestamp(row["expires_ms"] / 1000, UTC),
         undo=row["undo"],
+        requirements=needs.requirements,
+        assurance=Assurance(row["assurance"]),
+        editors=tuple(row["editors"]),
+        on_expiry=needs.on_expiry,
+        remind_every=needs.remind_every,
     )

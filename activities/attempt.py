@@ -21,6 +21,7 @@ from activities.metrics import Metrics
 from activities.settings import Settings
 from activities.toolbox import Toolbox
 from activities.watchdog import Watchdog
+from workflows.contracts import Assurance
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ class Resources:
     """Time limit of a resource's lease, where the tool names none."""
     resource_wait: timedelta = timedelta(seconds=5)
     """How long an attempt waits for a busy resource, where the tool says nothing."""
+    assurance: Assurance = Assurance.OPEN
+    """What has to prove a decision; a request's own row may be stricter."""
 
     @classmethod
     def of(
@@ -68,6 +71,7 @@ class Resources:
             metrics=metrics or Metrics(),
             resource_lease=settings.resource_lease,
             resource_wait=settings.resource_wait,
+            assurance=Assurance(settings.decisions),
         )
 
 

@@ -22,7 +22,9 @@ from activities.ledger.entries import (
     Barred,
     ClaimRequest,
     Doubtful,
+    Drifted,
     Entry,
+    Forbidden,
     Held,
 )
 from activities.recorder import Done, SaidNo
@@ -104,7 +106,7 @@ class CompensationActivities:
                 return _asked(intervention_id, question, effect.head)
             case Barred(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
-            case SaidNo() | ApprovalRefused():
+            case SaidNo() | ApprovalRefused() | Drifted() | Forbidden():
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
                 assert_never(result)
@@ -168,7 +170,13 @@ class CompensationActivities:
             case Barred() if not await self._stands(asked):
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self._compensate(asked, attempt)
-            case SaidNo(reason, _, _) | Barred(reason) | ApprovalRefused(reason):
+            case (
+                SaidNo(reason, _, _)
+                | Barred(reason)
+                | ApprovalRefused(reason)
+                | Drifted(reason)
+                | Forbidden(reason)
+            ):
                 return await self._ask(asked, attempt, entry, f"{undoing.name} says no: {reason}")
             case _:
                 assert_never(result)

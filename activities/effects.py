@@ -36,6 +36,7 @@ from activities.ledger.entries import (
     Doubtful,
     Drifted,
     Entry,
+    Forbidden,
     Held,
     Mismatch,
 )
@@ -62,7 +63,7 @@ class _GaveUp(Exception):
         self.why = why
 
 
-CallResult = Done | SaidNo | ApprovalRefused | Asked | Barred
+CallResult = Done | SaidNo | ApprovalRefused | Asked | Barred | Drifted | Forbidden
 
 
 @dataclass
@@ -136,9 +137,7 @@ class EffectCall:
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
             case Mismatch(reason):
                 raise stop(ErrorType.PARAMS_MISMATCH, f"{self.tool.name}: {reason}")
-            case Drifted(reason):
-                raise stop(ErrorType.TOOL_CHANGED, reason)
-            case ApprovalRefused() | Asked() | Barred():
+            case ApprovalRefused() | Asked() | Barred() | Drifted() | Forbidden():
                 return result
             case _:
                 assert_never(result)

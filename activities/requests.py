@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,12 +16,14 @@ from activities.attempt import Attempt
 from activities.ledger.entries import ClaimRequest
 from activities.outputs import clean_text
 from activities.resource_names import resource_names
+from activities.rules import RuleBroken, holds
 from activities.tool import explain
 from activities.toolbox import Tool, Toolbox
-from workflows.contracts import ToolCall
+from workflows.contracts import Assurance, ToolCall
 from workflows.errors import ErrorType
 from workflows.identity import NotCanonical, identity_hash, params_hash, step_key
 from workflows.late import fill_in
+from workflows.policy import Needs, combine
 from workflows.references import ReferenceUnresolved
 
 #: Longest business key; it is part of a unique index.
@@ -75,8 +78,17 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
     tool = toolbox.get(call.tool.name)
     if tool is None:
         raise _stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
+    return prepare_params(tool, call.params, call.run_id, call.step_id)
+
+
+def prepare_params(tool: Tool, given: Mapping[str, Any], run_id: str, step_id: str) -> PreparedCall:
+    """Validate params with the tool's own model and hash what came out.
+
+    Raises:
+        ApplicationError: ``InvalidParams``, not retryable.
+    """
     try:
-        params = tool.validate(call.params)
+        params = tool.validate(given)
         plain = params.model_dump(mode="json")
         hash_ = params_hash(tool.name, tool.version, plain)
         same = tool.validate(plain) == params
@@ -90,7 +102,7 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
         # What the hash does not cover, nobody has approved: secrets, excluded or rounded fields.
         problem = f"{tool.name}: its params do not survive the way through JSON unchanged"
         raise _stop(ErrorType.INVALID_PARAMS, problem)
-    key = _key(tool, params, call)
+    key = _key(tool, params, run_id, step_id)
     try:
         resources = resource_names(tool.resource, params)
     except ValueError as error:
@@ -98,9 +110,9 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
     return PreparedCall(tool, params, plain, hash_, key, resources)
 
 
-def _key(tool: Tool, params: BaseModel, call: ToolCall) -> str:
+def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
     if tool.key is None:
-        return step_key(call.run_id, call.step_id)
+        return step_key(run_id, step_id)
     try:
         key: object = tool.key(params)
     except Exception as error:
@@ -117,9 +129,14 @@ def claim_request(
     attempt: Attempt,
     lease: timedelta,
     recovery_limit: timedelta,
+    assurance: Assurance = Assurance.OPEN,
 ) -> ClaimRequest:
-    """Return what the ledger is asked for."""
-    tool = prepared.tool
+    """Return what the ledger is asked for.
+
+    Raises:
+        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    """
+    tool, needs = prepared.tool, needed(call, prepared)
     return ClaimRequest(
         tenant=call.tenant,
         run_id=call.run_id,
@@ -139,11 +156,32 @@ def claim_request(
         recovery_limit=tool.recovery_limit(recovery_limit),
         recovery=tool.recovery,
         window=tool.repeatable_for,
-        # The stricter of then and now: the plan's, the recorded and the present policy.
-        gated=call.gated or call.tool.approval is not None or tool.approval is not None,
+        gated=needs is not None,
         approval_id=call.approval_id,
+        requirements=needs.requirements if needs else (),
+        assurance=assurance,
+        permissions=permissions(call, tool),
         drift=drift(call, tool),
     )
+
+
+def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:
+    """Return what has to be approved: the plan's, the recorded and the present policy together.
+
+    Raises:
+        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    """
+    own = (call.tool.approval, prepared.tool.approval)
+    policies = (*call.policies, *(policy for policy in own if policy is not None))
+    try:
+        return combine(policies, lambda expression: holds(expression, prepared.params))
+    except RuleBroken as error:
+        raise _stop(ErrorType.INVALID_PARAMS, f"{prepared.tool.name}: {error}") from error
+
+
+def permissions(call: ToolCall, tool: Tool) -> frozenset[str]:
+    """Return what the acting user must be allowed: by the recorded and the present tool."""
+    return frozenset(name for name in (call.tool.permission, tool.permission) if name is not None)
 
 
 def drift(call: ToolCall, tool: Tool) -> str | None:

@@ -33,7 +33,7 @@ from cli.sources import (
     Sources,
     read_sources,
 )
-from workflows.plan import Duration
+from workflows.policy import Duration
 
 _RETRIES: Final = Retries()
 _SWEEP: Final = SweepLimits()
@@ -75,8 +75,8 @@ class Settings(BaseSettings):
     """Modules with the user's tools, comma separated."""
     task_queue: str = Field(default="surehand", min_length=1)
     """Temporal task queue."""
-    decisions: Literal["open"] = "open"
-    """``open``: unsigned decisions count, and are marked unverified."""
+    decisions: Literal["open", "signed"] = "open"
+    """``open``: unsigned decisions count, and are marked unverified; ``signed``: they do not."""
     log_format: Literal["console", "json"] = "console"
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

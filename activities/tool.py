@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from activities.answers import Dedupes, LookupAnswer, Undo
 from activities.outputs import clean_text
 from workflows.contracts import Effect, Recovery, ToolSpec
-from workflows.plan import ApprovalPolicy
+from workflows.policy import ApprovalPolicy
 from workflows.wording import reasons
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Tool:
     cleanup: Undo | None = None
     irreversible: bool = False
     approval: ApprovalPolicy | None = None
+    permission: str | None = None
     describe: Callable[[Any], str] | None = None
     errors: Declared = field(default_factory=dict)
     health: Callable[[], Awaitable[bool]] | None = None
@@ -123,6 +124,7 @@ class Tool:
             cleanup=self.cleanup.tool if self.cleanup else None,
             irreversible=self.irreversible,
             approval=self.approval,
+            permission=self.permission,
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import traceback
 import typing
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel
 
+from activities import rules
 from activities.answers import (
     Dedupes,
     Found,
@@ -32,7 +34,7 @@ from activities.resource_names import limits_problem
 from activities.tool import LookupFunction, Tool, ToolContext, ToolFunction
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
-from workflows.plan import ApprovalPolicy
+from workflows.policy import ROLE_FORM, ApprovalPolicy, ApprovalRule
 
 if TYPE_CHECKING:
     from activities.failures import Declared
@@ -41,6 +43,7 @@ __all__ = [
     "READ",
     "WRITE",
     "ApprovalPolicy",
+    "ApprovalRule",
     "Dedupes",
     "Found",
     "LookupAnswer",
@@ -116,6 +119,7 @@ def tool(
     cleanup: Undo | None = None,
     irreversible: bool = False,
     approval: ApprovalPolicy | None = None,
+    permission: str | None = None,
     describe: Callable[[Any], str] | None = None,
     errors: Declared | None = None,
     health: Callable[[], Awaitable[bool]] | None = None,
@@ -143,7 +147,9 @@ def tool(
         compensate: How the effect is undone.
         cleanup: What cancel mode ``cleanup`` runs instead (drafts, temporary resources).
         irreversible: Said aloud that nothing undoes it.
-        approval: Every call needs one.
+        approval: Who has to say yes to a call, and for how long that counts.
+        permission: What the acting user must be allowed (``principal grant --permission``), checked
+            at each call; without it the run pauses.
         describe: One line for the approver, made from the params.
         errors: Which of the tool's own exceptions are of which class; all but ``IN_DOUBT`` say that
             the effect is proven not applied. What is not named here is classified as usual.
@@ -199,6 +205,9 @@ def tool(
             raise ToolboxError(f"tool {name!r}: {problem}")
         if resource is None and (resource_lease, resource_wait) != (None, None):
             raise ToolboxError(f"tool {name!r}: resource_lease= and resource_wait= need resource=")
+        problem = _policy_problem(model, approval, permission)
+        if problem:
+            raise ToolboxError(f"tool {name!r}: {problem}")
         schema = {"params": model.model_json_schema(), "effect": effect.value}
         return Tool(
             name=name,
@@ -217,6 +226,7 @@ def tool(
             cleanup=cleanup,
             irreversible=irreversible,
             approval=approval,
+            permission=permission,
             describe=describe,
             errors=dict(errors or {}),
             health=health,
@@ -228,6 +238,15 @@ def tool(
         )
 
     return decorate
+
+
+def _policy_problem(
+    model: type[BaseModel], approval: ApprovalPolicy | None, permission: str | None
+) -> str | None:
+    if permission is not None and not re.fullmatch(ROLE_FORM, permission):
+        return f"permission {permission!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
+    found = (rules.problem(rule.when, model) for rule in (approval.rules if approval else ()))
+    return next((problem for problem in found if problem is not None), None)
 
 
 def _params_model(name: str, fn: ToolFunction) -> type[BaseModel]:

@@ -9,11 +9,19 @@ from pydantic import ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities import rules
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.crashpoints import CrashPoint
 from activities.effects import EffectCall
 from activities.endings import again, stop
-from activities.ledger.entries import ApprovalRefused, Asked, Barred, Entry
+from activities.ledger.entries import (
+    ApprovalRefused,
+    Asked,
+    Barred,
+    Drifted,
+    Entry,
+    Forbidden,
+)
 from activities.reading import ReadCall
 from activities.recorder import Done, SaidNo
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
@@ -26,6 +34,7 @@ from workflows.contracts import (
     DescribeTools,
     Effect,
     HumanNeeded,
+    PermissionNeeded,
     PlanError,
     RateLimited,
     Succeeded,
@@ -90,8 +99,8 @@ class ToolActivities:
         raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
 
     async def _write(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
-        limit = self._resources.retries.recovery_limit
-        request = claim_request(call, prepared, attempt, self._resources.lease, limit)
+        limit, assurance = self._resources.retries.recovery_limit, self._resources.assurance
+        request = claim_request(call, prepared, attempt, self._resources.lease, limit, assurance)
         tool = prepared.tool
         async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
             effect = EffectCall(self._resources, tool, prepared.params, request, held)
@@ -117,6 +126,12 @@ class ToolActivities:
                 )
             case ApprovalRefused(reason):
                 outcome = ApprovalNeeded(reason=reason, attempts=request.attempt)
+            case Drifted(reason):
+                # What was approved is not what would run: the tool as it is now is asked about.
+                now = tool.spec()
+                outcome = ApprovalNeeded(reason=reason, attempts=request.attempt, tool=now)
+            case Forbidden(reason):
+                outcome = PermissionNeeded(reason=reason, attempts=request.attempt)
             case Asked(entry, intervention_id) if intervention_id == call.joined:
                 message = f"{prepared.tool.name}: run {entry.run_id} waits for a human"
                 raise again(ErrorType.LEASE_HELD, message, JOINED_PAUSE)
@@ -167,6 +182,14 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         problems += [
             PlanError(where=f"{where}.params{path}", reason=reason)
             for path, reason in literal_problems(tool, step)
+        ]
+        found = (
+            rules.problem(rule.when, tool.params_model)
+            for policy in plan.approvals(step)
+            for rule in policy.rules
+        )
+        problems += [
+            PlanError(where=f"{where}.approval", reason=reason) for reason in found if reason
         ]
     return ToolsDescribed(tools=specs, problems=problems)
 

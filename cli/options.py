@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from workflows.plan import parse_duration
+from workflows.policy import parse_duration
 
 
 def duration(text: str) -> timedelta:

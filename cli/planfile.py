@@ -21,13 +21,13 @@ from cli.overrides import OverrideError, override
 from cli.yamlfile import Unreadable, read_document
 from workflows.coherence import Incoherent, Outline, incoherences
 from workflows.contracts import PlanError
-from workflows.plan import ApprovalPolicy, Defaults, Goto, Plan, Step
+from workflows.plan import Defaults, Goto, Plan, Step
+from workflows.policy import ApprovalPolicy, ApprovalRule, Escalate
 from workflows.references import INPUT, PATH, ReferenceUnresolved, references, resolve
 from workflows.wording import reason_of
 
-_FIELDS: Final = sorted(
-    {name for model in (Plan, Step, Defaults, ApprovalPolicy, Goto) for name in model.model_fields}
-)
+_WRITTEN: Final = (Plan, Step, Defaults, ApprovalPolicy, ApprovalRule, Escalate, Goto)
+_FIELDS: Final = sorted({name for model in _WRITTEN for name in model.model_fields})
 
 #: The number of the step that a place is in.
 _STEP: Final = re.compile(r"steps\.(\d+)")

@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         FindQuestions,
         OpenRun,
         Resolution,
+        ResumeRun,
         RunResult,
         RunState,
         RunView,
@@ -40,12 +41,13 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.desk import Desk
     from workflows.details import current_details
+    from workflows.ends import StepFailed
     from workflows.errors import ErrorType
     from workflows.identity import tenant_of_run
     from workflows.payloads import Malformed, parse
     from workflows.plan import Goto, Step
     from workflows.saga import Saga
-    from workflows.stepper import StepFailed, Stepper
+    from workflows.stepper import Stepper
     from workflows.unwinding import Unwinding
 
 T = TypeVar("T")
@@ -324,6 +326,30 @@ class AgentRun:
             return Acknowledged(message=f"{self._cancel.actor} has cancelled the run already")
         self._cancel = cancel
         return Acknowledged(message=f"the run is being cancelled ({cancel.mode})")
+
+    @workflow.signal(name=names.RESUME)
+    def resume_signal(self, resume: Any) -> None:
+        """Have paused steps go on."""
+        self._by_signal(names.RESUME, lambda: self._take_resume(resume))
+
+    @workflow.update(name=names.RESUME)
+    def resume(self, resume: Any) -> Acknowledged:
+        """Have paused steps go on: what they were paused for is looked at again.
+
+        Raises:
+            ApplicationError: What was sent is no ``ResumeRun``, and why.
+        """
+        with _refused_if_malformed():
+            return self._take_resume(resume)
+
+    def _take_resume(self, payload: Any) -> Acknowledged:
+        resume = parse(ResumeRun, payload)
+        paused = [view.id for view in self._book.in_state(StepState.PAUSED_PERMISSION)]
+        if not paused:
+            return Acknowledged(message="nothing is paused; nothing changed")
+        self._book.resumed += 1
+        self._book.say(workflow.now(), f"{resume.actor} has the run go on")
+        return Acknowledged(message=f"going on: {', '.join(paused)}")
 
     @workflow.signal(name=names.RESOLVE)
     def resolve_signal(self, resolution: Any) -> None:

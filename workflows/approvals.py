@@ -51,6 +51,9 @@ class Gate:
     """Every request ever made by this run, by approval id."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     accepted: dict[str, Decision] = field(default_factory=dict)
+    """The newest decision that counts, by approval id."""
+    edits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The params that an edit asks for instead, by the approval id of the edited request."""
     _verified: set[str] = field(default_factory=set)
     _standing: dict[Decision, str] = field(default_factory=dict)
     """Deliveries that count, or still may: the same decision sent again is no second one."""
@@ -121,18 +124,29 @@ class Gate:
         self.inbox.extend(self.held)
         self.held = []
 
-    def settle(self, delivery: Delivery, verdict: Verdict) -> None:
-        """Follow the row after a verdict."""
+    def settle(
+        self, delivery: Delivery, verdict: Verdict, edited: dict[str, Any] | None = None
+    ) -> None:
+        """Follow the row after a verdict, with the params of an edit that counts."""
         self._remember(delivery, verdict)
+        if edited is not None:
+            self.edits[verdict.approval_id] = edited
         if delivery.decision is not None:
             if verdict.code is VerdictCode.ACCEPTED:
                 self.accepted[verdict.approval_id] = delivery.decision
                 if verdict.verified:
                     self._verified.add(verdict.approval_id)
+                self._count(verdict)
             else:
                 self._standing.pop(delivery.decision, None)
         if verdict.state is not None:
             self.close(verdict.approval_id, verdict.state)
+
+    def _count(self, verdict: Verdict) -> None:
+        request = self.pending.get(verdict.approval_id)
+        if request is not None:
+            votes = (*request.votes, self.decided_by(verdict.approval_id))
+            self.pending[verdict.approval_id] = request.model_copy(update={"votes": votes})
 
     def close(self, approval_id: str, state: ApprovalState) -> None:
         """Follow the row's state."""

@@ -51,6 +51,7 @@ OPEN: Final = frozenset(
         StepState.RUNNING,
         StepState.WAITING_APPROVAL,
         StepState.WAITING_RATE_LIMIT,
+        StepState.PAUSED_PERMISSION,
         StepState.NEEDS_INTERVENTION,
     }
 )
@@ -89,6 +90,8 @@ class Book:
     ended: RunState | None = None
     compensating: bool = False
     error: str | None = None
+    resumed: int = 0
+    """How often somebody has had the run go on after a pause."""
     lost: str | None = None
     """Set while the ledger does not know this run; nothing goes on then."""
 
@@ -144,6 +147,8 @@ class Book:
             return RunState.COMPENSATING
         if self.gate.pending and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_APPROVAL
+        if self.in_state(StepState.PAUSED_PERMISSION) and not self.in_state(StepState.RUNNING):
+            return RunState.PAUSED_PERMISSION
         if self.in_state(StepState.WAITING_RATE_LIMIT) and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_RATE_LIMIT
         return RunState.RUNNING
@@ -263,6 +268,8 @@ class Book:
             return ResumePolicy.MANUAL
         if self.state is RunState.NEEDS_INTERVENTION:
             return ResumePolicy.MANUAL
+        if self.state is RunState.PAUSED_PERMISSION:
+            return ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE
         if self.state is RunState.WAITING_APPROVAL:
             return ResumePolicy.AFTER_HUMAN_APPROVAL
         if self.saga.unsettled():

@@ -110,7 +110,7 @@ class Desk:
         )
         reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
         self._book.saw(reached.head)
-        self._gate.settle(delivery, reached.verdict)
+        self._gate.settle(delivery, reached.verdict, reached.params)
         verdict = reached.verdict
         counted = verdict.code is VerdictCode.ACCEPTED
         mark = "" if verdict.verified else " (unverified)"

@@ -15,6 +15,7 @@ UNWIND: Final = "Unwind"
 DECIDE: Final = "decide"
 CANCEL: Final = "cancel"
 RESOLVE: Final = "resolve"
+RESUME: Final = "resume"
 
 #: Queries.
 VIEW: Final = "view"

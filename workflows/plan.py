@@ -6,81 +6,20 @@ checked by the run's own ``describe_tools``.
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, model_validator
 
 from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
-
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-#: Far beyond any approval's use, and well before dates and timers end.
-LONGEST_APPROVAL: Final = timedelta(days=3650)
+from workflows.policy import Approval, ApprovalPolicy, Written
 
 #: What a step's id and a plan's name may be.
 ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_FORM: Final = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
-def parse_duration(value: Any) -> Any:
-    """Turn ``"90s"``, ``"15m"``, ``"24h"`` or ``"7d"`` into a timedelta; leave others alone."""
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        try:
-            return timedelta(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
-        except OverflowError as error:
-            raise ValueError("is too long") from error
-    return value
-
-
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-
-
-class _Written(BaseModel):
-    """Base of what people write: unknown fields are mistakes, not extensions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ApprovalPolicy(_Written):
-    """Who is asked before a call, and for how long an answer counts."""
-
-    expires_in: Duration = timedelta(hours=24)
-    """How long after the request a decision is taken and an approval stays usable."""
-
-    @field_validator("expires_in")
-    @classmethod
-    def _sensible(cls, value: timedelta) -> timedelta:
-        if not timedelta(0) < value <= LONGEST_APPROVAL:
-            raise ValueError(f"must be longer than nothing and at most {LONGEST_APPROVAL.days} d")
-        return value
-
-    def stricter(self, other: ApprovalPolicy | None) -> ApprovalPolicy:
-        """Return the policy that satisfies both."""
-        if other is None:
-            return self
-        return ApprovalPolicy(expires_in=min(self.expires_in, other.expires_in))
-
-
-def _approval(value: Any) -> Any:
-    return ApprovalPolicy() if value is True or value == "required" else value
-
-
-Approval = Annotated[ApprovalPolicy | None, BeforeValidator(_approval)]
-
-
-class Goto(_Written):
+class Goto(Written):
     """Go on at a later step; what lies between is skipped."""
 
     goto: str
@@ -90,7 +29,7 @@ OnNo = Literal["fail", "continue"] | Goto
 OnFailure = Literal["compensate", "continue"] | Goto
 
 
-class Defaults(_Written):
+class Defaults(Written):
     """What every step of the plan takes unless it says otherwise."""
 
     approval: Approval = None
@@ -98,7 +37,7 @@ class Defaults(_Written):
     on_failure: OnFailure = "compensate"
 
 
-class Step(_Written):
+class Step(Written):
     """One step: a tool with params."""
 
     id: str = Field(pattern=ID_FORM)
@@ -112,7 +51,7 @@ class Step(_Written):
     on_failure: OnFailure | None = None
 
 
-class Plan(_Written):
+class Plan(Written):
     """Steps with references between them. A bare list of steps is a plan, too."""
 
     name: str = Field(default="plan", pattern=NAME_FORM)
@@ -179,11 +118,10 @@ class Plan(_Written):
         """Return what follows when this step fails for good."""
         return self.defaults.on_failure if step.on_failure is None else step.on_failure
 
-    def approval(self, step: Step) -> ApprovalPolicy | None:
-        """Return the approval that the plan asks for, apart from the tool's own policy."""
-        if step.approval and self.defaults.approval:
-            return step.approval.stricter(self.defaults.approval)
-        return step.approval or self.defaults.approval
+    def approvals(self, step: Step) -> tuple[ApprovalPolicy, ...]:
+        """Return the policies that the plan sets, apart from the tool's own one."""
+        both = (step.approval, self.defaults.approval)
+        return tuple(policy for policy in both if policy is not None)
 
     def ready(self, settled: frozenset[str], started: frozenset[str]) -> list[Step]:
         """Return the steps whose dependencies are all settled and that have not started."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError
 
 from workflows import ports
+from workflows.asking import Asking
 from workflows.book import Book, Question
 from workflows.calls import Calls
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
-    ApprovalState,
     Effect,
     HumanNeeded,
+    PermissionNeeded,
     RateLimited,
-    RequestApproval,
     StepState,
     Succeeded,
     ToolCall,
@@ -27,35 +26,12 @@ from workflows.contracts import (
     ToolSpec,
 )
 from workflows.desk import Desk
-from workflows.errors import ErrorType
+from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
 from workflows.late import resolve_inline
 from workflows.options import tool_call
-from workflows.plan import ApprovalPolicy, Goto, Step
+from workflows.plan import Goto, Step
+from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved
-
-#: Ends of a write that say that its effect did not happen. Any other end is in doubt.
-PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})
-
-
-class StepFailed(Exception):
-    """The step failed for good.
-
-    Attributes:
-        reason: Why, as one line.
-        rejected: A human said no, or nobody answered in time: the run ends, whatever
-            ``on_failure`` says.
-        unsettled: A write that may have happened; nothing may go on over it, either.
-        called: Whether its tool was called at all; a step that was not is skipped.
-    """
-
-    def __init__(
-        self, reason: str, *, rejected: bool = False, unsettled: bool = False, called: bool = True
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.rejected = rejected
-        self.unsettled = unsettled
-        self.called = called
 
 
 class Stepper:
@@ -78,6 +54,7 @@ class Stepper:
         self._tools = tools
         self._changed = changed
         self._stopping = stopping
+        self._asking = Asking(book, desk, call, changed, stopping)
         self._facts: dict[str, Any] = {INPUT: book.request.plan.input}
 
     async def run(self, step: Step) -> Goto | None:
@@ -114,7 +91,6 @@ class Stepper:
         except ReferenceUnresolved as error:
             raise StepFailed(str(error)) from error
         request = self._book.request
-        wanted = self._book.request.plan.approval(step)
         call = ToolCall(
             tenant=request.tenant,
             run_id=request.run_id,
@@ -124,12 +100,12 @@ class Stepper:
             tool=spec,
             params=params,
             late=late,
-            gated=wanted is not None,
+            policies=request.plan.approvals(step),
         )
-        policy = wanted.stricter(spec.approval) if wanted else spec.approval
+        asks = bool(call.policies) or spec.approval is not None
         while True:
-            if policy is not None and call.approval_id is None:
-                call = await self._approved(step, call, policy)
+            if asks:
+                call, asks = await self._asking.approved(step, call), False
             if call.joined is None:
                 self._set(step, StepState.RUNNING)
             outcome = await self._execute(step, call)
@@ -140,20 +116,18 @@ class Stepper:
                     return None
                 case AnsweredNo():
                     return self._answered_no(step, outcome)
-                case ApprovalNeeded() | HumanNeeded() | RateLimited() if self._stopping():
+                case ApprovalNeeded() | PermissionNeeded() | HumanNeeded() | RateLimited() if (
+                    self._stopping()
+                ):
                     # The call ended after its cancellation; nobody is asked for it any more.
                     raise StepFailed("the run is ending")
                 case ApprovalNeeded(reason=reason):
-                    # Refused right before the call (expired, used up): back to asking.
+                    # Refused right before the call (expired, used up, changed): back to asking.
                     self._book.say(workflow.now(), f"asking again: {reason}", step.id)
-                    policy = policy or ApprovalPolicy()
-                    again = {
-                        "approval_id": None,
-                        "params_hash": None,
-                        "gated": True,
-                        "joined": None,
-                    }
-                    call = call.model_copy(update={**again, "attempts_before": attempts})
+                    call, asks = self._unapproved(call, outcome), True
+                case PermissionNeeded(reason=reason):
+                    await self._pause(step, outcome)
+                    call = call.model_copy(update={"attempts_before": attempts})
                 case RateLimited():
                     await self._wait(step, outcome)
                     call = call.model_copy(update={"attempts_before": attempts})
@@ -187,6 +161,32 @@ class Stepper:
         self._book.saw(report.head)
         return report.outcome
 
+    def _unapproved(self, call: ToolCall, outcome: ApprovalNeeded) -> ToolCall:
+        """Return the call as it is to be asked about again: a human decides in any case."""
+        tool = outcome.tool or call.tool
+        self._tools[tool.name] = tool
+        anyway = ApprovalPolicy()
+        policies = call.policies if anyway in call.policies else (*call.policies, anyway)
+        changes: dict[str, Any] = {
+            "tool": tool,
+            "policies": policies,
+            "approval_id": None,
+            "params_hash": None,
+            "joined": None,
+            "attempts_before": outcome.attempts,
+        }
+        return call.model_copy(update=changes)
+
+    async def _pause(self, step: Step, forbidden: PermissionNeeded) -> None:
+        """Wait until somebody has the run go on: the permission is looked up again then."""
+        text = f"paused: {forbidden.reason}"
+        self._book.say(workflow.now(), text, step.id)
+        state = StepState.PAUSED_PERMISSION
+        self._set(step, state, error=text, attempts=forbidden.attempts)
+        seen = self._book.resumed
+        await workflow.wait_condition(lambda: self._book.resumed > seen)
+        self._set(step, StepState.RUNNING, error=None)
+
     async def _wait(self, step: Step, limited: RateLimited) -> None:
         """Wait as long as the provider wants, and say so."""
         until = workflow.now() + limited.pause
@@ -195,52 +195,6 @@ class Stepper:
         self._set(step, StepState.WAITING_RATE_LIMIT, error=text, attempts=limited.attempts)
         await workflow.sleep(limited.pause)
         self._set(step, StepState.RUNNING, error=None)
-
-    async def _approved(self, step: Step, call: ToolCall, policy: ApprovalPolicy) -> ToolCall:
-        """Return the call with its approval, once a human has said yes."""
-        gate = self._book.gate
-        number = gate.next_number(step.id)
-        asked = await self._call(
-            ports.REQUEST_APPROVAL,
-            RequestApproval(call=call, number=number, policy=policy),
-            f"{step.id}: ask for approval of {call.tool.name}",
-        )
-        self._book.saw(asked.head)
-        request = asked.request
-        if request is None:
-            return call
-        gate.ask(request, asked.state or ApprovalState.PENDING)
-        if self._stopping():
-            called = step.id in self._book.saga.unsettled()
-            raise StepFailed("the run is ending", called=called)
-        self._book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
-        self._set(step, StepState.WAITING_APPROVAL)
-        approval_id = request.approval_id
-        state = await self._decided(approval_id, request.expires_at - workflow.now())
-        if state is ApprovalState.APPROVED:
-            return call.model_copy(
-                update={"approval_id": approval_id, "params_hash": request.params_hash}
-            )
-        decision = gate.accepted.get(approval_id)
-        if decision is None:
-            raise StepFailed(f"approval {approval_id} is {state}", rejected=True)
-        reason = f": {decision.reason}" if decision.reason else ""
-        raise StepFailed(f"rejected by {gate.decided_by(approval_id)}{reason}", rejected=True)
-
-    async def _decided(self, approval_id: str, left: timedelta) -> ApprovalState:
-        """Wait for a decision or the end of the request; the row says which came first."""
-        states = self._book.gate.states
-        while states[approval_id] is ApprovalState.PENDING:
-            try:
-                await workflow.wait_condition(
-                    lambda: states[approval_id] is not ApprovalState.PENDING,
-                    timeout=max(left, timedelta(milliseconds=1)),
-                )
-            except TimeoutError:
-                # The database's clock may be a little behind: then the row is still pending.
-                await self._desk.close_approval(approval_id, expired=True)
-                left = timedelta(seconds=1)
-        return states[approval_id]
 
     def _succeeded(self, step: Step, outcome: Succeeded) -> None:
         self._facts[step.id] = outcome.output
@@ -281,26 +235,3 @@ class Stepper:
     def _set(self, step: Step, state: StepState, **changes: Any) -> None:
         self._book.set_step(step.id, state, **changes)
         self._changed()
-
-
-def reason_of(error: ActivityError) -> str:
-    """Return why an activity ended, as one line."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError):
-        return f"{cause.message} ({cause.type})"
-    return str(cause or error)
-
-
-def type_of(error: ActivityError) -> str | None:
-    """Return the wire type of the failure that ended an activity."""
-    return error.cause.type if isinstance(error.cause, ApplicationError) else None
-
-
-def attempts_of(error: ActivityError) -> int:
-    """Return how many attempts a failed activity has used up; 0 where it could not say."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.details:
-        details = cause.details[0]
-        if isinstance(details, dict) and isinstance(details.get("attempts"), int):
-            return int(details["attempts"])
-    return 0

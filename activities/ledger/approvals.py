@@ -5,16 +5,23 @@ The row decides and the run follows it: every change is a guarded update under t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from activities.ledger.entries import ApprovalRefused, ClaimRequest, ClaimResult, Mismatch
+from activities.ledger.entries import (
+    ApprovalRefused,
+    ClaimRequest,
+    ClaimResult,
+    Mismatch,
+    milliseconds,
+)
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, effects
-from workflows.contracts import ApprovalState
+from activities.ledger.votes import missing, needs_of, requesters, votes_now
+from workflows.contracts import ApprovalState, Assurance
+from workflows.policy import Needs
 
 
 async def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
@@ -49,7 +56,9 @@ async def request(
     approval_id: str,
     description: str,
     undo: str,
-    expires_in: timedelta,
+    needs: Needs,
+    assurance: Assurance = Assurance.OPEN,
+    editors: Sequence[str] = (),
 ) -> Mapping[str, Any]:
     """Write an approval request, or return the one of that id."""
     already = await locked(tx, approval_id)
@@ -70,9 +79,12 @@ async def request(
             description=description,
             undo=undo,
             user_id=call.user,
+            editors=list(editors),
+            needs=needs.model_dump(mode="json"),
+            assurance=assurance.value,
             state="pending",
             requested_ms=tx.now_ms,
-            expires_ms=tx.now_ms + int(expires_in.total_seconds() * 1000),
+            expires_ms=tx.now_ms + milliseconds(needs.expires_in),
         )
         .returning(approvals)
     )
@@ -86,6 +98,8 @@ async def request(
         version=call.tool_version,
         params_hash=call.params_hash,
         expires_ms=row["expires_ms"],
+        assurance=assurance.value,
+        quorum=max(requirement.quorum for requirement in needs.requirements),
     )
     return row
 
@@ -96,7 +110,8 @@ async def consume(
     """Use an approval for one entry and generation; ``None`` once that is done.
 
     The retries of that entry find it consumed by themselves; no other entry may use it. Expiry is
-    checked at each forward call, by the database's clock.
+    checked at each forward call, by the database's clock, and so are the votes: by what the
+    policies ask for then and now, and by who may vote now.
     """
     if call.approval_id is None:
         return ApprovalRefused("this call needs an approval")
@@ -123,6 +138,12 @@ async def consume(
         return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
     if row["expires_ms"] <= tx.now_ms:
         return ApprovalRefused(f"approval {call.approval_id} has expired")
+    assurance = Assurance(row["assurance"]).stricter(call.assurance)
+    votes = await votes_now(tx, call.approval_id, assurance)
+    asked = (*needs_of(row).requirements, *call.requirements)
+    lacking = missing(asked, votes, requesters(row))
+    if lacking is not None:
+        return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")
     consumer = (row["consumed_entry"], row["consumed_generation"])
     if consumer == (entry_id, generation):
         return None
@@ -147,6 +168,17 @@ async def consume(
         params_hash=call.params_hash,
     )
     return None
+
+
+def waive(tx: Transaction, call: ClaimRequest) -> None:
+    """Record that no policy asks a human about this call: an audit looks for that."""
+    tx.event(
+        call.run_id,
+        "approval.waived",
+        step_id=call.step_id,
+        tool=call.tool,
+        params_hash=call.params_hash,
+    )
 
 
 async def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalState:

@@ -77,6 +77,8 @@ class _Story:
     asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The request by approval id."""
     approved: set[str] = field(default_factory=set)
+    waived: set[tuple[str | None, str]] = field(default_factory=set)
+    """Steps and params hashes that no policy asks a human about."""
     consumed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Entry and params hash by approval id."""
     claimed: dict[str, Event] = field(default_factory=dict)
@@ -107,8 +109,10 @@ def _tell(story: _Story, event: Event) -> str | None:
             story.gated = set(body.get("gated", []))
         case "approval.requested":
             story.asked[body["approval_id"]] = body
-        case "decision.accepted" if body.get("outcome") == "approve":
+        case "approval.approved":
             story.approved.add(body["approval_id"])
+        case "approval.waived":
+            story.waived.add((event["step_id"], body["params_hash"]))
         case "approval.expired" | "approval.void":
             story.approved.discard(body["approval_id"])
         case "approval.consumed":
@@ -145,6 +149,9 @@ def _claim(story: _Story, step_id: str | None, body: Mapping[str, Any]) -> str |
     if entry in story.standing:
         return f"entry {entry} was claimed again although it stands committed"
     if step_id in story.gated and not body.get("undoes"):
+        if approval_id is None and (step_id, body["params_hash"]) in story.waived:
+            story.claimed[entry] = body
+            return None
         used = story.consumed.get(approval_id) if approval_id else None
         if used is None or used[0] != entry:
             return f"entry {entry} of step {step_id} was claimed without its approval"

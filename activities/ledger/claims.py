@@ -29,6 +29,7 @@ from activities.ledger.entries import (
     Doubtful,
     Drifted,
     Entry,
+    Forbidden,
     Held,
     Mismatch,
     milliseconds,
@@ -161,7 +162,13 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
             await note_replay(tx, request.run_id, request.step_id, entry)
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             await artifact_rows.record(tx, request.run_id, request.step_id, receipt)
-        case Mismatch(reason) | ApprovalRefused(reason) | Barred(reason) | Drifted(reason):
+        case (
+            Mismatch(reason)
+            | ApprovalRefused(reason)
+            | Forbidden(reason)
+            | Barred(reason)
+            | Drifted(reason)
+        ):
             type_ = "effect.refused"
             body = {"tool": request.tool, "rule": type(result).__name__, "evidence": reason}
         case Claimed() | Answered() | Held() | Doubtful() | Asked():

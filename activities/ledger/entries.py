@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from activities.ledger.steps import StepAttempt
-from workflows.contracts import EffectView, Recovery
+from workflows.contracts import Assurance, EffectView, Recovery
 from workflows.identity import provider_key
+from workflows.policy import Requirement
 
 if TYPE_CHECKING:
     from activities.ledger.store import Transaction
@@ -59,6 +60,12 @@ class ClaimRequest:
     """How long after the first call another one, with the same key, may begin."""
     gated: bool = False
     approval_id: str | None = None
+    requirements: tuple[Requirement, ...] = ()
+    """Votes that the policies ask for now; the approval's row knows what they asked for then."""
+    assurance: Assurance = Assurance.OPEN
+    """What has to prove each vote, as this worker sees it; the row may be stricter."""
+    permissions: frozenset[str] = frozenset()
+    """What the acting user must be allowed now."""
     drift: str | None = None
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
@@ -198,6 +205,13 @@ class ApprovalRefused:
 
 
 @dataclass(frozen=True)
+class Forbidden:
+    """The acting user may not make this call now; nothing was claimed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Barred:
     """This step may not apply its effect any more."""
 
@@ -220,6 +234,7 @@ ClaimResult = (
     | Asked
     | Mismatch
     | ApprovalRefused
+    | Forbidden
     | Barred
     | Drifted
 )

@@ -9,16 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -26,18 +23,8 @@ from sqlalchemy import (
     text,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-#: SQLAlchemy's JSON stores None as JSON null, which ``IS NULL`` in a CHECK does not see.
-Json = JSON(none_as_null=True)
+from activities.ledger import principal_tables
+from activities.ledger.schema import Json, metadata, one_of, run_reference, tenant_columns
 
 ENTRY_STATES: Final = (
     "claimed",
@@ -50,25 +37,10 @@ ENTRY_STATES: Final = (
 )
 
 
-def _one_of(column: str, values: tuple[str, ...]) -> str:
-    return f"{column} IN ({', '.join(repr(value) for value in values)})"
-
-
-def _tenant_columns() -> tuple[Column[str], Column[str]]:
-    return (
-        Column("tenant_id", String(80), primary_key=True),
-        Column("run_id", String(255), primary_key=True),
-    )
-
-
-def _run_reference() -> ForeignKeyConstraint:
-    return ForeignKeyConstraint(["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"])
-
-
 runs = Table(
     "runs",
     metadata,
-    *_tenant_columns(),
+    *tenant_columns(),
     # Temporal's own Run Id: tells a repeated opening from a reused run_id; part of no key.
     Column("workflow_run_id", String(80), nullable=False),
     Column("user_id", String(200), nullable=False),
@@ -90,18 +62,18 @@ runs = Table(
 plans = Table(
     "plans",
     metadata,
-    *_tenant_columns(),
+    *tenant_columns(),
     Column("plan_version", Integer, primary_key=True),
     Column("plan", Json, nullable=False),
     Column("tools", Json, nullable=False),
     Column("stored_ms", BigInteger, nullable=False),
-    _run_reference(),
+    run_reference(),
 )
 
 steps = Table(
     "steps",
     metadata,
-    *_tenant_columns(),
+    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     Column("attempt", Integer, primary_key=True),
     Column("tool", String(120), nullable=False),
@@ -113,10 +85,10 @@ steps = Table(
     Column("started_ms", BigInteger),
     Column("ended_ms", BigInteger),
     CheckConstraint(
-        _one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
+        one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
     ),
     CheckConstraint("attempt >= 0", name="attempt"),
-    _run_reference(),
+    run_reference(),
 )
 
 effects = Table(
@@ -158,7 +130,7 @@ effects = Table(
     Column("commit_seq", BigInteger),
     Column("claimed_ms", BigInteger, nullable=False),
     Column("settled_ms", BigInteger),
-    CheckConstraint(_one_of("state", ENTRY_STATES), name="state"),
+    CheckConstraint(one_of("state", ENTRY_STATES), name="state"),
     CheckConstraint(
         "(state = 'claimed') = (lease_until_ms IS NOT NULL)", name="leased_while_claimed"
     ),
@@ -193,16 +165,16 @@ effects = Table(
         postgresql_where=text("state NOT IN ('failed', 'compensated')"),
     ),
     Index("ix_effects_run", "tenant_id", "run_id", "step_id"),
-    _run_reference(),
+    run_reference(),
 )
 
 bars = Table(
     "bars",
     metadata,
-    *_tenant_columns(),
+    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     Column("barred_ms", BigInteger, nullable=False),
-    _run_reference(),
+    run_reference(),
 )
 
 approvals = Table(
@@ -220,6 +192,11 @@ approvals = Table(
     Column("description", Text, nullable=False),
     Column("undo", Text, nullable=False),
     Column("user_id", String(200), nullable=False),
+    # Who has changed the params since the plan asked; they count as requesters, too.
+    Column("editors", Json, nullable=False),
+    # What all policies together ask for, and what has to prove a decision.
+    Column("needs", Json, nullable=False),
+    Column("assurance", String(16), nullable=False),
     Column("state", String(16), nullable=False),
     Column("requested_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
@@ -228,10 +205,13 @@ approvals = Table(
     Column("consumed_entry", String(80)),
     Column("consumed_generation", Integer),
     CheckConstraint(
-        _one_of("state", ("pending", "approved", "rejected", "expired", "void")), name="state"
+        one_of("state", ("pending", "approved", "rejected", "expired", "superseded", "void")),
+        name="state",
     ),
+    CheckConstraint(one_of("assurance", ("open", "signed")), name="assurance"),
     CheckConstraint(
-        "(state IN ('approved', 'rejected')) = (decided_by IS NOT NULL)", name="decided_by_someone"
+        "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
+        name="decided_by_someone",
     ),
     # G3: only an approved request authorises an entry.
     CheckConstraint(
@@ -240,7 +220,7 @@ approvals = Table(
     CheckConstraint(
         "(consumed_entry IS NULL) = (consumed_generation IS NULL)", name="consumed_whole"
     ),
-    _run_reference(),
+    run_reference(),
 )
 
 decisions = Table(
@@ -257,17 +237,37 @@ decisions = Table(
     Column("verdict", String(32), nullable=False),
     Column("message", Text, nullable=False),
     Column("verified", Boolean, nullable=False),
+    # The params that an edit asks for instead.
+    Column("edited", Json),
+    # The evidence: the signature, the key it was made with, its nonce.
+    Column("signature", Text),
+    Column("kid", String(80)),
+    Column("nonce", String(100)),
     Column("at_ms", BigInteger, nullable=False),
-    # G3: one decision decides a request.
+    CheckConstraint(
+        "verified = (kid IS NOT NULL AND nonce IS NOT NULL)", name="verified_by_a_signature"
+    ),
+    # G3: nobody counts twice for one request.
     Index(
-        "uq_decisions_accepted",
+        "uq_decisions_vote",
         "tenant_id",
         "approval_id",
+        "approver",
         unique=True,
         sqlite_where=text("verdict = 'accepted'"),
         postgresql_where=text("verdict = 'accepted'"),
     ),
-    _run_reference(),
+    # G3: a signature counts once.
+    Index(
+        "uq_decisions_nonce",
+        "tenant_id",
+        "approver",
+        "nonce",
+        unique=True,
+        sqlite_where=text("verdict = 'accepted' AND nonce IS NOT NULL"),
+        postgresql_where=text("verdict = 'accepted' AND nonce IS NOT NULL"),
+    ),
+    run_reference(),
 )
 
 interventions = Table(
@@ -287,7 +287,7 @@ interventions = Table(
     Column("resolution_id", String(400)),
     Column("opened_ms", BigInteger, nullable=False),
     Column("settled_ms", BigInteger),
-    CheckConstraint(_one_of("state", ("open", "settled")), name="state"),
+    CheckConstraint(one_of("state", ("open", "settled")), name="state"),
     CheckConstraint(
         "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)", name="settled_whole"
     ),
@@ -301,18 +301,18 @@ interventions = Table(
         sqlite_where=text("state = 'open'"),
         postgresql_where=text("state = 'open'"),
     ),
-    _run_reference(),
+    run_reference(),
 )
 
 replays = Table(
     "replays",
     metadata,
-    *_tenant_columns(),
+    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     Column("entry_id", String(80), primary_key=True),
     Column("replayed_ms", BigInteger, nullable=False),
     Index("ix_replays_entry", "tenant_id", "entry_id"),
-    _run_reference(),
+    run_reference(),
 )
 
 artifacts = Table(
@@ -331,7 +331,7 @@ artifacts = Table(
     Column("created_ms", BigInteger, nullable=False),
     UniqueConstraint("tenant_id", "run_id", "step_id", "sha256"),
     Index("ix_artifacts_sha256", "tenant_id", "sha256"),
-    _run_reference(),
+    run_reference(),
 )
 
 leases = Table(
@@ -362,13 +362,13 @@ leases = Table(
         sqlite_where=text("holder IS NOT NULL"),
         postgresql_where=text("holder IS NOT NULL"),
     ),
-    _run_reference(),
+    run_reference(),
 )
 
 events = Table(
     "events",
     metadata,
-    *_tenant_columns(),
+    *tenant_columns(),
     Column("seq", BigInteger, primary_key=True),
     Column("type", String(64), nullable=False),
     Column("step_id", String(80)),
@@ -379,10 +379,10 @@ events = Table(
     CheckConstraint("seq >= 1", name="seq"),
     # What has happened since: for statistics, which must not read the whole ledger.
     Index("ix_events_at", "tenant_id", "at_ms"),
-    _run_reference(),
+    run_reference(),
 )
 
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE and DELETE.
-APPEND_ONLY: Final = ("events",)
+APPEND_ONLY: Final = ("events", principal_tables.principal_changes.name)
 #: All tables, for row-level security and grants.
 ALL: Final = tuple(table.name for table in metadata.sorted_tables)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from activities.ledger import approvals as approval_rows
-from activities.ledger import recovery
+from activities.ledger import principals, recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.compensations import still_stands
 from activities.ledger.doubts import give_back
@@ -19,6 +19,7 @@ from activities.ledger.entries import (
     ClaimResult,
     Drifted,
     Entry,
+    Forbidden,
     Held,
     entry_id_for,
     milliseconds,
@@ -194,6 +195,9 @@ async def _authorise(
         return told
     if request.undoes and not await still_stands(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
+    lacking = await principals.lacks(tx, request.user, request.permissions)
+    if lacking is not None:
+        return Forbidden(f"{request.user} has no permission {lacking}")
     if request.drift:
         return Drifted(request.drift)
     if not request.gated:

@@ -7,5 +7,7 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO surehand_worker;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO surehand_worker;
 -- What happened is added to, never rewritten.
 REVOKE UPDATE ON events FROM surehand_worker;
+-- Who may decide and sign is an administrator's to say: a worker that is taken over grants nothing.
+REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes FROM surehand_worker;
 -- Only migrations say which migration the database is at.
 REVOKE INSERT, UPDATE ON alembic_version FROM surehand_worker;

@@ -24,10 +24,12 @@ from activities.ledger import (
     runs,
 )
 from activities.ledger.artifacts import Kept
+from activities.ledger.decisions import Edited
 from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Ledger, Transaction
 from activities.ledger.tables import effects, events
 from workflows.contracts import (
+    Assurance,
     Decision,
     DecisionOutcome,
     Effect,
@@ -41,6 +43,7 @@ from workflows.contracts import (
 )
 from workflows.identity import approval_id, identity_hash, params_hash
 from workflows.plan import Plan
+from workflows.policy import Needs, Requirement
 
 NOW: Final = timedelta(0)
 #: As in production: what a dead attempt keeps others away for.
@@ -59,6 +62,7 @@ RUN: Final = "run-1"
 OTHER_RUN: Final = "run-2"
 STEP: Final = "refund"
 APPROVER: Final = "alice"
+ANYBODY: Final = Requirement()
 
 SPEC: Final = ToolSpec(
     name="payments.refund",
@@ -232,21 +236,26 @@ class Scene:
             return await interventions.settle(tx, run_id, sent_as, resolution, lambda _: can_undo)
 
     async def ask_approval(
-        self, request: ClaimRequest, *, number: int = 1, expires_in: timedelta = WINDOW
+        self,
+        request: ClaimRequest,
+        *,
+        number: int = 1,
+        expires_in: timedelta = WINDOW,
+        requirement: Requirement = ANYBODY,
+        **changes: Any,
     ) -> ClaimRequest:
         """Ask for an approval and return the call that uses it."""
         name = approval_id(request.run_id, request.step_id, number)
+        needs = Needs(requirements=(requirement,), expires_in=expires_in)
         async with self.tx() as tx:
             await approvals.request(
-                tx, request, approval_id=name, description="refund", undo="", expires_in=expires_in
+                tx, request, approval_id=name, description="", undo="", needs=needs, **changes
             )
         return replace(request, gated=True, approval_id=name)
 
-    async def approved(
-        self, request: ClaimRequest, *, number: int = 1, expires_in: timedelta = WINDOW
-    ) -> ClaimRequest:
+    async def approved(self, request: ClaimRequest, **asked: Any) -> ClaimRequest:
         """Ask, have it approved, and return the call that uses it."""
-        gated = await self.ask_approval(request, number=number, expires_in=expires_in)
+        gated = await self.ask_approval(request, **asked)
         verdict = await self.decide(gated)
         assert verdict.code == "accepted", verdict
         return gated
@@ -274,6 +283,8 @@ class Scene:
         *,
         decision_id: str | None = None,
         after: timedelta = NOW,
+        assurance: Assurance = Assurance.OPEN,
+        edited: Edited | str = "no edits here",
         **changes: Any,
     ) -> Verdict:
         """Deliver a decision on a call's approval and return the verdict."""
@@ -291,7 +302,10 @@ class Scene:
             decision=Decision(**values),
         )
         async with self.tx(after) as tx:
-            return await decisions.verify(tx, asked)
+            judged = await decisions.verify(
+                tx, asked, assurance=assurance, check_edit=lambda _row, _params: edited
+            )
+        return judged.verdict
 
     async def rows(self, table: Table, **where: Any) -> list[dict[str, Any]]:
         """Return this tenant's rows of a table."""

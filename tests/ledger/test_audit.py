@@ -100,7 +100,7 @@ async def test_a_chain_that_was_cut_short_shows_against_its_head(scene: Scene) -
     ("missing", "reason"),
     [
         ("approval.requested", "never asked for"),
-        ("decision.accepted", "no decision approved it"),
+        ("approval.approved", "no decision approved it"),
         ("approval.consumed", "without its approval"),
         ("effect.claimed", "without a claim"),
     ],

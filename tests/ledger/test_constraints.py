@@ -24,6 +24,7 @@ from tests.ledger.scene import Scene
 CONSUMED = {"consumed_entry": "ef-1", "consumed_generation": 1}
 DECIDED = {"state": "approved", "decided_by": "alice"}
 FREE = {"holder": None, "lease_until_ms": None}
+SIGNED = {"verified": True, "kid": "k-1", "nonce": "n-1"}
 SETTLED = {"state": "settled", "outcome": "happened", "actor": "olga"}
 
 LEGAL: list[tuple[Table, dict[str, Any]]] = [
@@ -89,7 +90,8 @@ TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
         "uq_effects_undoes", effects,
         {**COMMITTED, "undoes": "ef-0"}, {"entry_id": "ef-2", "key": "another", "undoes": "ef-0"},
     ),
-    ("uq_decisions_accepted", decisions, {}, {"decision_id": "d-2", "outcome": "reject"}),
+    ("uq_decisions_vote", decisions, {}, {"decision_id": "d-2", "outcome": "reject"}),
+    ("uq_decisions_nonce", decisions, SIGNED, {**SIGNED, "decision_id": "d-2", "approval_id": "a"}),
     ("uq_interventions_open", interventions, {}, {"intervention_id": "iv-2"}),
     ("pk_leases", leases, {}, {"step_id": "another", "holder": "another"}),
     ("pk_events", events, {}, {"type": "another"}),
@@ -111,6 +113,8 @@ BESIDE: list[tuple[Table, dict[str, Any], dict[str, Any]]] = [
     ),
     (effects, {}, {"entry_id": "ef-2", "tool": "another"}),
     (decisions, {}, {"decision_id": "d-2", "verdict": "already_decided"}),
+    (decisions, {}, {"decision_id": "d-2", "approver": "another"}),
+    (decisions, SIGNED, {**SIGNED, "decision_id": "d-2", "approver": "another"}),
     (interventions, SETTLED, {"intervention_id": "iv-2"}),
 ]  # fmt: skip
 
@@ -133,7 +137,8 @@ def names(rule: str, error: IntegrityError) -> bool:
         "uq_effects_live_key": "effects.tenant_id, effects.tool, effects.key",
         "uq_effects_tenant_id_tool_key_generation": "effects.key, effects.generation",
         "uq_effects_undoes": "effects.tenant_id, effects.undoes",
-        "uq_decisions_accepted": "decisions.tenant_id, decisions.approval_id",
+        "uq_decisions_vote": "decisions.approval_id, decisions.approver",
+        "uq_decisions_nonce": "decisions.approver, decisions.nonce",
         "uq_interventions_open": "interventions.entry_id, interventions.run_id",
         "pk_leases": "leases.tenant_id, leases.resource",
         "pk_events": "events.tenant_id, events.run_id, events.seq",

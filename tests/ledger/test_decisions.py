@@ -11,7 +11,7 @@ from activities.ledger import decisions as decision_rows
 from activities.ledger.entries import ClaimRequest
 from activities.ledger.tables import approvals, decisions
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, Scene
-from workflows.contracts import VerifyDecision
+from workflows.contracts import Assurance, VerifyDecision
 
 MINUTE = timedelta(minutes=1)
 
@@ -127,7 +127,10 @@ async def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Sc
         refused="approver: is missing",
     )
     async with scene.tx() as tx:
-        verdict = await decision_rows.verify(tx, asked)
+        judged = await decision_rows.verify(
+            tx, asked, assurance=Assurance.OPEN, check_edit=lambda *_: "no"
+        )
+    verdict = judged.verdict
 
     assert (verdict.code, verdict.message) == ("malformed", "approver: is missing")
     assert (await scene.row(decisions))["verdict"] == "malformed"

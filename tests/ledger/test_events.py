@@ -48,6 +48,7 @@ async def test_events_are_numbered_without_gaps_and_each_carries_the_hash_of_the
         "run.opened",
         "approval.requested",
         "decision.accepted",
+        "approval.approved",
         "approval.consumed",
         "effect.claimed",
         "effect.committed",

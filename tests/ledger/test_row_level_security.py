@@ -9,15 +9,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from activities.ledger import artifacts
+from activities.ledger import artifacts, principals
 from activities.ledger.store import Ledger, open_ledger
-from activities.ledger.tables import ALL
+from activities.ledger.tables import ALL, APPEND_ONLY
 from tests.ledger.databases import Database
+from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger_databases import OWNER, WORKER
 
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
+#: Only an administrator writes these.
+PEOPLE = ["principals", "grants", "principal_keys", "principal_changes"]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,9 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
             kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
             await artifacts.record(tx, RUN, STEP, kept)
         await scene.hold("account:7")
+        await person(scene, "ann", "manager")
+        async with administration(scene) as tx:
+            await principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
         for table in ALL:
             assert await _count_as(scene, table) > 0, table
     return found[0], found[1]
@@ -107,20 +113,26 @@ async def test_a_row_cannot_be_written_for_another_tenant(
     copy = text(
         f"INSERT INTO {table} SELECT (jsonb_populate_record(t, :tenant)).* FROM {table} t LIMIT 1"
     )
-    with pytest.raises(DBAPIError, match="row-level security"):
+    may_not_at_all = table in PEOPLE and engine.url.username == WORKER
+    refused = "permission denied" if may_not_at_all else "row-level security"
+    with pytest.raises(DBAPIError, match=refused):
         async with engine.begin() as connection:
             await _be(connection, scenes[0].tenant)
             await connection.execute(copy, {"tenant": '{"tenant_id": "rls-theirs"}'})
 
 
-@pytest.mark.parametrize("table", [table for table in ALL if table != "events"])
+@pytest.mark.parametrize("table", [table for table in ALL if table not in APPEND_ONLY])
 async def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to_another(
     scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
 ) -> None:
     async with engine.connect() as connection:
         await _be(connection, scenes[0].tenant)
+        if table in PEOPLE and engine.url.username == WORKER:
+            with pytest.raises(DBAPIError, match="permission denied"):
+                await connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
+            return
         ours = await connection.execute(text(f"SELECT count(*) FROM {table}"))
-        touched = await connection.execute(text(f"UPDATE {table} SET run_id = run_id"))
+        touched = await connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
         assert touched.rowcount == ours.scalar_one()
         with pytest.raises(DBAPIError, match="row-level security"):
             await connection.execute(text(f"UPDATE {table} SET tenant_id = 'rls-theirs'"))
@@ -150,7 +162,15 @@ async def test_every_table_has_the_policy_and_forces_it_on_its_owner(engine: Asy
 
 
 @pytest.mark.parametrize(
-    "sql", ["TRUNCATE events", "UPDATE events SET type = 'forged'", "DELETE FROM events"]
+    "sql",
+    [
+        "TRUNCATE events",
+        "UPDATE events SET type = 'forged'",
+        "DELETE FROM events",
+        "TRUNCATE principal_changes",
+        "UPDATE principal_changes SET actor = 'forged'",
+        "DELETE FROM principal_changes",
+    ],
 )
 async def test_not_even_their_owner_changes_or_empties_events(
     scenes: tuple[Scene, Scene], postgres_database: Database, sql: str
@@ -165,6 +185,16 @@ async def test_not_even_their_owner_changes_or_empties_events(
 
     await engine.dispose()
     assert await scenes[0].events() == before
+
+
+@pytest.mark.parametrize("table", PEOPLE)
+async def test_the_workers_grant_nothing_and_register_no_key(
+    scenes: tuple[Scene, Scene], table: str
+) -> None:
+    for sql in (f"INSERT INTO {table} DEFAULT VALUES", f"UPDATE {table} SET tenant_id = 'x'"):
+        with pytest.raises(DBAPIError, match="permission denied"):
+            async with scenes[0].tx() as tx:
+                await tx.connection.execute(text(sql))
 
 
 @pytest.mark.parametrize("table", ALL)

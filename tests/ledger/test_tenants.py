@@ -19,7 +19,15 @@ from activities.ledger.leases import Lease
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import metadata
 from tests.ledger.scene import LEASE, NOW, Scene
-from workflows.contracts import CloseRun, Decision, Resolution, RunState, VerifyDecision
+from workflows.contracts import (
+    Assurance,
+    CloseRun,
+    Decision,
+    Resolution,
+    RunState,
+    VerifyDecision,
+)
+from workflows.policy import Needs, Requirement
 
 #: A run that only the first tenant has; both have one called ``run-1``.
 THEIRS = "theirs"
@@ -109,7 +117,9 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
 RAISES: dict[str, Use] = {
     "store.event": lambda tx, s: _event(tx),
     "store.reserve_seq": lambda tx, s: tx.reserve_seq(THEIRS),
-    "decisions.verify": lambda tx, s: decision_rows.verify(tx, _decision(s, tx.tenant)),
+    "decisions.verify": lambda tx, s: decision_rows.verify(
+        tx, _decision(s, tx.tenant), assurance=Assurance.OPEN, check_edit=lambda *_: "no"
+    ),
     "approvals.request": lambda tx, s: _request(tx, s),
     "claims.claim": lambda tx, s: claims.claim(tx, replace(s.gated, gated=False)),
     "compensations.begin": lambda tx, s: compensations.begin(tx, THEIRS, "refund"),
@@ -119,9 +129,9 @@ RAISES: dict[str, Use] = {
 
 
 async def _request(tx: Transaction, story: Story) -> None:
-    month = timedelta(days=30)
+    needs = Needs(requirements=(Requirement(),), expires_in=timedelta(days=30))
     await approval_rows.request(
-        tx, story.gated, approval_id=f"{THEIRS}/s/2", description="", undo="", expires_in=month
+        tx, story.gated, approval_id=f"{THEIRS}/s/2", description="", undo="", needs=needs
     )
 
 

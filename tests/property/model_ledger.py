@@ -415,7 +415,7 @@ async def _write(world: World, step: PlannedStep, call: ToolCall) -> tuple[str, 
         entry = Entry(step.key, generation, step)
         world.entries.append(entry)
     fate = world.fate("call", step.id, step.tries)
-    if call.gated:
+    if call.policies or call.tool.approval is not None:
         refused = "used up" if fate == "approval refused" else _use(world, call, entry)
         if refused:
             return "", ApprovalNeeded(reason=refused, attempts=attempts)

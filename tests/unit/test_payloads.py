@@ -51,7 +51,11 @@ def test_what_is_right_is_taken_with_what_a_newer_sender_adds() -> None:
             "approve",
             "decision: must be a JSON object with approval_id, params_hash, outcome, approver",
         ),
-        (Decision, {**DECISION, "outcome": "yes"}, "outcome: must be 'approve' or 'reject'"),
+        (
+            Decision,
+            {**DECISION, "outcome": "yes"},
+            "outcome: must be 'approve', 'reject' or 'edit'",
+        ),
         (Decision, {**DECISION, "approver": ""}, "approver: must have at least 1 character"),
         (Decision, {**DECISION, "params_hash": 7}, "params_hash: must be text"),
     ],

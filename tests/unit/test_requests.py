@@ -174,7 +174,7 @@ def test_a_tool_that_is_not_loaded_is_named() -> None:
 def test_an_approval_is_needed_if_the_plan_or_the_tool_then_or_now_says_so(
     by_plan: bool, recorded: ApprovalPolicy | None, now: ApprovalPolicy | None, gated: bool
 ) -> None:
-    sent = call(make(approval=recorded), gated=by_plan)
+    sent = call(make(approval=recorded), policies=(POLICY,) if by_plan else ())
 
     assert request(make(approval=now), sent).gated is gated
 

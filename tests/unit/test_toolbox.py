@@ -259,7 +259,8 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         lookup=lookup,
         settle=timedelta(seconds=5),
         compensate=UNDO,
-        approval=ApprovalPolicy(),
+        approval=ApprovalPolicy(quorum=2),
+        permission="refunds",
         timeout=timedelta(seconds=7),
         version="3",
     ).spec()
@@ -275,7 +276,8 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "compensation": "payments.charge",
         "cleanup": None,
         "irreversible": False,
-        "approval": {"expires_in": timedelta(hours=24)},
+        "approval": ApprovalPolicy(quorum=2).model_dump(),
+        "permission": "refunds",
     }
     assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from workflows.contracts.base import Actor, ChainHead, Message, Text
 from workflows.contracts.tools import ToolCall
-from workflows.plan import ApprovalPolicy
+from workflows.policy import OnExpiry, Requirement
 
 
 class ApprovalState(StrEnum):
@@ -20,8 +20,23 @@ class ApprovalState(StrEnum):
     APPROVED = "approved"
     REJECTED = "rejected"
     EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    """Its params were edited: another request asks for the new ones."""
     VOID = "void"
     """The run no longer asks: cancelled, or the step was replaced."""
+
+
+class Assurance(StrEnum):
+    """What proves that a decision is its approver's."""
+
+    OPEN = "open"
+    """Nothing: the name is only claimed."""
+    SIGNED = "signed"
+    """A signature with a key that is registered for the approver."""
+
+    def stricter(self, other: Assurance) -> Assurance:
+        """Return the one that satisfies both."""
+        return Assurance.SIGNED if Assurance.SIGNED in (self, other) else Assurance.OPEN
 
 
 class RequestApproval(Message):
@@ -29,7 +44,10 @@ class RequestApproval(Message):
 
     call: ToolCall
     number: int
-    policy: ApprovalPolicy
+    editors: tuple[str, ...] = ()
+    """Who has changed the params since the plan asked for the call."""
+    escalated_to: str | None = None
+    """The only role that may decide: an earlier request has expired."""
 
 
 class ApprovalRequest(Message):
@@ -46,13 +64,21 @@ class ApprovalRequest(Message):
     expires_at: datetime
     undo: str
     """How the effect would be undone, or that it cannot be."""
+    requirements: tuple[Requirement, ...] = ()
+    """Who has to say yes; all of them have to be satisfied."""
+    assurance: Assurance = Assurance.OPEN
+    editors: tuple[str, ...] = ()
+    on_expiry: OnExpiry = "deny"
+    remind_every: timedelta | None = None
+    votes: tuple[str, ...] = ()
+    """Who has said yes so far, as long as that is not enough."""
 
 
 class ApprovalAsked(Message):
     """The request as the approval row has it."""
 
     request: ApprovalRequest | None
-    """``None``: the effect is recorded already, nobody has to be asked."""
+    """``None``: nobody has to be asked; the effect is recorded, or no policy asks for a human."""
     state: ApprovalState | None = None
     head: ChainHead
 
@@ -62,6 +88,8 @@ class DecisionOutcome(StrEnum):
 
     APPROVE = "approve"
     REJECT = "reject"
+    EDIT = "edit"
+    """Ask for other params in place of these."""
 
 
 class Decision(Message):
@@ -72,6 +100,10 @@ class Decision(Message):
     outcome: DecisionOutcome
     approver: Actor
     reason: Text = ""
+    params: dict[str, JsonValue] | None = None
+    """For an ``edit``: all params of the call that shall be asked for instead."""
+    signature: Text | None = None
+    """Compact JWS over ``DecisionClaims``, by a key of the approver's."""
 
 
 class VerifyDecision(Message):
@@ -98,6 +130,19 @@ class VerdictCode(StrEnum):
     ALREADY_DECIDED = "already_decided"
     EXPIRED = "expired"
     NOT_WAITING = "not_waiting"
+    UNSIGNED = "unsigned"
+    """This request takes signed decisions only."""
+    BAD_SIGNATURE = "bad_signature"
+    """Not a signature, not of this decision, not by a key of the approver's, or not in time."""
+    USED_SIGNATURE = "used_signature"
+    """The signature has counted already."""
+    NOT_PERMITTED = "not_permitted"
+    """The approver has none of the roles that may decide."""
+    FOUR_EYES = "four_eyes"
+    """The approver has asked for the call, or edited it."""
+    ALREADY_VOTED = "already_voted"
+    NOT_EDITABLE = "not_editable"
+    """The params cannot be changed (any more), or the new ones do not fit the tool."""
 
 
 class Verdict(Message):
@@ -117,6 +162,8 @@ class VerdictReached(Message):
     """A verdict and the chain's new head."""
 
     verdict: Verdict
+    params: dict[str, JsonValue] | None = None
+    """The validated params of an edit that counts."""
     head: ChainHead
 
 

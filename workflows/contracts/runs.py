@@ -21,6 +21,7 @@ class RunState(StrEnum):
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
     COMPLETED = "completed"
@@ -39,6 +40,7 @@ class StepState(StrEnum):
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -89,6 +91,13 @@ class RunClosed(Message):
     effects: list[EffectView]
     uncompensated: list[EffectView]
     head: ChainHead
+
+
+class ResumeRun(Message):
+    """Has what is paused go on; the reason for the pause is looked at again."""
+
+    actor: Actor
+    reason: Text = ""
 
 
 class CancelRun(Message):

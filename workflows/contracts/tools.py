@@ -11,7 +11,8 @@ from pydantic import Field, JsonValue
 from workflows.contracts.artifacts import Late
 from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
-from workflows.plan import ApprovalPolicy, Plan
+from workflows.plan import Plan
+from workflows.policy import ApprovalPolicy
 
 
 class Effect(StrEnum):
@@ -51,6 +52,8 @@ class ToolSpec(Message):
     cleanup: str | None = None
     irreversible: bool = False
     approval: ApprovalPolicy | None = None
+    permission: str | None = None
+    """What the acting user must be allowed, at each call."""
 
 
 class DescribeTools(Message):
@@ -86,8 +89,8 @@ class ToolCall(Message):
     """The params as the plan gives them; the activity validates them."""
     late: list[Late] = []
     """Texts among the params that refer to artifacts; the activity fills them in."""
-    gated: bool = False
-    """The plan asks for an approval, whatever the tool's own policy says."""
+    policies: tuple[ApprovalPolicy, ...] = ()
+    """Approval policies of the plan; the tool's own ones apply, too."""
     approval_id: str | None = None
     params_hash: str | None = None
     """The approved hash; must equal the hash of the validated params."""
@@ -129,6 +132,16 @@ class ApprovalNeeded(Message):
     kind: Literal["approval_needed"] = "approval_needed"
     reason: str
     attempts: int
+    tool: ToolSpec | None = None
+    """The tool as it is now, where it is not the recorded one any more."""
+
+
+class PermissionNeeded(Message):
+    """The acting user may not make this call now; nothing was called."""
+
+    kind: Literal["permission_needed"] = "permission_needed"
+    reason: str
+    attempts: int
 
 
 class HumanNeeded(Message):
@@ -153,7 +166,7 @@ class RateLimited(Message):
 
 
 ToolOutcome = Annotated[
-    Succeeded | AnsweredNo | ApprovalNeeded | HumanNeeded | RateLimited,
+    Succeeded | AnsweredNo | ApprovalNeeded | PermissionNeeded | HumanNeeded | RateLimited,
     Field(discriminator="kind"),
 ]
 

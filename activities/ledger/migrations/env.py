@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from activities.ledger.tables import metadata
+from activities.ledger.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -111,6 +111,9 @@ def _tables() -> None:
         sa.Column("description", sa.Text(), nullable=False),
         sa.Column("undo", sa.Text(), nullable=False),
         sa.Column("user_id", sa.String(length=200), nullable=False),
+        sa.Column("editors", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("needs", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("assurance", sa.String(length=16), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("requested_ms", sa.BigInteger(), nullable=False),
         sa.Column("expires_ms", sa.BigInteger(), nullable=False),
@@ -119,15 +122,16 @@ def _tables() -> None:
         sa.Column("consumed_entry", sa.String(length=80), nullable=True),
         sa.Column("consumed_generation", sa.Integer(), nullable=True),
         sa.CheckConstraint(
-            "(state IN ('approved', 'rejected')) = (decided_by IS NOT NULL)",
+            "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
             name=op.f("ck_approvals_decided_by_someone"),
         ),
+        sa.CheckConstraint("assurance IN ('open', 'signed')", name=op.f("ck_approvals_assurance")),
         sa.CheckConstraint(
             "consumed_entry IS NULL OR state = 'approved'",
             name=op.f("ck_approvals_only_approved_is_consumed"),
         ),
         sa.CheckConstraint(
-            "state IN ('pending', 'approved', 'rejected', 'expired', 'void')",
+            "state IN ('pending', 'approved', 'rejected', 'expired', 'superseded', 'void')",
             name=op.f("ck_approvals_state"),
         ),
         sa.CheckConstraint(
@@ -192,7 +196,15 @@ def _tables() -> None:
         sa.Column("verdict", sa.String(length=32), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("verified", sa.Boolean(), nullable=False),
+        sa.Column("edited", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("signature", sa.Text(), nullable=True),
+        sa.Column("kid", sa.String(length=80), nullable=True),
+        sa.Column("nonce", sa.String(length=100), nullable=True),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            "verified = (kid IS NOT NULL AND nonce IS NOT NULL)",
+            name=op.f("ck_decisions_verified_by_a_signature"),
+        ),
         sa.ForeignKeyConstraint(
             ["tenant_id", "run_id"],
             ["runs.tenant_id", "runs.run_id"],
@@ -201,12 +213,20 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "decision_id", name=op.f("pk_decisions")),
     )
     op.create_index(
-        "uq_decisions_accepted",
+        "uq_decisions_vote",
         "decisions",
-        ["tenant_id", "approval_id"],
+        ["tenant_id", "approval_id", "approver"],
         unique=True,
         sqlite_where=sa.text("verdict = 'accepted'"),
         postgresql_where=sa.text("verdict = 'accepted'"),
+    )
+    op.create_index(
+        "uq_decisions_nonce",
+        "decisions",
+        ["tenant_id", "approver", "nonce"],
+        unique=True,
+        sqlite_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
+        postgresql_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
     )
     op.create_table(
         "effects",

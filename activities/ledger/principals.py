@@ -1,0 +1,250 @@
+"""Principals: who may decide and act, and the public keys they sign with.
+
+Only an administrator's role writes here; the claims and verdicts of workers read what holds *now*.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import insert, select, update
+
+from activities.ledger.principal_tables import (
+    grants,
+    principal_changes,
+    principal_keys,
+    principals,
+)
+from activities.ledger.store import Transaction
+
+Kind = Literal["role", "permission"]
+
+
+class PrincipalError(Exception):
+    """A change of principals that cannot be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """One person or service, and what it may do now."""
+
+    name: str
+    roles: frozenset[str] = frozenset()
+    permissions: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key of a principal."""
+
+    kid: str
+    principal: str
+    public_key: Mapping[str, Any]
+    revoked: bool
+
+
+async def add(tx: Transaction, name: str, actor: str) -> None:
+    """Add a principal.
+
+    Raises:
+        PrincipalError: There is one of that name.
+    """
+    if await _exists(tx, name):
+        raise PrincipalError(f"there is a principal {name!r} already")
+    await tx.execute(
+        insert(principals).values(tenant_id=tx.tenant, principal=name, added_ms=tx.now_ms)
+    )
+    await _note(tx, name, "added", "", actor)
+
+
+async def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
+    """Give a role or a permission; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal.
+    """
+    await _known(tx, name)
+    row = await tx.one(select(grants).where(_grant(tx, name, kind, what)).with_for_update())
+    if row is not None and row["revoked_ms"] is None:
+        return False
+    if row is None:
+        values = {"principal": name, "kind": kind, "name": what, "granted_ms": tx.now_ms}
+        await tx.execute(insert(grants).values(tenant_id=tx.tenant, **values))
+    else:
+        again = update(grants).where(_grant(tx, name, kind, what))
+        await tx.execute(again.values(granted_ms=tx.now_ms, revoked_ms=None))
+    await _note(tx, name, f"{kind}_granted", what, actor)
+    return True
+
+
+async def revoke(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
+    """Take a role or a permission away; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal.
+    """
+    await _known(tx, name)
+    touched = await tx.execute(
+        update(grants)
+        .where(_grant(tx, name, kind, what), grants.c.revoked_ms.is_(None))
+        .values(revoked_ms=tx.now_ms)
+    )
+    if touched:
+        await _note(tx, name, f"{kind}_revoked", what, actor)
+    return bool(touched)
+
+
+async def add_key(
+    tx: Transaction, name: str, kid: str, public_key: Mapping[str, Any], actor: str
+) -> bool:
+    """Register a public key; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal, the key is another's, or it was revoked.
+    """
+    await _known(tx, name)
+    known = await key(tx, kid)
+    if known is not None and known.principal != name:
+        raise PrincipalError(f"key {kid} belongs to {known.principal!r}: one key, one person")
+    if known is not None and known.revoked:
+        raise PrincipalError(f"key {kid} was revoked: a revoked key never counts again")
+    if known is not None:
+        return False
+    values = {"kid": kid, "principal": name, "public_key": dict(public_key)}
+    await tx.execute(
+        insert(principal_keys).values(tenant_id=tx.tenant, added_ms=tx.now_ms, **values)
+    )
+    await _note(tx, name, "key_added", kid, actor)
+    return True
+
+
+async def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
+    """Revoke a key for good; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal, or it has no such key.
+    """
+    await _known(tx, name)
+    known = await key(tx, kid)
+    if known is None or known.principal != name:
+        raise PrincipalError(f"{name!r} has no key {kid}")
+    touched = await tx.execute(
+        update(principal_keys)
+        .where(
+            principal_keys.c.tenant_id == tx.tenant,
+            principal_keys.c.kid == kid,
+            principal_keys.c.revoked_ms.is_(None),
+        )
+        .values(revoked_ms=tx.now_ms)
+    )
+    if touched:
+        await _note(tx, name, "key_revoked", kid, actor)
+    return bool(touched)
+
+
+async def key(tx: Transaction, kid: str) -> Key | None:
+    """Return the key of that thumbprint."""
+    row = await tx.one(
+        select(principal_keys).where(
+            principal_keys.c.tenant_id == tx.tenant, principal_keys.c.kid == kid
+        )
+    )
+    if row is None:
+        return None
+    return Key(kid, row["principal"], row["public_key"], row["revoked_ms"] is not None)
+
+
+async def all_principals(tx: Transaction) -> list[Principal]:
+    """Return everybody, by name."""
+    rows = await tx.all(
+        select(principals.c.principal)
+        .where(principals.c.tenant_id == tx.tenant)
+        .order_by(principals.c.principal)
+    )
+    names = [row["principal"] for row in rows]
+    found = await find(tx, names)
+    return [found[name] for name in names]
+
+
+async def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
+    """Return what these may do now; a name that nobody has registered may do nothing."""
+    held = await tx.all(
+        select(grants.c.principal, grants.c.kind, grants.c.name).where(
+            grants.c.tenant_id == tx.tenant,
+            grants.c.principal.in_(names),
+            grants.c.revoked_ms.is_(None),
+        )
+    )
+    keys = await tx.all(
+        select(principal_keys.c.principal, principal_keys.c.kid)
+        .where(
+            principal_keys.c.tenant_id == tx.tenant,
+            principal_keys.c.principal.in_(names),
+            principal_keys.c.revoked_ms.is_(None),
+        )
+        .order_by(principal_keys.c.added_ms, principal_keys.c.kid)
+    )
+
+    def of(name: str, kind: str) -> frozenset[str]:
+        return frozenset(
+            row["name"] for row in held if (row["principal"], row["kind"]) == (name, kind)
+        )
+
+    return {
+        name: Principal(
+            name,
+            of(name, "role"),
+            of(name, "permission"),
+            tuple(row["kid"] for row in keys if row["principal"] == name),
+        )
+        for name in names
+    }
+
+
+async def lacks(tx: Transaction, user: str, permissions: Collection[str]) -> str | None:
+    """Return a permission that the user does not have now, or ``None``."""
+    if not permissions:
+        return None
+    has = (await find(tx, [user]))[user].permissions
+    return next((wanted for wanted in sorted(permissions) if wanted not in has), None)
+
+
+def _grant(tx: Transaction, name: str, kind: Kind, what: str) -> Any:
+    return (
+        (grants.c.tenant_id == tx.tenant)
+        & (grants.c.principal == name)
+        & (grants.c.kind == kind)
+        & (grants.c.name == what)
+    )
+
+
+async def _exists(tx: Transaction, name: str) -> bool:
+    row = await tx.one(
+        select(principals.c.principal).where(
+            principals.c.tenant_id == tx.tenant, principals.c.principal == name
+        )
+    )
+    return row is not None
+
+
+async def _known(tx: Transaction, name: str) -> None:
+    if not await _exists(tx, name):
+        raise PrincipalError(f"there is no principal {name!r}")
+
+
+async def _note(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:
+    await tx.execute(
+        insert(principal_changes).values(
+            tenant_id=tx.tenant,
+            change_id=uuid.uuid4().hex,
+            principal=name,
+            change=change,
+            what=what,
+            actor=actor,
+            at_ms=tx.now_ms,
+        )
+    )

@@ -1,0 +1,135 @@
+"""Asking for approval of a call until it is given, with the params that were approved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+
+from workflows import ports
+from workflows.book import Book
+from workflows.calls import Calls
+from workflows.contracts import (
+    ApprovalRequest,
+    ApprovalState,
+    RequestApproval,
+    StepState,
+    ToolCall,
+)
+from workflows.desk import Desk
+from workflows.ends import StepFailed
+from workflows.plan import Step
+from workflows.policy import Escalate
+
+
+class Asking:
+    """Asks humans about the calls of one run's steps."""
+
+    def __init__(
+        self,
+        book: Book,
+        desk: Desk,
+        call: Calls,
+        changed: Callable[[], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._book = book
+        self._desk = desk
+        self._call = call
+        self._changed = changed
+        self._stopping = stopping
+        self._editors: dict[str, tuple[str, ...]] = {}
+
+    async def approved(self, step: Step, call: ToolCall) -> ToolCall:
+        """Return the call as it was approved; unchanged, if no human has to be asked.
+
+        Raises:
+            StepFailed: It was rejected, nobody has answered in time, or the run is ending.
+        """
+        escalated_to: str | None = None
+        while True:
+            request = await self._ask(step, call, escalated_to)
+            if request is None:
+                return call
+            approval_id = request.approval_id
+            state = await self._decided(approval_id, request.expires_at - workflow.now())
+            match state:
+                case ApprovalState.APPROVED:
+                    return call.model_copy(
+                        update={"approval_id": approval_id, "params_hash": request.params_hash}
+                    )
+                case ApprovalState.SUPERSEDED:
+                    call = self._edited(step, call, approval_id)
+                case ApprovalState.EXPIRED if request.on_expiry != "deny":
+                    escalated_to = self._again(step, request, escalated_to)
+                case _:
+                    raise self._refused(approval_id, state)
+
+    async def _ask(
+        self, step: Step, call: ToolCall, escalated_to: str | None
+    ) -> ApprovalRequest | None:
+        book = self._book
+        asked = await self._call(
+            ports.REQUEST_APPROVAL,
+            RequestApproval(
+                call=call,
+                number=book.gate.next_number(step.id),
+                editors=self._editors.get(step.id, ()),
+                escalated_to=escalated_to,
+            ),
+            f"{step.id}: ask for approval of {call.tool.name}",
+        )
+        book.saw(asked.head)
+        request = asked.request
+        if request is None:
+            return None
+        book.gate.ask(request, asked.state or ApprovalState.PENDING)
+        if self._stopping():
+            raise StepFailed("the run is ending", called=step.id in book.saga.unsettled())
+        book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
+        book.set_step(step.id, StepState.WAITING_APPROVAL)
+        self._changed()
+        return request
+
+    def _edited(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
+        editor = self._book.gate.accepted[approval_id].approver
+        editors = self._editors.get(step.id, ())
+        self._editors[step.id] = (*(name for name in editors if name != editor), editor)
+        by = self._book.gate.decided_by(approval_id)
+        self._book.say(workflow.now(), f"{by} has edited the params: asking again", step.id)
+        params: dict[str, Any] = self._book.gate.edits[approval_id]
+        return call.model_copy(update={"params": params, "late": []})
+
+    def _again(self, step: Step, request: ApprovalRequest, escalated_to: str | None) -> str | None:
+        """Ask once more after a request has expired; returns who alone may decide then."""
+        on_expiry = request.on_expiry
+        escalated_to = on_expiry.escalate if isinstance(on_expiry, Escalate) else escalated_to
+        whom = f" {escalated_to}" if escalated_to else ""
+        text = f"{request.approval_id} has expired: asking{whom} again"
+        self._book.say(workflow.now(), text, step.id)
+        return escalated_to
+
+    def _refused(self, approval_id: str, state: ApprovalState) -> StepFailed:
+        gate = self._book.gate
+        decision = gate.accepted.get(approval_id)
+        if decision is None or state is not ApprovalState.REJECTED:
+            return StepFailed(f"approval {approval_id} is {state}", rejected=True)
+        reason = f": {decision.reason}" if decision.reason else ""
+        return StepFailed(f"rejected by {gate.decided_by(approval_id)}{reason}", rejected=True)
+
+    async def _decided(self, approval_id: str, left: timedelta) -> ApprovalState:
+        """Wait for a decision or the end of the request; the row says which came first."""
+        states = self._book.gate.states
+        while states[approval_id] is ApprovalState.PENDING:
+            try:
+                await workflow.wait_condition(
+                    lambda: states[approval_id] is not ApprovalState.PENDING,
+                    timeout=max(left, timedelta(milliseconds=1)),
+                )
+            except TimeoutError:
+                # The database's clock may be a little behind: then the row is still pending.
+                await self._desk.close_approval(approval_id, expired=True)
+                left = timedelta(seconds=1)
+        return states[approval_id]

@@ -1,0 +1,56 @@
+"""How a step ends that has not succeeded, and what an activity's failure says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from workflows.errors import ErrorType
+
+#: Ends of a write that say that its effect did not happen. Any other end is in doubt.
+PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})
+
+
+class StepFailed(Exception):
+    """The step failed for good.
+
+    Attributes:
+        reason: Why, as one line.
+        rejected: A human said no, or nobody answered in time: the run ends, whatever
+            ``on_failure`` says.
+        unsettled: A write that may have happened; nothing may go on over it, either.
+        called: Whether its tool was called at all; a step that was not is skipped.
+    """
+
+    def __init__(
+        self, reason: str, *, rejected: bool = False, unsettled: bool = False, called: bool = True
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rejected = rejected
+        self.unsettled = unsettled
+        self.called = called
+
+
+def reason_of(error: ActivityError) -> str:
+    """Return why an activity ended, as one line."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return f"{cause.message} ({cause.type})"
+    return str(cause or error)
+
+
+def type_of(error: ActivityError) -> str | None:
+    """Return the wire type of the failure that ended an activity."""
+    return error.cause.type if isinstance(error.cause, ApplicationError) else None
+
+
+def attempts_of(error: ActivityError) -> int:
+    """Return how many attempts a failed activity has used up; 0 where it could not say."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.details:
+        details = cause.details[0]
+        if isinstance(details, dict) and isinstance(details.get("attempts"), int):
+            return int(details["attempts"])
+    return 0
