@@ -29,7 +29,6 @@ from workflows.contracts import (
     VerifyDecision,
 )
 from workflows.identity import approval_id
-from workflows.policy import Needs
 
 log = structlog.get_logger()
 
@@ -50,7 +49,7 @@ class ApprovalActivities:
         request = claim_request(call, prepared, attempt, resources.lease, limit)
         needs = needed(call, prepared)
         if needs is not None and asked.escalated_to is not None:
-            needs = _escalated(needs, asked.escalated_to)
+            needs = needs.escalated(asked.escalated_to)
         async with resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
             row = None
@@ -115,15 +114,6 @@ class ApprovalActivities:
             tx.watch(asked.run_id)
             state = await approval_rows.close(tx, asked.run_id, asked.approval_id, asked.to)
         return ApprovalClosed(state=state, head=tx.heads[asked.run_id])
-
-
-def _escalated(needs: Needs, role: str) -> Needs:
-    """Let one role decide in the place of those who have not, and nobody after it."""
-    requirements = tuple(
-        requirement.model_copy(update={"roles": (role,), "quorum": 1})
-        for requirement in needs.requirements
-    )
-    return needs.model_copy(update={"requirements": requirements, "on_expiry": "deny"})
 
 
 def request_view(row: Mapping[str, Any]) -> ApprovalRequest:

@@ -70,7 +70,9 @@ class ToolActivities:
         try:
             call = await complete(self._resources.artifacts, call, attempt)
             prepared = prepare(self._resources.toolbox, call)
-            if call.params_hash is not None and call.params_hash != prepared.params_hash:
+            changed = call.params_hash is not None and call.params_hash != prepared.params_hash
+            # The hash covers the version: a newer tool is asked about again, at the claim.
+            if changed and drift(call, prepared.tool) is None:
                 await self._refuse_changed_params(call, prepared)
             is_read = prepared.tool.effect is Effect.READ
             work = self._read if is_read else self._write

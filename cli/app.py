@@ -22,6 +22,7 @@ from cli import (
     artifacts,
     demo,
     doctor,
+    editing,
     interventions,
     operator,
     proof,
@@ -69,11 +70,14 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("show", runs.show, runs.SHOW_EXAMPLE),
         ("checkpoint", runs.checkpoint, runs.CHECKPOINT_EXAMPLE),
         ("cancel", runs.cancel, runs.CANCEL_EXAMPLE),
+        ("resume", runs.resume, runs.RESUME_EXAMPLE),
     ],
     "What needs a human": [
         ("pending", approvals.pending, approvals.PENDING_EXAMPLE),
         ("approve", approvals.approve, approvals.APPROVE_EXAMPLE),
         ("reject", approvals.reject, approvals.REJECT_EXAMPLE),
+        ("edit", editing.edit, editing.EXAMPLE),
+        ("sign", approvals.sign, approvals.SIGN_EXAMPLE),
         ("resolve", interventions.resolve, interventions.EXAMPLE),
     ],
     "Operating (these read the ledger and the tools)": [

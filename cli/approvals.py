@@ -1,23 +1,24 @@
-"""``pending``, ``approve`` and ``reject``."""
+"""``pending``, ``approve``, ``reject`` and ``sign``."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.delivery import deliver, say_left
-from cli.exits import ExitCode, Refused
-from cli.ids import find_approval
+from cli.deciding import Given, send
+from cli.exits import ExitCode, WrongUse
 from cli.looking import look_at, silent_line
 from cli.questions import approve_command, request_lines, signal_command
-from cli.render import verdict_text
 from cli.shapes import PendingApproval, PendingList
+from cli.signing import USUAL_SIGNATURE
 from cli.tenant_client import TenantClient
-from workflows.contracts import Decision, DecisionOutcome, RunView, Verdict, VerdictCode
-from workflows.names import DECIDE, PENDING_APPROVALS
+from workflows.contracts import DecisionOutcome, RunView
+from workflows.names import PENDING_APPROVALS
 
 PENDING_EXAMPLE = "Example: python starter.py pending"
 APPROVE_EXAMPLE = (
@@ -27,6 +28,9 @@ APPROVE_EXAMPLE = (
 REJECT_EXAMPLE = (
     "Example: python starter.py reject refund-1/refund/1 --params-hash sha256:0a1b... "
     "--reason 'wrong amount'"
+)
+SIGN_EXAMPLE = (
+    "Example: python starter.py sign refund-1/refund/1 --params-hash sha256:0a1b... --key ana.pem"
 )
 
 Approval = Annotated[
@@ -88,63 +92,72 @@ def approve(
     approval: Approval,
     params_hash: Hash,
     user: options.Actor = None,
+    key: options.Key = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
     """Approve a call with exactly the params you have seen."""
-    decided = DecisionOutcome.APPROVE
-    return _decide(decided, approval, params_hash, user, reason, leave, tenant, json_output)
+    given = Given(approval, params_hash, DecisionOutcome.APPROVE, reason)
+    return _decide(given, leave, user, key, tenant, json_output)
 
 
 def reject(
     approval: Approval,
     params_hash: Hash,
     user: options.Actor = None,
+    key: options.Key = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
     """Reject a call: it is not made, and the run undoes what it has done and ends as failed."""
-    decided = DecisionOutcome.REJECT
-    return _decide(decided, approval, params_hash, user, reason, leave, tenant, json_output)
+    given = Given(approval, params_hash, DecisionOutcome.REJECT, reason)
+    return _decide(given, leave, user, key, tenant, json_output)
 
 
 def _decide(
-    outcome: DecisionOutcome,
-    approval: str,
-    params_hash: str,
-    user: str | None,
-    reason: str,
+    given: Given,
     leave: bool,
+    user: str | None,
+    key: Path | None,
     tenant: str | None,
     json_output: bool,
 ) -> int:
     async def verb(caller: Caller) -> int:
-        run_id, approval_id = find_approval(caller.settings.tenant, approval)
-        decision = Decision(
-            approval_id=approval_id,
-            params_hash=params_hash,
-            outcome=outcome,
-            approver=caller.settings.user,
-            reason=reason,
-        )
-        server = await caller.server()
-        verdict = await deliver(server, run_id, DECIDE, decision, Verdict, leave=leave)
-        if verdict is None:
-            return say_left(caller, run_id)
-        if verdict.code not in (VerdictCode.ACCEPTED, VerdictCode.HELD):
-            if json_output:
-                caller.printer.document(verdict)
-                caller.printer.warn(verdict.message)
-                return ExitCode.WRONG_USE
-            raise Refused(f"{approval_id}: {verdict.message} ({verdict.code})")
-        if json_output:
-            caller.printer.document(verdict)
-        else:
-            caller.printer.say(f"{approval_id}: {verdict_text(verdict)}")
+        run_id, decision = given.decision(caller.settings)
+        return await send(caller, run_id, decision, leave=leave)
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
+
+
+def sign(
+    approval: Approval,
+    params_hash: Hash,
+    outcome: Annotated[
+        DecisionOutcome, typer.Option("--outcome", help="approve or reject.")
+    ] = DecisionOutcome.APPROVE,
+    user: options.Actor = None,
+    key: options.Key = None,
+    reason: options.Reason = "",
+    lasts: Annotated[
+        timedelta, typer.Option("--lasts", parser=options.duration, help="Until it must arrive.")
+    ] = USUAL_SIGNATURE,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
+) -> int:
+    """Print a signed decision, for the plain Temporal CLI or the signal dialog of the Web UI."""
+
+    async def verb(caller: Caller) -> int:
+        if outcome is DecisionOutcome.EDIT:
+            raise WrongUse("--outcome: approve or reject; `edit` signs what it sends")
+        if caller.settings.key is None:
+            raise WrongUse("sign with which key? Name it with --key or SUREHAND_KEY")
+        given = Given(approval, params_hash, outcome, reason)
+        _, decision = given.decision(caller.settings, lasts=lasts)
+        print(decision.model_dump_json(exclude_defaults=True))
         return ExitCode.DONE
 
-    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cli.connect import connect, find_target
@@ -39,6 +40,7 @@ def perform_sync(
     tenant: str | None = None,
     user: str | None = None,
     ui_url: str | None = None,
+    key: Path | None = None,
 ) -> int:
     """Run one verb to its end and return its exit code; expected errors are printed.
 
@@ -48,11 +50,12 @@ def perform_sync(
         tenant: From the command line; wins over the settings.
         user: From the command line; wins over the settings.
         ui_url: From the command line; wins over the settings.
+        key: From the command line; wins over the settings.
     """
     printer = Printer(json_output=json_output)
     try:
         environment = read_environment()
-        settings = starter_settings(environment, tenant=tenant, user=user, ui_url=ui_url)
+        settings = starter_settings(environment, tenant=tenant, user=user, ui_url=ui_url, key=key)
         return verb(Caller(settings, printer, environment))
     except StarterError as error:
         printer.error(error)
@@ -66,6 +69,7 @@ def perform(
     tenant: str | None = None,
     user: str | None = None,
     ui_url: str | None = None,
+    key: Path | None = None,
 ) -> int:
     """Run one async verb; the rest as :func:`perform_sync`."""
     return perform_sync(
@@ -74,4 +78,5 @@ def perform(
         tenant=tenant,
         user=user,
         ui_url=ui_url,
+        key=key,
     )

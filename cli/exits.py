@@ -60,6 +60,7 @@ OF_STATE: Final = {
     RunState.CANCELLED: ExitCode.CANCELLED,
     RunState.WAITING_APPROVAL: ExitCode.HUMAN_NEEDED,
     RunState.NEEDS_INTERVENTION: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_PERMISSION: ExitCode.HUMAN_NEEDED,
 }
 
 

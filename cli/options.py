@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +35,10 @@ Tenant = Annotated[
 Actor = Annotated[
     str | None,
     typer.Option("--as", help="Who you are; default SUREHAND_USER, else the login name."),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", help="Your private key, to sign with; default SUREHAND_KEY."),
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]

@@ -47,6 +47,27 @@ def override(document: Any, text: str) -> None:
     _assign(document, current, parts, _value(path, written))
 
 
+def assign(params: Any, text: str) -> None:
+    """Apply ``path=value`` to params in place; a path may name what is there, or a new field.
+
+    Raises:
+        OverrideError: If it has not that form, or the path leads nowhere.
+    """
+    path, equals, written = text.partition("=")
+    parts = path.strip().split(".")
+    if not equals or not all(parts):
+        raise OverrideError(path, "write it as path=value, such as amount=50")
+    current = params
+    for depth, part in enumerate(parts[:-1]):
+        current = _child(current, part, parts[:depth])
+    found = _find(current, parts[-1], parts[:-1])
+    if found is None and isinstance(current, dict):
+        found = parts[-1]  # a field that has its default so far; the tool's model judges it
+    if found is None:
+        raise OverrideError(path, _what_there_is(current, parts[:-1]))
+    current[found] = _value(path, written)
+
+
 def _value(path: str, written: str) -> Any:
     if not _TYPED.fullmatch(written):
         return written

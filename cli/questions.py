@@ -9,9 +9,10 @@ from typing import Final
 
 from cli.tenant_client import TenantClient
 from cli.text import command, shown_time
-from workflows.contracts import ApprovalRequest, Decision, DecisionOutcome, Waiting
+from workflows.contracts import ApprovalRequest, Assurance, Decision, DecisionOutcome, Waiting
 from workflows.identity import DEFAULT_TENANT
 from workflows.names import DECIDE
+from workflows.policy import Requirement
 
 OUTCOMES: Final = (
     "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened, compensated,"
@@ -21,8 +22,17 @@ OUTCOMES: Final = (
 
 def approve_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
     """Return our own command that approves exactly these params."""
+    return _decide("approve", server, approval_id, params_hash)
+
+
+def sign_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
+    """Return our own command that prints a signed approval of exactly these params."""
+    return _decide("sign", server, approval_id, params_hash)
+
+
+def _decide(verb: str, server: TenantClient, approval_id: str, params_hash: str) -> str:
     return command(
-        "approve", approval_id, "--params-hash", params_hash, *_tenant(server.settings.tenant)
+        verb, approval_id, "--params-hash", params_hash, *_tenant(server.settings.tenant)
     )
 
 
@@ -36,7 +46,7 @@ def signal_command(server: TenantClient, run_id: str, approval_id: str, params_h
     )
     parts = ["temporal", "workflow", "signal", *server.temporal_options()]
     parts += ["--workflow-id", run_id, "--name", DECIDE]
-    parts += ["--input", json.dumps(decision.model_dump(mode="json"))]
+    parts += ["--input", json.dumps(decision.model_dump(mode="json", exclude_defaults=True))]
     return shlex.join(parts)
 
 
@@ -52,6 +62,9 @@ def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterat
         params_hash = waiting.params_hash or ""
         yield f"  {approve_command(server, waiting.id, params_hash)}"
         yield f"  {signal_command(server, run_id, waiting.id, params_hash)}"
+    elif waiting.kind == "permission":
+        yield f"Step {waiting.step_id} is {waiting.question}"
+        yield f"  {command('resume', run_id)}"
     else:
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         yield f"  {resolve_command(server.settings.tenant, run_id, waiting.id)}"
@@ -65,7 +78,13 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"  params     {json.dumps(request.params, ensure_ascii=False)}"
     yield f"  hash       {request.params_hash}"
     yield f"  undo       {request.undo}"
-    yield f"  asked by   {request.requested_by}"
+    yield f"  asked by   {' and '.join([request.requested_by, *_edited(request)])}"
+    for requirement in request.requirements:
+        yield f"  needs      {requirement_text(requirement)}"
+    if request.votes:
+        yield f"  so far     {', '.join(request.votes)}"
+    if request.assurance is Assurance.SIGNED:
+        yield "  decisions  have to be signed (--key FILE)"
     yield f"  expires    {shown_time(request.expires_at)}"
 
 
@@ -73,7 +92,21 @@ def request_lines(server: TenantClient, run_id: str, request: ApprovalRequest) -
     """Yield everything an approver has to see, then the commands that approve it."""
     yield from request_details(request)
     yield f"  {approve_command(server, request.approval_id, request.params_hash)}"
-    yield f"  {signal_command(server, run_id, request.approval_id, request.params_hash)}"
+    if request.assurance is Assurance.SIGNED:
+        yield f"  {sign_command(server, request.approval_id, request.params_hash)}"
+    else:
+        yield f"  {signal_command(server, run_id, request.approval_id, request.params_hash)}"
+
+
+def requirement_text(requirement: Requirement) -> str:
+    """Return whose approvals are asked for, as one clause."""
+    people = f" of {' or '.join(requirement.roles)}" if requirement.roles else ""
+    count = "1 approval" if requirement.quorum == 1 else f"{requirement.quorum} approvals"
+    return f"{count}{people}{', not by who asked for it' if requirement.four_eyes else ''}"
+
+
+def _edited(request: ApprovalRequest) -> list[str]:
+    return [f"{editor} (edited)" for editor in request.editors]
 
 
 def _tenant(tenant: str) -> list[str]:

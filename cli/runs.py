@@ -1,4 +1,4 @@
-"""``list``, ``show``, ``checkpoint`` and ``cancel``."""
+"""``list``, ``show``, ``checkpoint``, ``resume`` and ``cancel``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cli.render import print_view
 from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun, Steered
 from cli.tenant_client import what_to_do
 from cli.text import compact, shown_time
-from workflows.contracts import Acknowledged, CancelMode, CancelRun, RunView
-from workflows.names import CANCEL, PENDING_APPROVALS, RUN_STATE
+from workflows.contracts import Acknowledged, CancelMode, CancelRun, ResumeRun, RunView
+from workflows.names import CANCEL, PENDING_APPROVALS, RESUME, RUN_STATE
 
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
 SHOW_EXAMPLE = "Example: python starter.py show refund-1"
@@ -29,6 +29,7 @@ CHECKPOINT_EXAMPLE = "Example: python starter.py checkpoint refund-1 --json"
 CANCEL_EXAMPLE = (
     "Example: python starter.py cancel refund-1 --mode compensate --reason 'wrong order'"
 )
+RESUME_EXAMPLE = "Example: python starter.py resume refund-1 --reason 'role given back'"
 
 
 class ListedState(StrEnum):
@@ -37,6 +38,7 @@ class ListedState(StrEnum):
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
     COMPLETED = "completed"
@@ -191,6 +193,32 @@ def checkpoint(
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant)
+
+
+def resume(
+    run: options.Run,
+    user: options.Actor = None,
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
+) -> int:
+    """Have a paused run go on: the reason for its pause is looked at again."""
+
+    async def verb(caller: Caller) -> int:
+        run_id = find_run_id(caller.settings.tenant, run)
+        server = await caller.server()
+        message = ResumeRun(actor=caller.settings.user, reason=reason)
+        answer = await deliver(server, run_id, RESUME, message, Acknowledged, leave=leave)
+        if answer is None:
+            return say_left(caller, run_id)
+        if json_output:
+            caller.printer.document(Steered(run_id=run_id, message=answer.message))
+        else:
+            caller.printer.say(f"Run {run_id}: {answer.message}")
+        return ExitCode.DONE
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user)
 
 
 def cancel(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -36,6 +37,8 @@ class StarterSettings(BaseModel):
     user: str
     task_queue: str
     ui_url: str
+    key: Path | None = None
+    """The private key that decisions are signed with."""
 
 
 def read_environment() -> dict[str, str]:
@@ -66,6 +69,7 @@ def starter_settings(
     tenant: str | None = None,
     user: str | None = None,
     ui_url: str | None = None,
+    key: Path | None = None,
 ) -> StarterSettings:
     """Return the settings; what the command line says wins.
 
@@ -86,6 +90,7 @@ def starter_settings(
         tenant=chosen,
         user=named,
         task_queue=environment.get("SUREHAND_TASK_QUEUE") or "surehand",
+        key=key or (Path(environment["SUREHAND_KEY"]) if environment.get("SUREHAND_KEY") else None),
         ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or DEFAULT_UI_URL).rstrip("/"),
     )
 

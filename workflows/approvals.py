@@ -55,8 +55,8 @@ class Gate:
     edits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The params that an edit asks for instead, by the approval id of the edited request."""
     _verified: set[str] = field(default_factory=set)
-    _standing: dict[Decision, str] = field(default_factory=dict)
-    """Deliveries that count, or still may: the same decision sent again is no second one."""
+    _standing: dict[str, str] = field(default_factory=dict)
+    """Deliveries that count, or still may, by content: the same one again is no second one."""
     _deliveries: int = 0
 
     def receive(self, payload: Any) -> str:
@@ -69,12 +69,13 @@ class Gate:
             decision, refused = parse(Decision, payload), None
         except Malformed as error:
             decision, refused = None, str(error)
-        if decision is not None and decision in self._standing:
-            return self._standing[decision]
+        content = None if decision is None else decision.model_dump_json()
+        if content is not None and content in self._standing:
+            return self._standing[content]
         self._deliveries += 1
         decision_id = f"{self.run_id}#{self.delivered_to}.{self._deliveries}"
-        if decision is not None:
-            self._standing[decision] = decision_id
+        if content is not None:
+            self._standing[content] = decision_id
         self.inbox.append(Delivery(decision_id, decision, refused))
         return decision_id
 
@@ -138,7 +139,7 @@ class Gate:
                     self._verified.add(verdict.approval_id)
                 self._count(verdict)
             else:
-                self._standing.pop(delivery.decision, None)
+                self._standing.pop(delivery.decision.model_dump_json(), None)
         if verdict.state is not None:
             self.close(verdict.approval_id, verdict.state)
 

@@ -174,7 +174,11 @@ class Book:
             Waiting(kind="intervention", id=q.intervention_id, step_id=q.step_id, question=q.text)
             for q in self.questions.values()
         ]
-        return approvals + questions
+        paused = [
+            Waiting(kind="permission", id=view.id, step_id=view.id, question=view.error or "")
+            for view in self.in_state(StepState.PAUSED_PERMISSION)
+        ]
+        return approvals + questions + paused
 
     def result(self) -> RunResult:
         """Return how the run ended, or stands."""

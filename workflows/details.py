@@ -6,7 +6,7 @@ import json
 import shlex
 
 from workflows.book import Book
-from workflows.contracts import ApprovalRequest, StepState
+from workflows.contracts import ApprovalRequest, Assurance, StepState
 
 #: Params longer than this are cut in the details; the view has them whole.
 _LONGEST_PARAMS = 2000
@@ -21,6 +21,8 @@ def current_details(book: Book) -> str:
         lines.append(f"- running `{view.id}`: {view.tool}")
     for view in book.in_state(StepState.WAITING_RATE_LIMIT):
         lines.append(f"- waiting `{view.id}`: {view.error}")
+    for view in book.in_state(StepState.PAUSED_PERMISSION):
+        lines.append(f"- `{view.id}` {view.error}; then `resume`")
     for request in book.gate.pending.values():
         lines += _approval(book.request.run_id, request)
     for question in book.questions.values():
@@ -64,6 +66,35 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
         params,
         "```",
         "",
+        *_requirements(request),
+        *_how_to_approve(run_id, request),
+    ]
+
+
+def _requirements(request: ApprovalRequest) -> list[str]:
+    lines = []
+    for requirement in request.requirements:
+        people = f" of {' or '.join(requirement.roles)}" if requirement.roles else ""
+        eyes = ", not by who asked for it" if requirement.four_eyes else ""
+        lines.append(f"- needs {requirement.quorum} approval(s){people}{eyes}")
+    if request.votes:
+        lines.append(f"- so far: {', '.join(request.votes)}")
+    return [*lines, ""]
+
+
+def _how_to_approve(run_id: str, request: ApprovalRequest) -> list[str]:
+    if request.assurance is Assurance.SIGNED:
+        command = shlex.join(
+            ["sign", request.approval_id, "--params-hash", request.params_hash, "--key", "KEYFILE"]
+        )
+        return [
+            "Only signed decisions count. This prints the JSON for the signal dialog (`decide`):",
+            "",
+            "```",
+            f"python starter.py {command}",
+            "```",
+        ]
+    return [
         "Approve with this command, or with its JSON in the signal dialog (`decide`):",
         "",
         "```",

@@ -78,8 +78,8 @@ class ApprovalPolicy(Written):
     """Who may decide: principals with one of these roles; nothing means everybody."""
     four_eyes: bool = False
     """Whoever asked for the call, or edited its params, may not decide."""
-    on_expiry: OnExpiry = "deny"
-    """What follows when nobody has decided in time."""
+    on_expiry: OnExpiry | None = None
+    """What follows when nobody has decided in time; ``deny`` if no policy says anything."""
     remind_every: Duration | None = None
     may_edit: tuple[Role, ...] = ()
     """Who of those who may decide may also change the params; nothing means all of them."""
@@ -110,6 +110,10 @@ class Requirement(BaseModel):
     four_eyes: bool = False
     may_edit: tuple[str, ...] = ()
 
+    def escalated(self, role: str | None) -> Requirement:
+        """Return what is asked for once a request has expired: one yes of that role."""
+        return self if role is None else self.model_copy(update={"quorum": 1, "roles": (role,)})
+
 
 class Needs(BaseModel):
     """What all policies together ask for, for one call."""
@@ -120,6 +124,14 @@ class Needs(BaseModel):
     expires_in: timedelta
     on_expiry: OnExpiry = "deny"
     remind_every: timedelta | None = None
+    escalated_to: str | None = None
+    """Who alone may decide, because an earlier request has expired."""
+
+    def escalated(self, role: str) -> Needs:
+        """Return what is asked for once a request has expired; nobody is asked after that."""
+        requirements = tuple(item.escalated(role) for item in self.requirements)
+        changes = {"requirements": requirements, "on_expiry": "deny", "escalated_to": role}
+        return self.model_copy(update=changes)
 
 
 def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) -> Needs | None:
@@ -141,7 +153,7 @@ def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) ->
         # Once each: the plan, the recorded and the loaded tool mostly say the same.
         requirements=tuple(dict.fromkeys(requirement for _, requirement in asking)),
         expires_in=min(policy.expires_in for policy, _ in asking),
-        on_expiry=_strictest_expiry([policy.on_expiry for policy, _ in asking]),
+        on_expiry=_strictest([policy.on_expiry for policy, _ in asking]),
         remind_every=min(reminders, default=None),
     )
 
@@ -153,8 +165,11 @@ def _requirement(policy: ApprovalPolicy, rule: ApprovalRule | None) -> Requireme
     return Requirement(may_edit=policy.may_edit, **{**base, **said})
 
 
-def _strictest_expiry(all_: list[OnExpiry]) -> OnExpiry:
-    if "deny" in all_:
-        return "deny"
-    escalations = [item for item in all_ if isinstance(item, Escalate)]
-    return escalations[0] if escalations else "ask_again"
+def _strictest(said: list[OnExpiry | None]) -> OnExpiry:
+    if "deny" not in said:
+        escalations = [item for item in said if isinstance(item, Escalate)]
+        if escalations:
+            return escalations[0]
+        if "ask_again" in said:
+            return "ask_again"
+    return "deny"

@@ -140,7 +140,9 @@ async def consume(
         return ApprovalRefused(f"approval {call.approval_id} has expired")
     assurance = Assurance(row["assurance"]).stricter(call.assurance)
     votes = await votes_now(tx, call.approval_id, assurance)
-    asked = (*needs_of(row).requirements, *call.requirements)
+    then = needs_of(row)
+    now = (requirement.escalated(then.escalated_to) for requirement in call.requirements)
+    asked = (*then.requirements, *now)
     lacking = missing(asked, votes, requesters(row))
     if lacking is not None:
         return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")

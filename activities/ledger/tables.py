@@ -254,8 +254,8 @@ decisions = Table(
         "approval_id",
         "approver",
         unique=True,
-        sqlite_where=text("verdict = 'accepted'"),
-        postgresql_where=text("verdict = 'accepted'"),
+        sqlite_where=text("verdict = 'accepted' AND outcome = 'approve'"),
+        postgresql_where=text("verdict = 'accepted' AND outcome = 'approve'"),
     ),
     # G3: a signature counts once.
     Index(

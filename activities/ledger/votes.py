@@ -32,7 +32,7 @@ def refusal(
     if not fitting:
         wanted = sorted({role for r in requirements for role in r.roles})
         return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
-    if all(_excluded(r, vote, requesters) for r in fitting):
+    if vote.approver in _not_counted(requirements, requesters):
         return VerdictCode.FOUR_EYES, f"{vote.approver} has asked for this call, or edited it"
     return None
 
@@ -41,12 +41,13 @@ def missing(
     requirements: Iterable[Requirement], votes: Sequence[Vote], requesters: Collection[str]
 ) -> str | None:
     """Return what the votes do not satisfy, as one clause, or ``None``; pure."""
+    requirements = tuple(requirements)
+    excluded = _not_counted(requirements, requesters)
     for requirement in requirements:
         counted = {
             vote.approver
             for vote in votes
-            if _has_role(requirement.roles, vote.roles)
-            and not _excluded(requirement, vote, requesters)
+            if _has_role(requirement.roles, vote.roles) and vote.approver not in excluded
         }
         if len(counted) < requirement.quorum:
             who = f" of {' or '.join(sorted(requirement.roles))}" if requirement.roles else ""
@@ -98,5 +99,8 @@ def _has_role(wanted: Collection[str], held: frozenset[str]) -> bool:
     return not wanted or not held.isdisjoint(wanted)
 
 
-def _excluded(requirement: Requirement, vote: Vote, requesters: Collection[str]) -> bool:
-    return requirement.four_eyes and vote.approver in requesters
+def _not_counted(
+    requirements: Iterable[Requirement], requesters: Collection[str]
+) -> Collection[str]:
+    # One policy that wants four eyes keeps the requesters out of all of them.
+    return requesters if any(requirement.four_eyes for requirement in requirements) else ()

@@ -48,6 +48,11 @@ class Stage:
     folder: Path
     started: list[Run] = field(default_factory=list)
 
+    @property
+    def tenant(self) -> str:
+        """Whose runs these are."""
+        return DEFAULT_TENANT
+
     def environment(self, **settings: str) -> dict[str, str]:
         """Return a worker's environment; settings by their names without prefix."""
         given = {

@@ -90,7 +90,7 @@ TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
         "uq_effects_undoes", effects,
         {**COMMITTED, "undoes": "ef-0"}, {"entry_id": "ef-2", "key": "another", "undoes": "ef-0"},
     ),
-    ("uq_decisions_vote", decisions, {}, {"decision_id": "d-2", "outcome": "reject"}),
+    ("uq_decisions_vote", decisions, {}, {"decision_id": "d-2", "reason": "twice"}),
     ("uq_decisions_nonce", decisions, SIGNED, {**SIGNED, "decision_id": "d-2", "approval_id": "a"}),
     ("uq_interventions_open", interventions, {}, {"intervention_id": "iv-2"}),
     ("pk_leases", leases, {}, {"step_id": "another", "holder": "another"}),
@@ -114,6 +114,7 @@ BESIDE: list[tuple[Table, dict[str, Any], dict[str, Any]]] = [
     (effects, {}, {"entry_id": "ef-2", "tool": "another"}),
     (decisions, {}, {"decision_id": "d-2", "verdict": "already_decided"}),
     (decisions, {}, {"decision_id": "d-2", "approver": "another"}),
+    (decisions, {}, {"decision_id": "d-2", "outcome": "reject"}),
     (decisions, SIGNED, {**SIGNED, "decision_id": "d-2", "approver": "another"}),
     (interventions, SETTLED, {"intervention_id": "iv-2"}),
 ]  # fmt: skip

@@ -126,7 +126,7 @@ class StepView(Message):
 class Waiting(Message):
     """What a run waits for a human for."""
 
-    kind: Literal["approval", "intervention"]
+    kind: Literal["approval", "intervention", "permission"]
     id: str
     step_id: str
     params_hash: str | None = None

@@ -217,8 +217,8 @@ def _tables() -> None:
         "decisions",
         ["tenant_id", "approval_id", "approver"],
         unique=True,
-        sqlite_where=sa.text("verdict = 'accepted'"),
-        postgresql_where=sa.text("verdict = 'accepted'"),
+        sqlite_where=sa.text("verdict = 'accepted' AND outcome = 'approve'"),
+        postgresql_where=sa.text("verdict = 'accepted' AND outcome = 'approve'"),
     )
     op.create_index(
         "uq_decisions_nonce",

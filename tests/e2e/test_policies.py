@@ -1,0 +1,242 @@
+"""Guarantee G3 for whole runs: roles, quorum, edits, permissions, signatures, drift and expiry."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import update
+
+from activities.ledger.tables import approvals
+from cli.signing import claims_for, sign
+from tests.e2e.runs import Run, decision_on, example_plan, timeline
+from tests.e2e.stage import Stage
+from tests.ledger.people import granted, key_of, person, revoked
+from workflows.contracts import ApprovalRequest, Decision, ResumeRun, RunState
+from workflows.identity import DEFAULT_TENANT, digest
+from workflows.plan import Plan
+
+STRICT = "tests.variants.refund_strict"
+#: Of the order that the shop makes.
+FULL, LESS = "120.00", "15.00"
+
+
+def refund(order_id: str, **approval: Any) -> Plan:
+    """Return a plan of one refund."""
+    params = {"order_id": order_id, "amount": FULL, "currency": "EUR"}
+    step: dict[str, Any] = {"id": "refund", "tool": "payments.refund", "params": params}
+    return Plan.model_validate([step | ({"approval": approval} if approval else {})])
+
+
+def edited(request: ApprovalRequest, approver: str, **changes: str) -> Decision:
+    return decision_on(
+        request, outcome="edit", approver=approver, params={**request.params, **changes}
+    )
+
+
+def signed(decision: Decision, run: Run, key: Ed25519PrivateKey) -> Decision:
+    edit = None if decision.params is None else digest(decision.params)
+    claims = claims_for(decision, DEFAULT_TENANT, run.run_id, int(time.time()), edited=edit)
+    return decision.model_copy(update={"signature": sign(key, claims)})
+
+
+async def test_a_large_refund_needs_two_managers_and_a_small_one_nobody(stage: Stage) -> None:
+    await person(stage, "ann", "manager")
+    await person(stage, "bob", "manager")
+    rules = [
+        {"when": "amount > 100", "quorum": 2},
+        {"when": "amount <= 20 and currency in ('EUR', 'USD')", "required": False},
+    ]
+    policy = {"roles": ["manager"], "rules": rules}
+    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
+        large = await stage.start(refund(order := stage.shop.new_order(), **policy))
+        request = await large.asks()
+        assert (await large.decide(decision_on(request, approver="eve"))).code == "not_permitted"
+        assert (await large.decide(decision_on(request, approver="ann"))).state == "pending"
+        assert stage.shop.counts(order)["refunds"] == 0
+        assert (await large.decide(decision_on(request, approver="bob"))).state == "approved"
+        assert (await large.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order)["refunds"] == 1
+
+        plan = refund(order := stage.shop.new_order(), **policy).model_dump(mode="json")
+        plan["steps"][0]["params"]["amount"] = LESS
+        small = await stage.start(Plan.model_validate(plan))
+        assert (await small.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order)["refunds"] == 1
+        assert await stage.approval_rows(small) == []
+
+
+async def test_an_edit_is_asked_about_anew_and_what_runs_is_what_was_approved_then(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(refund(order_id, four_eyes=True))
+        first = await run.asks()
+        assert (await run.decide(edited(first, "bob", amount="a lot"))).code == "not_editable"
+        assert (await run.decide(edited(first, "bob", amount=LESS))).state == "superseded"
+        second = await run.asks()
+        assert (second.params["amount"], second.editors) == (LESS, ("bob",))
+        assert second.params_hash != first.params_hash
+
+        assert (await run.decide(decision_on(first))).code == "not_waiting"
+        assert (await run.decide(decision_on(second, approver="bob"))).code == "four_eyes"
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        assert (await run.decide(decision_on(second, approver="carl"))).state == "approved"
+
+        assert (await run.result()).state is RunState.COMPLETED
+        [paid] = await stage.effects(run)
+        assert paid["receipt"]["amount"] == LESS
+        assert "bob (unverified) has edited" in timeline(await run.view(), "refund")
+        assert [row["params"]["amount"] for row in await stage.approval_rows(run)] == [FULL, LESS]
+
+
+async def test_an_edit_over_a_limit_asks_for_the_second_approver(
+    stage: Stage, order_id: str
+) -> None:
+    policy = {"rules": [{"when": "amount > 100", "quorum": 2}]}
+    plan = refund(order_id, **policy).model_dump(mode="json")
+    plan["steps"][0]["params"]["amount"] = LESS
+    async with stage.worker_here():
+        run = await stage.start(Plan.model_validate(plan))
+        await run.decide(edited(await run.asks(), "bob", amount=FULL))
+        request = await run.asks()
+        assert (await run.decide(decision_on(request, approver="ann"))).state == "pending"
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        assert (await run.decide(decision_on(request, approver="carl"))).state == "approved"
+        assert (await run.result()).state is RunState.COMPLETED
+
+
+async def test_only_a_signature_by_a_registered_key_counts_where_signatures_are_asked_for(
+    stage: Stage, order_id: str
+) -> None:
+    await person(stage, "ann")
+    await person(stage, "bob")
+    anns, bobs = await key_of(stage, "ann"), await key_of(stage, "bob")
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(refund(order_id))
+        request = await run.asks()
+        yes = decision_on(request, approver="ann")
+        stranger = Ed25519PrivateKey.generate()
+        other = yes.model_copy(update={"params_hash": "sha256:other"})
+        for refused, code in [
+            (yes, "unsigned"),
+            (signed(yes, run, bobs), "bad_signature"),
+            (signed(yes, run, stranger), "bad_signature"),
+            (yes.model_copy(update={"signature": "none"}), "bad_signature"),
+            (signed(other, run, anns).model_copy(update={"params_hash": request.params_hash}),
+             "bad_signature"),
+        ]:  # fmt: skip
+            verdict = await run.decide(refused)
+            assert (verdict.code, verdict.state, verdict.verified) == (code, "pending", False)
+        assert stage.shop.counts(order_id)["refunds"] == 0
+
+        verdict = await run.decide(signed(yes, run, anns))
+
+        assert (verdict.code, verdict.verified) == ("accepted", True)
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_signature_that_was_sent_to_one_run_is_worth_nothing_in_another(
+    stage: Stage,
+) -> None:
+    await person(stage, "ann")
+    key = await key_of(stage, "ann")
+    async with stage.worker_here(decisions="signed"):
+        first, second = [
+            await stage.start(refund(stage.shop.new_order()), name=f"twin-{stage.task_queue}-{n}")
+            for n in "12"
+        ]
+        decision = signed(decision_on(await first.asks(), approver="ann"), first, key)
+        assert (await first.decide(decision)).code == "accepted"
+        request = await second.asks()
+
+        stolen = decision.model_copy(
+            update={"approval_id": request.approval_id, "params_hash": request.params_hash}
+        )
+
+        assert (await second.decide(stolen)).code == "bad_signature"
+        assert [row["type"] for row in await stage.events(second, "decision.refused")]
+
+
+async def test_a_user_whose_permission_is_revoked_pauses_and_goes_on_when_it_is_back(
+    stage: Stage, order_id: str
+) -> None:
+    await person(stage, "uma", permissions=("refunds",))
+    async with stage.worker_here(tool_modules=STRICT):
+        run = await stage.start(refund(order_id))
+        request = await run.asks()
+        await revoked(stage, "uma", "permission", "refunds")
+        await run.decide(decision_on(request))
+        view = await run.in_state(RunState.PAUSED_PERMISSION)
+        assert [one.kind for one in view.result.waiting_for] == ["permission"]
+        assert stage.shop.counts(order_id)["refunds"] == 0
+
+        await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
+        await run.until(lambda view: "oscar has the run go on" in view.model_dump_json())
+        await run.in_state(RunState.PAUSED_PERMISSION)
+        await granted(stage, "uma", "refunds")
+        await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
+
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+        assert len(await stage.approval_rows(run)) == 1
+
+
+async def test_a_tool_that_has_changed_since_its_approval_is_asked_about_again(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        old = await run.asks()
+    async with stage.worker_here(tool_modules="tests.variants.refund_newer"):
+        await run.send(decision_on(old))
+        request = await run.until(
+            lambda view: [r for r in view.pending if r.approval_id != old.approval_id] != []
+        )
+        [again] = request.pending
+        assert (old.version, again.version) == ("1", "2")
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await run.send(decision_on(again))
+
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("on_expiry", "refused", "accepted"),
+    [("ask_again", "bea", "ann"), ({"escalate": "boss"}, "ann", "bea")],
+)
+async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
+    stage: Stage, order_id: str, on_expiry: Any, refused: str, accepted: str
+) -> None:
+    await person(stage, "bea", "boss")
+    await person(stage, "ann", "manager")
+    policy = {"roles": ["manager"], "expires_in": "10s", "on_expiry": on_expiry}
+    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
+        run = await stage.start(refund(order_id, **policy))
+        first = await run.asks()
+        await expire(stage, first)
+        view = await run.until(
+            lambda view: [r for r in view.pending if r.approval_id != first.approval_id] != []
+        )
+        [second] = view.pending
+
+        no = await run.decide(decision_on(second, approver=refused))
+        yes = await run.decide(decision_on(second, approver=accepted))
+
+        assert (no.code, yes.code) == ("not_permitted", "accepted")
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def expire(stage: Stage, request: ApprovalRequest) -> None:
+    """Let the time of a request be over by the database's clock, which decides."""
+    async with stage.ledger.transaction(DEFAULT_TENANT) as tx:
+        await tx.execute(
+            update(approvals)
+            .where(approvals.c.approval_id == request.approval_id)
+            .values(expires_ms=tx.now_ms)
+        )

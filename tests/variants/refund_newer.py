@@ -1,0 +1,16 @@
+"""The next version of the refund."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from examples.shop import tools as shop
+
+read_order = shop.read_order
+calculate_refund = shop.calculate_refund
+cancel_refund = shop.cancel_refund
+restock = shop.restock
+undo_restock = shop.undo_restock
+send_mail = shop.send_mail
+
+refund = replace(shop.refund, version="2")
