@@ -16,6 +16,7 @@ from activities.ledger import artifacts as artifact_rows
 from activities.ledger import decisions as decision_rows
 from activities.ledger.decisions import Edited
 from activities.ledger.votes import needs_of
+from activities.preconditions import to_ask_with
 from activities.requests import claim_request, complete, needed, prepare, prepare_params
 from workflows.contracts import (
     ApprovalAsked,
@@ -47,6 +48,7 @@ class ApprovalActivities:
         prepared = prepare(resources.toolbox, call)
         limit = resources.retries.recovery_limit
         request = claim_request(call, prepared, attempt, resources.lease, limit)
+        request = await to_ask_with(request, prepared, attempt.number)
         needs = needed(call, prepared)
         if needs is not None and asked.escalated_to is not None:
             needs = needs.escalated(asked.escalated_to)

@@ -16,18 +16,20 @@ from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import call_within
 from activities.ledger import artifacts as artifact_rows
+from activities.ledger import principals
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import milliseconds
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
-from activities.requests import PreparedCall
+from activities.requests import PreparedCall, permissions
 from activities.resource_leases import HeldResources
 from activities.toolbox import No, ToolContext
 from activities.watchdog import GRACE
 from workflows.contracts import (
     AnsweredNo,
     ChainHead,
+    PermissionNeeded,
     Succeeded,
     ToolCall,
     ToolOutcome,
@@ -56,10 +58,17 @@ class ReadCall:
             ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
         """
         call, tool = self.call, self.prepared.tool
+        outcome: ToolOutcome
         row = StepAttempt(call.run_id, call.step_id, self._number, tool.name, self.prepared.plain)
         async with self.resources.ledger.transaction(call.tenant) as tx:
             await step_rows.start(tx, row)
+            lacking = await principals.lacks(tx, call.user, permissions(call, tool))
             was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
+        if lacking is not None:
+            await self._finish(row, "failed", error="not called", class_="refused")
+            reason = f"{call.user} has no permission {lacking}"
+            outcome = PermissionNeeded(reason=reason, attempts=self._number)
+            return ToolReport(outcome=outcome, head=tx.heads.get(call.run_id))
         if was_down and not await is_healthy(tool):
             raise await self._failed(row, STILL_DOWN)
         try:
@@ -70,7 +79,6 @@ class ReadCall:
             self._crash(CrashPoint.BEFORE_REPORT)
             raise failed from error
         self._crash(CrashPoint.AFTER_CALL)
-        outcome: ToolOutcome
         if isinstance(answer, No):
             answer = answer.cleaned()
             head = await self._finish(row, "failed", error=answer.reason, class_="no")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from activities.answers import Dedupes, LookupAnswer, Undo
 from activities.outputs import clean_text
@@ -39,6 +39,7 @@ class ToolContext:
 
 
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
+PreconditionFunction = Callable[[Any, ToolContext], Awaitable[JsonValue]]
 LookupFunction = Callable[[Any, ToolContext], Awaitable[LookupAnswer]]
 
 
@@ -63,6 +64,7 @@ class Tool:
     irreversible: bool = False
     approval: ApprovalPolicy | None = None
     permission: str | None = None
+    precondition: PreconditionFunction | None = None
     describe: Callable[[Any], str] | None = None
     errors: Declared = field(default_factory=dict)
     health: Callable[[], Awaitable[bool]] | None = None

@@ -31,7 +31,13 @@ from activities.answers import (
     Unknown,
 )
 from activities.resource_names import limits_problem
-from activities.tool import LookupFunction, Tool, ToolContext, ToolFunction
+from activities.tool import (
+    LookupFunction,
+    PreconditionFunction,
+    Tool,
+    ToolContext,
+    ToolFunction,
+)
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.policy import ROLE_FORM, ApprovalPolicy, ApprovalRule
@@ -120,6 +126,7 @@ def tool(
     irreversible: bool = False,
     approval: ApprovalPolicy | None = None,
     permission: str | None = None,
+    precondition: PreconditionFunction | None = None,
     describe: Callable[[Any], str] | None = None,
     errors: Declared | None = None,
     health: Callable[[], Awaitable[bool]] | None = None,
@@ -150,6 +157,9 @@ def tool(
         approval: Who has to say yes to a call, and for how long that counts.
         permission: What the acting user must be allowed (``principal grant --permission``), checked
             at each call; without it the run pauses.
+        precondition: What an approval rests on in the world outside, as JSON (the order's state, a
+            balance): read when the approval is asked for and again right before the call; if it
+            differs, the approval is asked for again. Must answer within five seconds.
         describe: One line for the approver, made from the params.
         errors: Which of the tool's own exceptions are of which class; all but ``IN_DOUBT`` say that
             the effect is proven not applied. What is not named here is classified as usual.
@@ -198,6 +208,8 @@ def tool(
         if irreversible and compensate:
             raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
         recoverable = dedupes or lookup or transactional
+        if precondition is not None and effect is Effect.READ:
+            raise ToolboxError(f"tool {name!r}: a READ has no precondition")
         if effect is Effect.READ and (key or compensate or cleanup or recoverable):
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
         problem = limits_problem(resource_lease, resource_wait)
@@ -227,6 +239,7 @@ def tool(
             irreversible=irreversible,
             approval=approval,
             permission=permission,
+            precondition=precondition,
             describe=describe,
             errors=dict(errors or {}),
             health=health,

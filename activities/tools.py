@@ -22,6 +22,7 @@ from activities.ledger.entries import (
     Entry,
     Forbidden,
 )
+from activities.preconditions import to_call_with
 from activities.reading import ReadCall
 from activities.recorder import Done, SaidNo
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
@@ -103,6 +104,7 @@ class ToolActivities:
     async def _write(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
         limit, assurance = self._resources.retries.recovery_limit, self._resources.assurance
         request = claim_request(call, prepared, attempt, self._resources.lease, limit, assurance)
+        request = await to_call_with(request, prepared)
         tool = prepared.tool
         async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
             effect = EffectCall(self._resources, tool, prepared.params, request, held)

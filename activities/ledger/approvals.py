@@ -82,6 +82,7 @@ async def request(
             editors=list(editors),
             needs=needs.model_dump(mode="json"),
             assurance=assurance.value,
+            precondition=call.precondition,
             state="pending",
             requested_ms=tx.now_ms,
             expires_ms=tx.now_ms + milliseconds(needs.expires_in),
@@ -151,6 +152,9 @@ async def consume(
         return None
     if consumer != (None, None):
         return ApprovalRefused(f"approval {call.approval_id} was used by {consumer[0]}")
+    # Not for the retries of an entry: its own first call may be what has changed the world.
+    if row["precondition"] != call.precondition:
+        return ApprovalRefused(f"what approval {call.approval_id} was given for has changed since")
     await tx.execute(
         update(approvals)
         .where(

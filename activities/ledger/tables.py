@@ -197,6 +197,8 @@ approvals = Table(
     # What all policies together ask for, and what has to prove a decision.
     Column("needs", Json, nullable=False),
     Column("assurance", String(16), nullable=False),
+    # Digest of what the tool's precondition said when the request was made.
+    Column("precondition", String(80)),
     Column("state", String(16), nullable=False),
     Column("requested_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),

@@ -14,7 +14,7 @@ from cli.signing import claims_for, sign
 from tests.e2e.runs import Run, decision_on, example_plan, timeline
 from tests.e2e.stage import Stage
 from tests.ledger.people import granted, key_of, person, revoked
-from workflows.contracts import ApprovalRequest, Decision, ResumeRun, RunState
+from workflows.contracts import ApprovalRequest, Decision, ResumeRun, RunState, RunView
 from workflows.identity import DEFAULT_TENANT, digest
 from workflows.plan import Plan
 
@@ -175,14 +175,17 @@ async def test_a_user_whose_permission_is_revoked_pauses_and_goes_on_when_it_is_
         assert stage.shop.counts(order_id)["refunds"] == 0
 
         await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
-        await run.until(lambda view: "oscar has the run go on" in view.model_dump_json())
-        await run.in_state(RunState.PAUSED_PERMISSION)
+        await run.until(lambda view: paused_attempts(view) == 2)
         await granted(stage, "uma", "refunds")
         await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
 
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
         assert len(await stage.approval_rows(run)) == 1
+
+
+def paused_attempts(view: RunView) -> int:
+    return sum(one.attempts for one in view.result.steps if one.state == "paused_permission")
 
 
 async def test_a_tool_that_has_changed_since_its_approval_is_asked_about_again(
@@ -203,6 +206,31 @@ async def test_a_tool_that_has_changed_since_its_approval_is_asked_about_again(
 
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_an_order_that_changes_after_the_approval_is_asked_about_again(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules="tests.variants.refund_checked"):
+        run = await stage.start(refund(order_id))
+        first = await run.asks()
+        stage.shop.edit_order(order_id, status="shipped")
+        await run.decide(decision_on(first))
+        view = await run.until(
+            lambda view: [r for r in view.pending if r.approval_id != first.approval_id] != []
+        )
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        assert "has changed since" in timeline(view, "refund")
+        stage.shop.edit_order(order_id, status="paid")
+        [second] = view.pending
+        await run.decide(decision_on(second))
+        third = await run.until(lambda view: view.pending not in ([], [second]))
+        await run.decide(decision_on(third.pending[0]))
+
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+        used = [row for row in await stage.approval_rows(run) if row["consumed_entry"]]
+        assert [row["approval_id"] for row in used] == [third.pending[0].approval_id]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def _tables() -> None:
         sa.Column("editors", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("needs", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("assurance", sa.String(length=16), nullable=False),
+        sa.Column("precondition", sa.String(length=80), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("requested_ms", sa.BigInteger(), nullable=False),
         sa.Column("expires_ms", sa.BigInteger(), nullable=False),

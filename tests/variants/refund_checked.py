@@ -1,0 +1,25 @@
+"""A refund that is approved for the order as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from activities.toolbox import ToolContext
+from examples.shop import tools as shop
+from examples.shop.client import send
+
+read_order = shop.read_order
+calculate_refund = shop.calculate_refund
+cancel_refund = shop.cancel_refund
+restock = shop.restock
+undo_restock = shop.undo_restock
+send_mail = shop.send_mail
+
+
+async def order_as_it_is(params: Any, ctx: ToolContext) -> Any:
+    response = await send("GET", f"/orders/{params.order_id}", ctx)
+    return response.json()
+
+
+refund = replace(shop.refund, precondition=order_as_it_is)
