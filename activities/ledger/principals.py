@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sqlalchemy import insert, select, update
 
+from activities.ledger.engine import lock_name
 from activities.ledger.principal_tables import (
     grants,
     principal_changes,
@@ -53,6 +54,7 @@ async def add(tx: Transaction, name: str, actor: str) -> None:
     Raises:
         PrincipalError: There is one of that name.
     """
+    await _take_turn(tx)
     if await _exists(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already")
     await tx.execute(
@@ -222,6 +224,12 @@ def _grant(tx: Transaction, name: str, kind: Kind, what: str) -> Any:
     )
 
 
+async def _take_turn(tx: Transaction) -> None:
+    """Let a tenant's changes follow one another: each sees what the last has left, and its time."""
+    await lock_name(tx.connection, f"principals:{tx.tenant}")
+    await tx.tick()
+
+
 async def _exists(tx: Transaction, name: str) -> bool:
     row = await tx.one(
         select(principals.c.principal).where(
@@ -232,6 +240,7 @@ async def _exists(tx: Transaction, name: str) -> bool:
 
 
 async def _known(tx: Transaction, name: str) -> None:
+    await _take_turn(tx)
     if not await _exists(tx, name):
         raise PrincipalError(f"there is no principal {name!r}")
 
