@@ -25,6 +25,7 @@ from cli import (
     editing,
     interventions,
     operator,
+    principal,
     proof,
     runs,
     setting_list,
@@ -97,6 +98,16 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
     ],
 }
 
+#: The group `principal`, as above.
+_PRINCIPAL: Final[list[tuple[str, Callable[..., int], str]]] = [
+    ("add", principal.add, principal.ADD_EXAMPLE),
+    ("grant", principal.grant, principal.GRANT_EXAMPLE),
+    ("revoke", principal.revoke, principal.REVOKE_EXAMPLE),
+    ("key", principal.key, principal.KEY_EXAMPLE),
+    ("list", principal.list_principals, principal.LIST_EXAMPLE),
+    ("keygen", principal.keygen, principal.KEYGEN_EXAMPLE),
+]
+
 
 def build() -> typer.Typer:
     """Return the application with all its verbs."""
@@ -105,6 +116,11 @@ def build() -> typer.Typer:
     for panel, verbs in _VERBS.items():
         for name, verb, example in verbs:
             app.command(name, epilog=example, rich_help_panel=panel)(verb)
+    people = typer.Typer(help="Say who may decide and act, and which keys they sign with.")
+    for name, verb, example in _PRINCIPAL:
+        people.command(name, epilog=example)(verb)
+    # A group stands behind all verbs, so it has a panel of its own, the last one.
+    app.add_typer(people, name="principal", rich_help_panel="Who may decide (in the ledger)")
     return app
 
 

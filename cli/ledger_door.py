@@ -15,7 +15,7 @@ from cli.exits import NotFound, NotReachable, WrongUse
 
 if TYPE_CHECKING:
     from activities.artifacts import ArtifactStore
-    from activities.ledger.store import Ledger
+    from activities.ledger.store import Ledger, Transaction
     from activities.settings import Settings
     from activities.toolbox import Toolbox
 
@@ -91,6 +91,25 @@ async def ledger_of(settings: Settings) -> AsyncIterator[Ledger]:
         async with open_ledger(settings.database_url) as ledger:
             await require_head(ledger.engine)
             yield ledger
+
+
+@asynccontextmanager
+async def administration(tenant: str) -> AsyncIterator[Transaction]:
+    """Open a transaction that changes principals: all of it is written, or nothing.
+
+    Raises:
+        WrongUse: The change cannot be made, or not with this role of the database.
+        NotReachable: The database is away, or not migrated.
+    """
+    from activities.ledger import administration as transactions
+    from activities.ledger.principals import PrincipalError
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            async with transactions.administration(ledger, tenant) as tx:
+                yield tx
+        except PrincipalError as error:
+            raise WrongUse(str(error)) from error
 
 
 def _log_to_stderr() -> None:

@@ -7,7 +7,7 @@ What a run answers is printed as it is: ``RunResult`` (``--wait``), ``Verdict`` 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -197,6 +197,71 @@ class UnwindReport(Shape):
     run_id: str
     undone: list[str]
     left: list[NotUndone]
+
+
+class PrincipalShown(Shape):
+    """A principal, and what counts for them now."""
+
+    name: str
+    roles: list[str]
+    permissions: list[str]
+    keys: list[str]
+    """Key ids, oldest first; revoked ones are in the history only."""
+
+
+class PrincipalList(Shape):
+    """``principal list``."""
+
+    principals: list[PrincipalShown]
+
+
+class PrincipalPart(Shape):
+    """One thing that a change of a principal was about."""
+
+    kind: Literal["principal", "role", "permission", "key"]
+    what: str
+    """A name, or a key id."""
+    changed: bool
+    """False: it was so already."""
+
+
+class PrincipalChanged(Shape):
+    """``principal add``, ``grant``, ``revoke`` and ``key``: all of it is written."""
+
+    principal: PrincipalShown
+    """As it is now."""
+    parts: list[PrincipalPart]
+
+
+class PrincipalChange(Shape):
+    """One change as the ledger keeps it."""
+
+    principal: str
+    change: str
+    """``added``, ``role_granted``, ``role_revoked``, ``permission_granted``,
+    ``permission_revoked``, ``key_added`` or ``key_revoked``."""
+    what: str
+    """The role, permission or key id; empty for ``added``."""
+    actor: str
+    at: datetime
+
+
+class PrincipalHistory(Shape):
+    """``principal list --history``, oldest first."""
+
+    changes: list[PrincipalChange]
+
+
+class NewKey(Shape):
+    """``principal keygen``."""
+
+    kid: str
+    private_key: str
+    """The file that its owner keeps."""
+    public_key: str
+    """The file that an administrator registers."""
+    register_command: str
+    """The command that does it."""
 
 
 class ToolList(Shape):

@@ -39,6 +39,8 @@ VERBS = [
     "drill",
     "demo",
 ]
+GROUP = ["add", "grant", "revoke", "key", "list", "keygen"]
+LEAVES = [*([verb] for verb in VERBS), *(["principal", verb] for verb in GROUP)]
 
 #: Verbs that need a server, with valid arguments.
 REMOTE = [
@@ -52,7 +54,14 @@ REMOTE = [
     ["reject", "r/s/1", "--params-hash", "sha256:0"],
     ["resolve", "i", "happened"],
 ]
-LOCAL = [["effects", "r"], ["events", "r"], ["interventions"], ["tools"]]
+LEDGER = [
+    ["effects", "r"],
+    ["events", "r"],
+    ["interventions"],
+    ["principal", "list"],
+    ["principal", "add", "ana"],
+]
+LOCAL = [*LEDGER, ["tools"]]
 
 
 README = Path(__file__).parents[2] / "README.md"
@@ -78,22 +87,27 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0].removeprefix("surehand: ")
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", LEAVES, ids=" ".join)
 def test_every_verb_has_help_with_an_example_and_json(
-    verb: str, capsys: pytest.CaptureFixture[str]
+    verb: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run([verb, "--help"]) == ExitCode.DONE
+    assert app.run([*verb, "--help"]) == ExitCode.DONE
 
     text = capsys.readouterr().out
-    assert f"Example: python starter.py {verb}" in text
+    assert f"Example: python starter.py {' '.join(verb)}" in text
     assert "--json" in text
 
 
-def test_no_verb_is_missing_here(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["--help"]) == ExitCode.DONE
+@pytest.mark.parametrize(
+    ("of", "verbs"), [([], [*VERBS, "principal"]), (["principal"], GROUP)], ids=["all", "principal"]
+)
+def test_no_verb_is_missing_here(
+    of: list[str], verbs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run([*of, "--help"]) == ExitCode.DONE
 
     listed = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, flags=re.MULTILINE)
-    assert listed == VERBS
+    assert listed == verbs
 
 
 def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +118,12 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["principal"], "Missing command"),
+        (["principal", "grnt"], "No such command 'grnt'. Did you mean"),
+        (["principal", "add", "ana", "--key", "none.pub"], "none.pub: No such file or directory"),
+        (["principal", "grant", "ana"], "name a --role or a --permission"),
+        (["principal", "revoke", "ana"], "name a --role, a --permission or a --key"),
+        (["principal", "keygen", "none/ana.pem"], "none/ana.pem: No such file or directory"),
         (["strat"], "No such command 'strat'. Did you mean"),
         (["show"], "Missing argument 'RUN'"),
         (["show", "r", "--nope"], "No such option"),
@@ -180,7 +200,7 @@ def test_a_profile_that_does_not_exist_is_named(
     assert "Profile 'nope' not found" in complaint(capsys)
 
 
-@pytest.mark.parametrize("arguments", LOCAL, ids=lambda a: a[0])
+@pytest.mark.parametrize("arguments", LOCAL, ids=" ".join)
 def test_a_missing_setting_is_named(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,7 +208,7 @@ def test_a_missing_setting_is_named(
     assert "SUREHAND_DATABASE_URL is missing" in complaint(capsys)
 
 
-@pytest.mark.parametrize("arguments", LOCAL[:3], ids=lambda a: a[0])
+@pytest.mark.parametrize("arguments", LEDGER, ids=" ".join)
 def test_a_database_that_is_not_migrated_is_code_4(
     arguments: list[str],
     tmp_path: Path,
@@ -202,7 +222,7 @@ def test_a_database_that_is_not_migrated_is_code_4(
     assert "python -m activities.ledger.migrate" in complaint(capsys)
 
 
-@pytest.mark.parametrize("arguments", [*LOCAL[:3], ["audit", "r"]], ids=lambda a: a[0])
+@pytest.mark.parametrize("arguments", [*LEDGER, ["audit", "r"]], ids=" ".join)
 def test_a_ledger_that_is_not_there_is_code_4_and_is_not_made(
     arguments: list[str],
     tmp_path: Path,

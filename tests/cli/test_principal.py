@@ -1,0 +1,469 @@
+"""``principal``: who may decide, act and sign; each command is done in full or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from sqlalchemy import make_url, select
+
+from activities.ledger.principal_tables import (
+    grants,
+    principal_changes,
+    principal_keys,
+    principals,
+)
+from activities.ledger.store import open_ledger
+from activities.public_keys import kid_of, public_key
+from cli import shapes
+from cli.signing import new_key
+from tests.cli.starter import Ended, Starter, Verbs
+from tests.ledger_databases import DATABASES, OWNER, WORKER
+from workflows.identity import DEFAULT_TENANT
+
+TABLES = (principals, grants, principal_keys, principal_changes)
+both = pytest.mark.parametrize("database", DATABASES)
+postgresql = pytest.mark.parametrize("database", DATABASES[1:])
+
+
+@dataclass(frozen=True)
+class Office:
+    """An administrator at a ledger of their own."""
+
+    url: str
+    verbs: Verbs
+    folder: Path
+
+    def __call__(self, verb: str, *arguments: str, **settings: str) -> Ended:
+        return self.verbs("principal", verb, *arguments, **settings)
+
+    def done(self, verb: str, *arguments: str, **settings: str) -> Ended:
+        ended = self(verb, *arguments, **settings)
+        assert ended.code == 0, ended
+        return ended
+
+    def refused(self, verb: str, *arguments: str, **settings: str) -> str:
+        """The one line of a command that is refused and has written nothing."""
+        before = self.rows()
+        ended = self(verb, *arguments, **settings)
+        assert ended.code == 2, ended
+        assert self.rows() == before
+        return ended.line()
+
+    def rows(self, tenant: str = DEFAULT_TENANT) -> dict[str, list[dict[str, Any]]]:
+        async def read() -> dict[str, list[dict[str, Any]]]:
+            async with open_ledger(self.url) as ledger, ledger.transaction(tenant) as tx:
+                return {
+                    table.name: await tx.all(select(table).where(table.c.tenant_id == tenant))
+                    for table in TABLES
+                }
+
+        return asyncio.run(read())
+
+    def shown(self, *arguments: str) -> list[dict[str, Any]]:
+        listed = self.done("list", "--json", *arguments).document()
+        shapes.PrincipalList.model_validate(listed)
+        found: list[dict[str, Any]] = listed["principals"]
+        return found
+
+    def history(self, *arguments: str) -> list[tuple[str, str, str]]:
+        past = self.done("list", "--history", "--json", *arguments).document()
+        told = shapes.PrincipalHistory.model_validate(past).changes
+        return [(one.change, one.what, one.actor) for one in told]
+
+    def keys(self, name: str) -> tuple[str, str]:
+        """A new key: its id, and the file of its public half."""
+        file = self.folder / f"{name}.pem"
+        return new_key(file), f"{file}.pub"
+
+
+@pytest.fixture
+def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
+    url = make_url(ledger_url)
+    if url.get_backend_name() == "postgresql":
+        url = url.set(username=OWNER)
+    text = url.render_as_string(hide_password=False)
+    settings = {"SUREHAND_DATABASE_URL": text, "SUREHAND_USER": "root"}
+    return Office(text, Verbs(settings, tmp_path, monkeypatch), tmp_path)
+
+
+# Adding, granting, revoking
+
+
+@both
+def test_a_principal_is_added_with_roles_permissions_and_a_key(office: Office) -> None:
+    kid, file = office.keys("ana")
+
+    told = office.done(
+        "add", "ana", "--role", "ops", "--role", "finance", "--permission", "refunds.make",
+        "--key", file, "--json",
+    ).document()  # fmt: skip
+
+    ana = {
+        "name": "ana",
+        "roles": ["finance", "ops"],
+        "permissions": ["refunds.make"],
+        "keys": [kid],
+    }
+    assert shapes.PrincipalChanged.model_validate(told).principal.model_dump() == ana
+    assert [(part["kind"], part["what"], part["changed"]) for part in told["parts"]] == [
+        ("principal", "ana", True),
+        ("role", "ops", True),
+        ("role", "finance", True),
+        ("permission", "refunds.make", True),
+        ("key", kid, True),
+    ]
+    assert office.shown() == office.shown("ana") == [ana]
+    [key] = office.rows()["principal_keys"]
+    assert key["public_key"] == public_key(Path(file).read_text())
+    listed = office.done("list").out.splitlines()
+    assert listed[1].split() == ["ana", "finance,", "ops", "refunds.make", kid]
+
+
+@both
+def test_what_is_revoked_is_gone_and_what_is_left_stays(office: Office) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--role", "ops", "--role", "finance", "--key", file)
+
+    told = office.done("revoke", "ana", "--role", "ops", "--key", kid)
+
+    assert told.out.splitlines() == ["ana: role ops revoked", f"ana: key {kid} revoked"]
+    assert office.shown() == [{"name": "ana", "roles": ["finance"], "permissions": [], "keys": []}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["grant", "ana", "--role", "ops"], "ana: has role ops already: nothing changed"),
+        (["revoke", "ana", "--role", "x"], "ana: no role x to revoke: nothing changed"),
+        (["revoke", "ana", "--permission", "x"], "ana: no permission x to revoke: nothing changed"),
+    ],
+)
+def test_a_change_that_changes_nothing_says_so_and_exits_with_0(
+    office: Office, arguments: list[str], says: str
+) -> None:
+    office.done("add", "ana", "--role", "ops")
+    before = office.rows()
+
+    told = office.done(*arguments)
+
+    assert told.out.splitlines() == [says]
+    assert office.done(*arguments, "--json").document()["parts"][0]["changed"] is False
+    assert office.rows() == before
+
+
+def test_a_key_registered_again_and_one_revoked_again_change_nothing(office: Office) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--key", file)
+    before = office.rows()
+    assert office.done("key", "ana", file).out == f"ana: has key {kid} already: nothing changed\n"
+    assert office.rows() == before
+    office.done("revoke", "ana", "--key", kid)
+    before = office.rows()
+
+    again = office.done("revoke", "ana", "--key", kid)
+
+    assert again.out == f"ana: no key {kid} to revoke: nothing changed\n"
+    assert office.rows() == before
+
+
+def test_what_is_named_twice_in_one_command_is_granted_once(office: Office) -> None:
+    told = office.done("add", "ana", "--role", "ops", "--role", "ops")
+
+    assert told.out.splitlines() == ["ana: principal added", "ana: role ops added"]
+
+
+@both
+def test_a_command_that_is_refused_in_its_middle_has_changed_nothing(office: Office) -> None:
+    office.done("add", "ana", "--role", "ops")
+
+    said = office.refused("revoke", "ana", "--role", "ops", "--key", "none")
+
+    assert said == "surehand: 'ana' has no key none"
+    assert office.shown("ana")[0]["roles"] == ["ops"]
+
+
+def test_somebody_who_is_there_is_not_added_again(office: Office) -> None:
+    office.done("add", "ana")
+
+    assert "there is a principal 'ana' already" in office.refused("add", "ana", "--role", "ops")
+
+
+@pytest.mark.parametrize("verb", ["grant", "revoke", "key", "list"])
+def test_an_unknown_principal_is_named_and_not_made(office: Office, verb: str) -> None:
+    _, file = office.keys("ana")
+    options = {"key": [file], "list": []}.get(verb, ["--role", "ops"])
+
+    assert office.refused(verb, "ana", *options) == "surehand: there is no principal 'ana'"
+    assert office.shown() == []
+
+
+# Keys
+
+
+@both
+def test_a_key_of_somebody_else_is_refused_and_its_new_principal_is_not_added(
+    office: Office,
+) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--key", file)
+
+    said = office.refused("add", "bob", "--role", "ops", "--key", file)
+
+    assert f"key {kid} belongs to 'ana'" in said
+    assert [one["name"] for one in office.shown()] == ["ana"]
+    office.done("add", "bob")
+    assert "belongs to 'ana'" in office.refused("key", "bob", file)
+    assert "'bob' has no key" in office.refused("revoke", "bob", "--key", kid)
+
+
+@both
+def test_a_revoked_key_cannot_come_back(office: Office) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--key", file)
+    office.done("revoke", "ana", "--key", kid)
+
+    assert "was revoked" in office.refused("key", "ana", file)
+    assert "belongs to 'ana'" in office.refused("add", "bob", "--key", file)
+    assert office.shown("ana")[0]["keys"] == []
+
+
+@pytest.mark.parametrize("verb", [["add", "bob", "--key"], ["key", "ana"]])
+def test_a_private_key_is_refused_and_nothing_is_written(office: Office, verb: list[str]) -> None:
+    office.done("add", "ana")
+    _, public = office.keys("bob")
+    private = public.removesuffix(".pub")
+
+    said = office.refused(*verb, private)
+
+    assert said.startswith(f"surehand: public key {private}: it is a private key")
+    assert [one["name"] for one in office.shown()] == ["ana"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "neither one public key in PEM nor a JWK"),
+        (b"\xff\xfe", "neither PEM nor a JWK"),
+        (b'{"kty": "RSA"}', "Ed25519"),
+        (b"{" + b" " * 20_000, "too large"),
+    ],
+    ids=["empty", "bytes", "another kind", "large"],
+)
+def test_a_file_that_is_no_public_key_is_refused_in_one_line(
+    office: Office, content: bytes, says: str
+) -> None:
+    office.done("add", "ana")
+    file = office.folder / "ana.pub"
+    file.write_bytes(content)
+
+    assert says in office.refused("key", "ana", str(file))
+    assert "Is a directory" in office.refused("key", "ana", str(office.folder))
+
+
+def test_a_key_is_taken_as_pem_and_revoked_by_an_id_that_looks_like_an_option(
+    office: Office,
+) -> None:
+    kid, pem = "", b""
+    while not kid.startswith("-"):  # one of 64 does
+        made = Ed25519PrivateKey.generate().public_key()
+        pem = made.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        kid = kid_of(public_key(pem.decode()))
+    file = office.folder / "ana.pub"
+    file.write_bytes(pem)
+    office.done("add", "ana", "--key", str(file))
+    assert office.shown("ana")[0]["keys"] == [kid]
+
+    office.done("revoke", "ana", "--key", kid)
+
+    assert office.shown("ana")[0]["keys"] == []
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("ana ", "no blanks before or after"),
+        ("\u00a0ana", "no blanks before or after"),
+        ("", "1 to 200 characters"),
+        ("a" * 201, "1 to 200 characters"),
+        ("a\u001bna", "no control characters"),
+        ("an\u200ba", "cannot be seen"),
+        ("an\u202ea", "cannot be seen"),
+        ("Jose\u0301", "NFC-normalised, use this spelling of it: 'Jos\u00e9'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "verb", [["add"], ["grant", "--role=ops"], ["revoke", "--role=ops"], ["list"]]
+)
+def test_a_name_that_could_be_taken_for_another_is_refused(
+    office: Office, verb: list[str], name: str, says: str
+) -> None:
+    assert says in office.refused(*verb, name)
+    assert office.rows()["principals"] == []
+
+
+@pytest.mark.parametrize("name", ["Jos\u00e9 Pérez <jose@example.com>", "a" * 200, "\u674e\u96f7"])
+def test_any_other_name_is_taken_as_it_is(office: Office, name: str) -> None:
+    office.done("add", name)
+
+    assert [one["name"] for one in office.shown()] == [name]
+
+
+@pytest.mark.parametrize("what", ["", "a b", "ops\n", "x" * 81, "\u00e9"])
+@pytest.mark.parametrize("option", ["--role", "--permission"])
+def test_a_role_or_permission_that_no_policy_could_name_is_refused(
+    office: Office, option: str, what: str
+) -> None:
+    office.done("add", "ana")
+
+    for verb in ("grant", "revoke"):
+        assert "use 1 to 80 letters" in office.refused(verb, "ana", option, what)
+    assert "use 1 to 80 letters" in office.refused("add", "bob", option, what)
+
+
+# Who may change principals, and who did
+
+
+@postgresql
+def test_a_workers_url_changes_nothing_and_may_look(office: Office) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--role", "ops", "--key", file)
+    _, another = office.keys("another")
+    url = make_url(office.url).set(username=WORKER).render_as_string(hide_password=False)
+
+    for command in (
+        ["add", "bob"],
+        ["grant", "ana", "--role", "admin"],
+        ["grant", "ana", "--permission", "refunds.make"],
+        ["revoke", "ana", "--role", "ops"],
+        ["revoke", "ana", "--key", kid],
+        ["key", "ana", another],
+    ):
+        said = office.refused(*command, SUREHAND_DATABASE_URL=url)
+        assert said == (
+            f"surehand: permission denied: database role '{WORKER}' may not change principals;"
+            " name the role that owns the ledger's tables in SUREHAND_DATABASE_URL"
+        )
+
+    assert "ana" in office.done("list", SUREHAND_DATABASE_URL=url).out
+    assert "role_granted" in office.done("list", "--history", SUREHAND_DATABASE_URL=url).out
+
+
+@both
+def test_the_history_says_who_changed_what_and_in_which_order(office: Office) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--role", "ops", "--as", "zoe")
+    office.done("add", "bob")
+    office.done("key", "ana", file)
+    office.done("grant", "ana", "--permission", "refunds.make", SUREHAND_USER="max")
+    office.done("grant", "ana", "--role", "ops")  # has it: nothing to note
+    office.done("revoke", "ana", "--role", "ops")
+
+    assert office.history("ana") == [
+        ("added", "", "zoe"),
+        ("role_granted", "ops", "zoe"),
+        ("key_added", kid, "root"),
+        ("permission_granted", "refunds.make", "max"),
+        ("role_revoked", "ops", "root"),
+    ]
+    assert len(office.history()) == 6
+    lines = office.done("list", "ana", "--history").out.splitlines()
+    assert lines[0].split() == ["AT", "PRINCIPAL", "CHANGE", "WHAT", "BY"]
+    assert lines[2].split()[-4:] == ["ana", "role_granted", "ops", "zoe"]
+
+
+@both
+def test_another_tenants_principals_are_others(office: Office) -> None:
+    kid, file = office.keys("ana")
+    office.done("add", "ana", "--role", "ops", "--key", file)
+    theirs = office.rows()
+
+    office.done("add", "ana", "--key", file, "--tenant", "acme")
+    office.done("revoke", "ana", "--key", kid, "--tenant", "acme")
+
+    assert office.shown("--tenant", "acme") == [
+        {"name": "ana", "roles": [], "permissions": [], "keys": []}
+    ]
+    assert len(office.history("--tenant", "acme")) == 3
+    assert office.rows() == theirs
+
+
+# In a process of its own
+
+
+@pytest.fixture
+def approver(tmp_path: Path) -> Starter:
+    """Somebody with no database."""
+    return Starter({"SUREHAND_USER": "ana lopez"}, tmp_path)
+
+
+def test_a_new_key_needs_no_database_and_its_last_line_registers_it(
+    approver: Starter, office: Office
+) -> None:
+    office.done("add", "ana lopez", "--tenant", "acme")
+
+    made = approver("principal", "keygen", "ana.pem", "--tenant", "acme")
+
+    file = approver.folder / "ana.pem"
+    kid = kid_of(public_key((approver.folder / "ana.pem.pub").read_text()))
+    assert made.code == 0, made
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert made.out.startswith(f"Key {kid}: ")
+    _, starter, *arguments = shlex.split(made.out.splitlines()[-1])
+    assert starter.endswith("starter.py")
+    assert office.verbs(*arguments).out == f"ana lopez: key {kid} registered\n"
+
+
+def test_a_key_file_is_never_overwritten(approver: Starter) -> None:
+    made = approver("principal", "keygen", "ana.pem", "--json").document()
+    before = [(approver.folder / name).read_bytes() for name in ("ana.pem", "ana.pem.pub")]
+
+    again = approver("principal", "keygen", "ana.pem", "--json")
+
+    assert shapes.NewKey.model_validate(made).private_key == "ana.pem"
+    assert json.loads(before[1])["kid"] == made["kid"]
+    assert (again.code, again.document()["exit_code"]) == (2, 2)
+    assert "not overwritten" in again.line()
+    after = [(approver.folder / name).read_bytes() for name in ("ana.pem", "ana.pem.pub")]
+    assert after == before
+
+
+def test_no_key_is_made_for_a_name_that_cannot_be_registered(approver: Starter) -> None:
+    ended = approver("principal", "keygen", "ana.pem", "--as", "ana ")
+
+    assert ended.code == 2
+    assert "no blanks" in ended.line()
+    assert list(approver.folder.glob("ana*")) == []
+
+
+def test_a_public_key_is_read_from_stdin(office: Office) -> None:
+    kid, file = office.keys("ana")
+    starter = Starter({"SUREHAND_DATABASE_URL": office.url}, office.folder)
+
+    with open(file, "rb") as stdin:
+        ended = subprocess.run(
+            starter.command("principal", "add", "ana", "--key", "-", "--as", "root"),
+            env=starter.environment,
+            cwd=starter.folder,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+        )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert office.shown("ana")[0]["keys"] == [kid]
+    empty = starter("principal", "key", "ana", "-")
+    assert empty.code == 2
+    assert "public key -: it is neither" in empty.line()
