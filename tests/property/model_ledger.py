@@ -62,6 +62,7 @@ from workflows.contracts import (
 )
 from workflows.errors import ErrorType
 from workflows.identity import approval_id, params_hash
+from workflows.policy import combine
 
 _SOON: Final = timedelta(milliseconds=5)
 _STANDING: Final = ("committed", "in_doubt", "compensating", "claimed")
@@ -263,6 +264,8 @@ class ModelLedger:
         name = approval_id(call.run_id, call.step_id, asked.number)
         row = world.approvals.get(name)
         if row is None:
+            needs = combine(call.policies, lambda _: False)
+            assert needs is not None, "asked for an approval that nobody wants"
             row = world.approvals[name] = Approval(
                 ApprovalRequest(
                     approval_id=name,
@@ -273,7 +276,7 @@ class ModelLedger:
                     params_hash=params_hash(step.tool, "1", call.params),
                     description=f"do {step.key}",
                     requested_by=call.user,
-                    expires_at=datetime.now(UTC) + asked.policy.expires_in,
+                    expires_at=datetime.now(UTC) + needs.expires_in,
                     undo="",
                 )
             )
