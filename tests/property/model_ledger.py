@@ -291,7 +291,8 @@ class ModelLedger:
         code, message, row = VerdictCode.MALFORMED, asked.refused or "", None
         if decision is not None:
             row = world.approvals.get(decision.approval_id)
-            code, message = judge(decision, _as_row(row), _now_ms())
+            refused = judge(decision, _as_row(row), _now_ms())
+            code, message = refused or (VerdictCode.ACCEPTED, f"{decision.outcome} counts")
         if code is VerdictCode.ACCEPTED and decision is not None and row is not None:
             approves = decision.outcome == "approve"
             row.state = ApprovalState.APPROVED if approves else ApprovalState.REJECTED
