@@ -121,6 +121,8 @@ class Settings(BaseSettings):
     """Tenant the starter acts for."""
     user: str = ""
     """User the starter acts as; empty takes the login name."""
+    key: str = ""
+    """File of the private key that the starter signs decisions with; empty signs nothing."""
     crash_at: str = ""
     """For drills: ``tool:point`` or ``tool:point@step`` where the worker kills itself (SIGKILL)."""
     crash_once: str = ""

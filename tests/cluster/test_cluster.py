@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -77,12 +78,25 @@ def test_doctor_and_the_workers_health_check_find_everything(cluster: Cluster) -
     assert well.returncode == 0, well.stderr
 
 
-def test_workers_warn_that_decisions_are_open(cluster: Cluster) -> None:
-    warnings = cluster.log("worker").count('"worker.decisions_open"')
-    assert warnings == cluster.compose.replicas("worker")
+def test_workers_take_signed_decisions_only(cluster: Cluster) -> None:
+    log = cluster.log("worker")
+    assert log.count('"decisions": "signed"') == cluster.compose.replicas("worker")
+    assert '"worker.decisions_open"' not in log
 
 
-def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(cluster: Cluster) -> None:
+def administrator(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """`docker compose run ledger-migrations`: with the URL of the ledger's owner."""
+    return cluster.run("ledger-migrations", cluster.compose.here["python"], "starter.py", *words)
+
+
+def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    # Given somebody with a key
+    key = str(tmp_path / "grace.pem")
+    for words in (["keygen", key], ["add", "grace", "--key", f"{key}.pub", "--as", "root"]):
+        made = administrator(cluster, "principal", *words)
+        assert made.returncode == 0, made.stderr
     # Given a run that waits for an approval
     begin = ["start", "examples/refund.yaml", "--run-id", "refund-1", "--as", "ada", "--wait"]
     waiting = starter(cluster, *begin)
@@ -92,7 +106,9 @@ def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(cluster: 
     # When one of the workers is killed, and then somebody approves what they have seen
     cluster.workers[0].send_signal(signal.SIGKILL)
     answer = ["--params-hash", request["params_hash"], "--as", "grace"]
-    approved = starter(cluster, "approve", request["approval_id"], *answer)
+    unsigned = starter(cluster, "approve", request["approval_id"], *answer)
+    assert (unsigned.returncode, "signed" in unsigned.stderr) == (2, True)
+    approved = starter(cluster, "approve", request["approval_id"], *answer, "--key", key)
     assert approved.returncode == 0, approved.stderr
 
     # Then the run ends well, and the shop has seen each effect once
