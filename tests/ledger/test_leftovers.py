@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activities.ledger import compensations, runs
+from activities.ledger import compensations, runs, stopped
 from activities.ledger.leftovers import Leftovers, leftovers
 from tests.ledger.scene import RUN, Scene
 from workflows.contracts import CloseRun, Resolution, ResolutionOutcome, RunState
@@ -88,3 +88,15 @@ async def test_an_undo_that_failed_leaves_its_original_uncompensated(scene: Scen
     left = await left_by(scene, RunState.FAILED)
 
     assert (len(left.uncompensated), left.interventions) == (1, [question])
+
+
+async def test_what_a_run_that_was_stopped_from_outside_has_done_is_told_as_not_undone(
+    scene: Scene,
+) -> None:
+    entry = await scene.committed(scene.call())
+
+    async with scene.tx() as tx:
+        assert await stopped.close(tx, RUN)
+
+    named = f"payments.refund (step refund, entry {entry.entry_id})"
+    assert (await left_by(scene, None)).uncompensated == [named]
