@@ -60,4 +60,6 @@ Timeout = Annotated[
 Ui = Annotated[
     str | None, typer.Option("--ui", help="Address of the Web UI; default TEMPORAL_UI_URL.")
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many, newest.")]
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, max=10_000, help="At most so many, those started last.")
+]

@@ -15,6 +15,7 @@ from cli.exits import ExitCode, NeverTakenUp, NoWorker
 from cli.follow import follow
 from cli.ids import find_run_id
 from cli.launch import PLAN_MEMO
+from cli.newest import newest_runs
 from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from cli.render import print_view
 from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun, Steered
@@ -53,15 +54,12 @@ def list_runs(
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
-    """List runs, newest first."""
+    """List runs, the one started last first."""
 
     async def verb(caller: Caller) -> int:
         server = await caller.server()
-        newest: dict[str, RunSummary] = {}
-        async for found in server.listed(_condition(state), limit):
-            # An id whose earlier plan was refused is there twice.
-            newest.setdefault(found.id, await _summary(found))
-        runs = list(newest.values())
+        found = await newest_runs(server, _condition(state), limit)
+        runs = [await _summary(run) for run in found]
         if json_output:
             caller.printer.document(RunList(runs=runs))
         elif not runs:
@@ -93,10 +91,13 @@ def _condition(state: ListedState | None) -> str:
 
 
 async def _summary(run: WorkflowExecution) -> RunSummary:
+    state = state_of(run)
+    # A run that the server has ended could not take its own number back.
+    cut_off = state in CUT_OFF_BY_SERVER
     return RunSummary(
         run_id=run.id,
-        state=state_of(run),
-        pending_approvals=run.typed_search_attributes.get(PENDING_APPROVALS, 0),
+        state=state,
+        pending_approvals=0 if cut_off else run.typed_search_attributes.get(PENDING_APPROVALS, 0),
         started_at=run.start_time,
         plan=await run.memo_value(PLAN_MEMO, "", type_hint=str),
     )
@@ -122,16 +123,19 @@ def show(
                 raise
             _print_cut_off(caller, await _cut_off(found, server.web_ui(run_id)))
             return ExitCode.DONE
+        cut_off = state in CUT_OFF_BY_SERVER
+        if cut_off:
+            view = _without_requests(view)
         if json_output:
+            web_ui = server.web_ui(run_id)
             caller.printer.document(
-                ShownRun(**view.model_dump(), state=state, web_ui=server.web_ui(run_id))
+                ShownRun(**view.model_dump(), state=state, web_ui=web_ui, as_it_stood=cut_off)
             )
         else:
-            if state in CUT_OFF_BY_SERVER:
+            if cut_off:
                 caller.printer.say(f"The server has ended this run ({state}).", "red")
                 caller.printer.say(what_to_do(run_id))
                 caller.printer.say("It stood at:")
-                view = _without_requests(view)
             print_view(caller.printer, server, view)
         return ExitCode.DONE
 

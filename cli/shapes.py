@@ -71,6 +71,8 @@ class ShownRun(RunView):
     state: str
     """As ``list`` has it: differs from the view's when the server ended the run."""
     web_ui: str
+    as_it_stood: bool = False
+    """True: the server ended the run; ``result`` tells how it stood, and no decision reaches it."""
 
 
 class CutOffRun(Shape):

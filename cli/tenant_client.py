@@ -157,8 +157,10 @@ class TenantClient:
         with self.translated(run_id):
             await self.handle(run_id).signal(name, message)
 
-    async def listed(self, query: str, limit: int) -> AsyncIterator[WorkflowExecution]:
-        """Yield this tenant's runs, newest first.
+    async def listed(
+        self, query: str, limit: int | None = None
+    ) -> AsyncIterator[WorkflowExecution]:
+        """Yield this tenant's runs: those that go on by start, then the ended by end; latest first.
 
         Args:
             query: A further condition, or nothing.

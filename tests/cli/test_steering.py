@@ -187,9 +187,12 @@ def test_a_run_that_the_server_ended_says_so(
     assert waited.code == 20
     assert "was terminated from outside" in waited.err
     assert verbs(*run.start).code == 20
-    assert verbs("show", run.name, "--json").document()["state"] == "terminated"
+    shown = shapes.ShownRun.model_validate(verbs("show", run.name, "--json").document())
+    assert (shown.state, shown.as_it_stood) == ("terminated", True)
+    assert shown.pending == shown.result.waiting_for == []
     listed = verbs("list", "--state", "terminated", "--json").document()["runs"]
-    assert run.name in [one["run_id"] for one in listed]
+    [pending] = [one["pending_approvals"] for one in listed if one["run_id"] == run.name]
+    assert pending == 0
 
 
 def test_another_tenants_run_is_not_found_by_any_verb(verbs: Verbs, new_run: NewRun) -> None:
