@@ -15,7 +15,7 @@ from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings, read_toolbox
 from cli.questions import resolve_command
 from cli.shapes import LedgerRows, ToolList
-from cli.text import command, compact
+from cli.text import command, compact, counted
 
 EFFECTS_EXAMPLE: Final = "Example: python starter.py effects refund-1"
 EVENTS_EXAMPLE: Final = "Example: python starter.py events refund-1 --json"
@@ -78,7 +78,7 @@ def events(
         if json_output:
             caller.printer.document(LedgerRows(run_id=run_id, rows=rows))
         caller.printer.say(
-            f"{len(chain)} events written to {export}, head {head.hash}, verify with:"
+            f"{counted(len(chain), 'event')} written to {export}, head {head.hash}, verify with:"
             f" {command('audit', '--file', str(export))}"
         )
         return ExitCode.DONE

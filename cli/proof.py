@@ -17,7 +17,7 @@ from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings
 from cli.shapes import AuditReport
 from cli.tenant_client import TenantClient
-from cli.text import command
+from cli.text import command, counted
 from workflows.contracts import ChainHead
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _report(caller: Caller, report: AuditReport, found: Break | None) -> int:
         caller.printer.document(report)
     elif found is None:
         say = caller.printer.say
-        say(f"Run {report.run_id}: {report.events} events, the chain holds: none of them was")
+        say(f"Run {report.run_id}: {counted(report.events, 'event')}, the chain holds: nothing was")
         say("  changed, added, moved or taken away since it was written.")
         say(f"Head: {report.head}")
         say(f"Compared with: {report.compared_with}.")

@@ -40,6 +40,11 @@ def compact(value: Any) -> str:
     return plain(json.dumps(value, ensure_ascii=False, default=str))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 case``, ``2 cases``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shown_time(moment: datetime) -> str:
     """Return a time as people read it, in their own time zone and with its offset."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")

@@ -28,7 +28,7 @@ from cli.ledger_door import ledger_of, open_artifacts, read_settings, read_toolb
 from cli.probes import ping
 from cli.shapes import Scheduled, SweepReport, UnwindReport
 from cli.tenant_client import TenantClient
-from cli.text import command
+from cli.text import command, counted
 from workflows.contracts import Sweep, Swept, UnwindRun, Unwound
 from workflows.names import RECONCILE, UNWIND
 
@@ -111,9 +111,10 @@ def _tell(caller: Caller, report: SweepReport) -> None:
         f" human, {report.waiting} to be settled later."
     )
     if report.freed:
-        say(f"Freed {report.freed} resources that dead calls have left behind.")
+        say(f"Freed {counted(report.freed, 'resource')} that dead calls have left behind.")
     for stopped in report.stopped:
-        say(f"Run {stopped.run_id} was stopped from outside; {len(stopped.standing)} effects stand")
+        standing = counted(len(stopped.standing), "standing effect")
+        say(f"Run {stopped.run_id} was stopped from outside, with {standing}")
         for view in stopped.standing:
             say(f"  {view.tool} {view.key}: {view.state}")
         if stopped.standing:

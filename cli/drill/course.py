@@ -28,6 +28,7 @@ from cli.drill.world import differences
 from cli.exits import ExitCode, PlanRefused, StarterError, WrongUse
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
+from cli.text import counted
 from workflows.contracts import Effect
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ class Course:
         if self._state:
             self._state.begin(baseline, done)
         targets = [t for t in baseline.targets if t.step in self._request.steps]
+        self._request.refuse_nothing(targets)
         wanted = list(self._wanted(targets))
         kept = [cell for cell in done if _key(cell) in {_key(cell) for cell in wanted}]
         keys = {_key(cell) for cell in kept}
@@ -99,7 +101,7 @@ class Course:
         by_key = {_key(cell): cell for cell in [*kept, *made]}
         cells = [by_key[_key(cell)] for cell in wanted]
         return DrillReport(
-            ok=all(cell.outcome in GOOD for cell in cells),
+            ok=bool(cells) and all(cell.outcome in GOOD for cell in cells),
             plan=self._request.plan_name,
             modes=list(self._request.modes),
             server="embedded" if self._ground.embedded else target.address,
@@ -213,7 +215,9 @@ class Course:
                     self._progress.playing(cell)
                     kill = Kill(target, cell.point)
                     case = Case(self._request, self._ground, server, self._environment, kill)
-                    cell = judged(cell, baseline, await case.play())
+                    played = await case.play()
+                    world = self._request.world is not None
+                    cell = judged(cell, baseline, played, world=world)
                 if self._state:
                     self._state.add(cell)
                 self._progress.done(cell)
@@ -223,10 +227,18 @@ class Course:
         return made
 
 
-def judged(cell: Cell, baseline: Baseline, played: Played) -> Cell:
-    """Return a cell with what its case has shown."""
+def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Cell:
+    """Return a cell with what its case has shown.
+
+    Args:
+        cell: Where its worker was to be killed.
+        baseline: What the case is compared with.
+        played: What came of it.
+        world: Whether the world outside was looked at, too.
+    """
     found = list(differences(baseline.compared, played.compared))
-    question, outcome = played.question, CellOutcome.SAME
+    question = played.question
+    outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
     if not played.killed:
         outcome = CellOutcome.NOT_REACHED
         question = question or "no worker has come to this point"
@@ -234,7 +246,7 @@ def judged(cell: Cell, baseline: Baseline, played: Played) -> Cell:
         # The run stands, so later effects are missing; but nothing may be there twice.
         expected = baseline.fault_free.counted
         found = [
-            f"{name}: {count} effects, fault-free {expected.get(name, 0)}"
+            f"{name}: {counted(count, 'effect')}, fault-free {expected.get(name, 0)}"
             for name, count in played.counted.items()
             if count > expected.get(name, 0)
         ]

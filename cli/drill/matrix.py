@@ -8,9 +8,9 @@ from typing import Final
 
 from rich.console import Console
 
-from cli.drill.report import Cell, CellOutcome, DrilledApproval, DrillReport, Target
+from cli.drill.report import ALIKE, Cell, CellOutcome, DrilledApproval, DrillReport, Target
 from cli.printer import Printer, rich_table
-from cli.text import compact
+from cli.text import compact, counted
 from workflows.contracts import Effect
 
 #: A call that has no such point, and a point at which nobody recovered.
@@ -57,25 +57,26 @@ def headline(report: DrillReport) -> str:
     """Return the verdict in one line."""
     counts = ", ".join(f"{n} {outcome}" for outcome, n in report.counts.items() if n)
     sign = "OK" if report.ok else "NOT OK"
-    return f"{sign}: {len(report.cells)} cases in {report.plan}: {counts}."
+    return f"{sign}: {counted(len(report.cells), 'case')} in {report.plan}: {counts}."
 
 
 def facts(report: DrillReport) -> Iterator[str]:
     """Yield what one has to know to read the matrix."""
     fault_free = report.fault_free
-    counted = ", ".join(f"{name} {count}" for name, count in fault_free.counted.items() if count)
+    effects = ", ".join(f"{name} {count}" for name, count in fault_free.counted.items() if count)
     yield (
         f"Each cell: how the killed run compares with the fault-free one ({fault_free.state}), and"
-        f" the effects counted; fault-free {fault_free.effects} ({counted or 'none'})."
+        f" the effects counted; fault-free {fault_free.effects} ({effects or 'none'})."
     )
     if any(target.effect is Effect.READ for target in report.targets):
         yield "A read claims nothing: some points are not there for it (-)."
     if not report.world:
-        yield "No --world was named: compared are the runs and their ledgers, not what is outside."
+        yield "No --world was named: only runs and ledgers were compared, not what is outside."
     for recovery in report.recovery:
         if recovery.point == "all":
             yield (
-                f"Recovery, from the worker's death to the step's outcome, {recovery.kills} kills:"
+                f"Recovery, from the worker's death to the step's outcome, "
+                f"{counted(recovery.kills, 'kill')}:"
                 f" p50 {recovery.p50_s:.1f} s, p95 {recovery.p95_s:.1f} s,"
                 f" longest {recovery.longest_s:.1f} s."
             )
@@ -93,7 +94,7 @@ def approval_lines(report: DrillReport) -> Iterator[str]:
     for tool, approvals in given.items():
         first = approvals[0]
         yield (
-            f"{report.approver!r} approved {tool} {len(approvals)} times;"
+            f"{report.approver!r} approved {tool} {counted(len(approvals), 'time')};"
             f" first {first.approval_id}  {compact(first.description)}  {first.params_hash}"
         )
 
@@ -101,7 +102,7 @@ def approval_lines(report: DrillReport) -> Iterator[str]:
 def findings(report: DrillReport) -> Iterator[tuple[Cell, list[str]]]:
     """Yield every cell that is not the same world, with what there is to say about it."""
     for cell in report.cells:
-        if cell.outcome is not CellOutcome.SAME:
+        if cell.outcome not in ALIKE:
             yield cell, cell.differences or ([cell.question] if cell.question else [])
 
 

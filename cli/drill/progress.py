@@ -9,9 +9,9 @@ from typing import Self
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from cli.drill.report import Cell, CellOutcome
+from cli.drill.report import ALIKE, Cell
 from cli.printer import Printer
-from cli.text import plain
+from cli.text import counted, plain
 
 
 class Progress:
@@ -41,7 +41,7 @@ class Progress:
         """Say how many cells there are; some may be done."""
         self._total, self._done = total, len(kept)
         if kept:
-            self._printer.say(f"{len(kept)} of {total} cases were done before")
+            self._printer.say(f"Done before: {len(kept)} of {counted(total, 'case')}")
 
     def playing(self, cell: Cell) -> None:
         """A case has begun."""
@@ -94,7 +94,7 @@ class Bar(Progress):
         """Move the bar."""
         if _place(cell) in self._playing:
             self._playing.remove(_place(cell))
-        if cell.outcome is not CellOutcome.SAME:
+        if cell.outcome not in ALIKE:
             self._printer.say(line(cell))
         self._bar.advance(self._id)
         self._describe()
@@ -112,7 +112,7 @@ def line(cell: Cell) -> str:
     """Return one line about a cell that is done."""
     recovered = f", recovered in {cell.recovery_s:.1f} s" if cell.recovery_s is not None else ""
     why = "; ".join(cell.differences[:1] or ([cell.question] if cell.question else []))
-    told = f"{cell.outcome}, {cell.effects} effects{recovered}"
+    told = f"{cell.outcome}, {counted(cell.effects, 'effect')}{recovered}"
     return f"{_place(cell)}: {told}{f' ({why})' if why else ''}"
 
 

@@ -16,6 +16,8 @@ class CellOutcome(StrEnum):
     """How the run of one cell compares with the fault-free run."""
 
     SAME = "same world"
+    SAME_LEDGER = "same ledger"
+    """No world was named: run and ledger are the same, what is outside was not compared."""
     DIFFERS = "differs"
     NEEDS_HUMAN = "needs human"
     """The run has asked a human, as a tool without recovery must; nothing was done twice."""
@@ -24,7 +26,9 @@ class CellOutcome(StrEnum):
 
 
 #: Outcomes with which a drill has proven what it was asked to.
-GOOD: Final = frozenset({CellOutcome.SAME, CellOutcome.NEEDS_HUMAN})
+GOOD: Final = frozenset({CellOutcome.SAME, CellOutcome.SAME_LEDGER, CellOutcome.NEEDS_HUMAN})
+#: Outcomes of which there is no more to say.
+ALIKE: Final = frozenset({CellOutcome.SAME, CellOutcome.SAME_LEDGER})
 
 
 class Target(Shape):
@@ -111,7 +115,7 @@ class DrillReport(Shape):
     """``drill``."""
 
     ok: bool
-    """Every cell is the same world, or needs a human."""
+    """There are cells, and each is the same world or ledger, or needs a human."""
     plan: str
     modes: list[str]
     server: str

@@ -81,6 +81,18 @@ class DrillRequest:
         read = target.effect is Effect.READ
         return [point for point in self.points if not read or point in READ_POINTS]
 
+    def refuse_nothing(self, targets: Sequence[Target]) -> None:
+        """Refuse a choice of steps and points in which there is nothing to drill.
+
+        Raises:
+            WrongUse: None of the calls has one of the points.
+        """
+        if not any(self.points_of(target) for target in targets):
+            raise WrongUse(
+                "--steps, --points: none of these calls has one of these points (a read has"
+                f" {', '.join(READ_POINTS)}), so nothing would be proven"
+            )
+
     def fingerprint(self, tool_modules: str) -> str:
         """Return what two drills have in common when the one may go on with the other's cases."""
         facts = {

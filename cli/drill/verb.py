@@ -12,7 +12,7 @@ import typer
 
 from cli import options
 from cli.caller import Caller, perform_sync
-from cli.exits import ExitCode
+from cli.exits import ExitCode, WrongUse
 from cli.planfile import load_plan
 from cli.process import end_by_signal_in_order
 
@@ -31,8 +31,12 @@ CASE_LIMIT: Final = timedelta(minutes=2)
 STATES: Final = Path(".surehand") / "drill"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def _names(option: str, text: str | None) -> tuple[str, ...]:
+    """Return the names that an option lists; all there are go by none."""
+    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    if text is not None and not names:
+        raise WrongUse(f"{option} {text!r} names nothing: leave it out for all")
+    return names
 
 
 def drill(
@@ -45,9 +49,11 @@ def drill(
         str | None,
         typer.Option(metavar="MODULE:FUNCTION", help="Returns plan input for one more run."),
     ] = None,
-    points: Annotated[str, typer.Option(help="Crash points, comma separated; default all.")] = "",
-    steps: Annotated[str, typer.Option(help="Steps, comma separated; default all.")] = "",
-    modes: Annotated[str, typer.Option(help="Durability modes; there is only sync.")] = "",
+    points: Annotated[
+        str | None, typer.Option(help="Crash points, comma separated; default all.")
+    ] = None,
+    steps: Annotated[str | None, typer.Option(help="Steps, comma separated; default all.")] = None,
+    modes: Annotated[str | None, typer.Option(help="Durability modes; there is only sync.")] = None,
     report: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Write it: .html, .md or .json; may be repeated."),
@@ -99,9 +105,9 @@ def drill(
         request = DrillRequest.checked(
             load_plan(plan, changes or []),
             plan,
-            points=_names(points),
-            modes=_names(modes),
-            steps=_names(steps),
+            points=_names("--points", points),
+            modes=_names("--modes", modes),
+            steps=_names("--steps", steps),
             world=Function.load("--world", world) if world else None,
             fresh=Function.load("--fresh", fresh) if fresh else None,
             parallel=parallel,

@@ -102,7 +102,7 @@ def test_a_tool_that_wrongly_says_its_provider_dedupes_is_found_out_and_resume_k
     again = starter(*chosen[:-1], "before_claim,after_call", "--resume", "--json")
 
     assert again.code == 3, again
-    assert "1 of 2 cases were done before" in again.err
+    assert "Done before: 1 of 2 cases" in again.err
     assert cells(again)["refund", "after_call"] == cell
     assert outcomes(again)["refund", "before_claim"] == "same world"
     assert shop.requests("refunds")["received"] == before + 1

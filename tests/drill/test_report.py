@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli.drill import html, markdown
 from cli.drill.course import judged
-from cli.drill.matrix import rows
+from cli.drill.matrix import headline, rows
 from cli.drill.played import Played
 from cli.drill.progress import make_progress
 from cli.drill.report import (
@@ -70,7 +70,21 @@ def played(**facts: Any) -> Played:
     ],
 )
 def test_a_case_is_judged_by_what_it_has_left(facts: dict[str, Any], outcome: CellOutcome) -> None:
-    assert judged(cell(), BASELINE, played(**facts)).outcome is outcome
+    assert judged(cell(), BASELINE, played(**facts), world=True).outcome is outcome
+
+
+def test_a_world_that_nobody_has_looked_at_is_not_called_the_same() -> None:
+    found = judged(cell(), BASELINE, played(), world=False)
+
+    assert found.outcome == "same ledger"
+    assert judged(cell(), BASELINE, played(killed=False), world=False).outcome == "not reached"
+    assert html.document(report(found)).count('class="same"') == 1
+    assert "same ledger, 1" in str(report(found))
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "1 case in"), (2, "2 cases in")])
+def test_one_is_not_told_as_many(number: int, said: str) -> None:
+    assert f"NOT OK: {said}" in headline(report(*[cell()] * number))
 
 
 def test_percentiles_are_times_that_were_measured() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cli import app
+from cli.drill.report import Target
+from cli.drill.request import DrillRequest
+from cli.exits import WrongUse
+from cli.planfile import load_plan
 from tests.cli.starter import REFUND
+from workflows.contracts import Effect
 
 WORLD = ("--world", "examples.shop.drill:world")
 
@@ -24,6 +30,8 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--points", "after_cal"], "--points 'after_cal': there are before_claim,"),
         (["--steps", "refnd"], "--steps 'refnd': there are order, amount, refund, restock, mail"),
+        (["--steps", ","], "--steps ',' names nothing"),
+        (["--points", ""], "--points '' names nothing"),
         (["--modes", "async"], "--modes 'async': there are sync"),
         (["--world", "nothing"], "write it as module:function"),
         (["--world", "no.such:world"], "--world no.such:world: ModuleNotFoundError"),
@@ -41,6 +49,15 @@ def test_it_is_refused_with_code_2(
     assert app.run(["drill", REFUND, *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_choice_that_proves_nothing_is_refused() -> None:
+    chosen = {"points": ["after_claim"], "steps": ["order"], "modes": (), "parallel": None}
+    own = {"world": None, "fresh": None, "limit": timedelta(minutes=2)}
+    request = DrillRequest.checked(load_plan(REFUND), REFUND, **chosen, **own)
+
+    with pytest.raises(WrongUse, match="a read has before_claim, during_call"):
+        request.refuse_nothing([Target(step="order", tool="orders.read", effect=Effect.READ)])
 
 
 def test_a_server_that_does_not_answer_is_code_4(
