@@ -1,10 +1,13 @@
-"""Command line of Surehand; importing it makes sure that the rooms are Surehand's own."""
+"""Command line of Surehand; importing it makes sure that the rooms are ours, and can be used."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from pathlib import Path
+
+#: As in ``pyproject.toml``, which a checkout that is not installed cannot be asked for.
+VERSION = "0.1.0"
 
 #: Other distributions ship packages of these names (llama-index-workflows does).
 _ROOMS = ("workflows", "activities")
@@ -31,4 +34,20 @@ def require_own_rooms() -> None:
             raise SystemExit(2)
 
 
+def require_packages() -> None:
+    """Leave with one line if the packages that Surehand needs are not there.
+
+    Raises:
+        SystemExit: With code 2; the line says what to do.
+    """
+    if importlib.util.find_spec("temporalio") is None:
+        print(
+            f"surehand: its packages are not installed for {sys.executable}:"
+            " `source .venv/bin/activate`, or `make venv` first",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+
+
 require_own_rooms()
+require_packages()

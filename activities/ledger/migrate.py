@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import cli  # noqa: F401  (first: it says what to do where nothing is installed)
+
+# isort: split
 import argparse
 import asyncio
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
@@ -21,9 +25,16 @@ from sqlalchemy.pool import NullPool
 from activities.ledger.engine import LedgerUnavailable
 from activities.settings import SettingsError, load_settings
 
+#: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
+OWN_FOLDER: Final = ".surehand"
+
 
 class DatabaseBehind(Exception):
     """The database is not at the newest migration that this version knows."""
+
+
+class NoFolder(Exception):
+    """The folder in which a SQLite file is to be made is not there."""
 
 
 def _config() -> Config:
@@ -54,6 +65,13 @@ async def current_revision(engine: AsyncEngine) -> str | None:
             return await connection.run_sync(look)
     except (DBAPIError, OSError) as error:
         raise _unreachable(engine.url, error) from error
+
+
+def _shown(url: URL) -> str:
+    """Return what a person looks for: a file by its absolute path, a server by its URL."""
+    if url.drivername.startswith("sqlite") and url.database:
+        return f"sqlite file {Path(url.database).absolute()}"
+    return f"ledger database {url.render_as_string(hide_password=True)}"
 
 
 def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
@@ -97,13 +115,14 @@ async def migrate(database_url: str) -> tuple[str | None, str]:
     A SQLite file that is not there is made: here, and nowhere else.
 
     Raises:
+        NoFolder: There is no folder for it.
         DatabaseBehind: It is at a migration that only a newer version knows.
         LedgerUnavailable: The database cannot be reached.
     """
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
         try:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            _make_own_folder(Path(url.database).parent)
             # Here and not by aiosqlite, whose thread may outlive the event loop when it fails.
             sqlite3.connect(url.database).close()
         except (OSError, sqlite3.Error) as error:
@@ -125,6 +144,17 @@ async def migrate(database_url: str) -> tuple[str | None, str]:
     return before, newest_revision()
 
 
+def _make_own_folder(folder: Path) -> None:
+    """Make ``.surehand``, which is ours, where it is missing; others may be mistyped."""
+    if folder.name == OWN_FOLDER and folder.absolute().parent.is_dir():
+        folder.mkdir(exist_ok=True)
+    if not folder.is_dir():
+        raise NoFolder(
+            f"there is no folder {folder.absolute()} (SUREHAND_DATABASE_URL): make it, or mend the"
+            " path"
+        )
+
+
 def main() -> int:
     """Migrate the database that the settings name; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -135,14 +165,14 @@ def main() -> int:
     try:
         url = load_settings().database_url
         before, after = asyncio.run(migrate(url))
-    except SettingsError as error:
+    except (SettingsError, NoFolder) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return 2
     except (LedgerUnavailable, DatabaseBehind) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return 4
     moved = f"{before or 'empty'} -> {after}" if before != after else f"already at {after}"
-    print(f"ledger database: {moved}")
+    print(f"{_shown(make_url(url))}: {moved}")
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from activities.ledger.engine import make_engine
@@ -198,8 +198,36 @@ async def test_the_migrate_command_says_what_it_did(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert run() == f"ledger database: empty -> {newest_revision()}\n"
-    assert run() == f"ledger database: already at {newest_revision()}\n"
+    where, told = run().split(": empty -> ")
+    url = make_url(empty_database.owner_url)
+    assert where.endswith(str(url.database))
+    assert where.startswith("sqlite file /" if "sqlite" in url.drivername else "ledger database ")
+    assert told == f"{newest_revision()}\n"
+    assert run() == f"{where}: already at {newest_revision()}\n"
+
+
+@pytest.mark.parametrize("folder", ["typo", "typo/.surehand", ".surehand/typo"])
+def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path, folder: str) -> None:
+    file = tmp_path / folder / "ledger.sqlite"
+
+    done = run_python(
+        *("-m", "activities.ledger.migrate"), url=f"sqlite+aiosqlite:///{file}", folder=tmp_path
+    )
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"surehand: there is no folder {file.parent} (SUREHAND_DATABASE_URL)")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_first_start_makes_the_folder_that_is_surehands_own(tmp_path: Path) -> None:
+    url = "sqlite+aiosqlite:///.surehand/ledger.sqlite"
+
+    done = run_python("-m", "activities.ledger.migrate", url=url, folder=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"sqlite file {tmp_path}/.surehand/ledger.sqlite: empty -> ")
+    assert (tmp_path / ".surehand" / "ledger.sqlite").is_file()
 
 
 async def test_a_database_of_a_newer_version_is_left_alone_and_said_so_in_one_line(
@@ -225,7 +253,7 @@ async def test_a_database_of_a_newer_version_is_left_alone_and_said_so_in_one_li
 
 UNREACHABLE = [
     "postgresql+asyncpg://nobody:secret@127.0.0.1:1/ledger",
-    "sqlite+aiosqlite:////proc/no-such-folder/ledger.db",
+    "sqlite+aiosqlite:////proc/ledger.db",
 ]
 
 
