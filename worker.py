@@ -21,7 +21,7 @@ from activities.approvals import ApprovalActivities
 from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
 from activities.compensation import CompensationActivities
-from activities.crashpoints import Crash, CrashSettingError
+from activities.crashpoints import Crash
 from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
@@ -172,7 +172,6 @@ def main() -> int:
     except (
         SettingsError,
         ToolboxError,
-        CrashSettingError,
         ArtifactsMisconfigured,
         MetricsAddressError,
     ) as error:

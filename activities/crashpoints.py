@@ -69,8 +69,7 @@ class Crash:
         if not tool or point not in list(CrashPoint) or (at and not step):
             points = ", ".join(CrashPoint)
             raise CrashSettingError(
-                f"setting SUREHAND_CRASH_AT: {setting!r} is not tool:point or tool:point@step,"
-                f" points are {points}"
+                f"{setting!r} is not tool:point or tool:point@step, points are {points}"
             )
         return cls(tool, CrashPoint(point), step, Path(once) if once else None)
 

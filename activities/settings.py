@@ -22,6 +22,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from activities.crashpoints import Crash
 from activities.failures import Retries
 from activities.limits import SweepLimits
 from activities.resource_names import limits_problem
@@ -34,6 +35,7 @@ from cli.sources import (
     read_sources,
 )
 from workflows.policy import Duration
+from workflows.wording import reason_of
 
 _RETRIES: Final = Retries()
 _SWEEP: Final = SweepLimits()
@@ -86,7 +88,7 @@ class Settings(BaseSettings):
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away."""
     lease_renewal: Duration = timedelta(seconds=1)
-    """A third of the lease, so that two renewals may fail before it is lost; at most half."""
+    """How often a live attempt renews its lease: at most half of it, so that one may fail."""
     retries_transient: Pauses = _RETRIES.transient
     """Pauses before the retries of a call that failed for a moment."""
     retries_dependency_down: Pauses = _RETRIES.dependency_down
@@ -167,6 +169,12 @@ class Settings(BaseSettings):
     def _known_database(cls, value: str) -> str:
         if not value.startswith(("sqlite+aiosqlite://", "postgresql+asyncpg://")):
             raise ValueError("must start with sqlite+aiosqlite:// or postgresql+asyncpg://")
+        return value
+
+    @field_validator("crash_at")
+    @classmethod
+    def _known_place(cls, value: str) -> str:
+        Crash.parse(value)
         return value
 
     @field_validator("metrics")
@@ -268,5 +276,4 @@ def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings
             ) from error
         source = sources.settings.get(name)
         where = str(source) if source else f"setting {PREFIX}{name.upper()}"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{where}: {reason}") from error
+        raise SettingsError(f"{where}: {reason_of(first)}") from error

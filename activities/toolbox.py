@@ -306,6 +306,19 @@ class Toolbox:
         return [self._tools[name].spec() for name in self.names()]
 
 
+def _where(error: Exception) -> str:
+    """Return the user's own line that failed, and what to do about a module that is not there."""
+    ours = (__file__, importlib.__file__)
+    lines = [
+        f" ({frame.filename}:{frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in ours and not frame.filename.startswith("<frozen ")
+    ]
+    missing = isinstance(error, ModuleNotFoundError)
+    hint = "; install its package, or put the folder it lies in on PYTHONPATH" if missing else ""
+    return f"{lines[-1] if lines else ''}{hint}"
+
+
 def load_toolbox(modules: Iterable[str]) -> Toolbox:
     """Import the named modules and collect the tools they define or import.
 
@@ -320,10 +333,9 @@ def load_toolbox(modules: Iterable[str]) -> Toolbox:
         except ToolboxError:
             raise
         except Exception as error:
-            at = traceback.extract_tb(error.__traceback__)[-1]
             raise ToolboxError(
                 f"tool module {module_name!r} (SUREHAND_TOOL_MODULES) cannot be imported: "
-                f"{type(error).__name__}: {error} ({at.filename}:{at.lineno})"
+                f"{type(error).__name__}: {error}{_where(error)}"
             ) from error
         own = [value for value in vars(module).values() if isinstance(value, Tool)]
         if not own:

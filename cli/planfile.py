@@ -29,6 +29,13 @@ from workflows.wording import reason_of
 _WRITTEN: Final = (Plan, Step, Defaults, ApprovalPolicy, ApprovalRule, Escalate, Goto)
 _FIELDS: Final = sorted({name for model in _WRITTEN for name in model.model_fields})
 
+#: How the mapping is written that some fields take beside plain words.
+_FORMS_OF: Final = {
+    "on_no": "{goto: step}",
+    "on_failure": "{goto: step}",
+    "on_expiry": "{escalate: role}",
+}
+
 #: The number of the step that a place is in.
 _STEP: Final = re.compile(r"steps\.(\d+)")
 
@@ -149,13 +156,19 @@ def _reason(item: ErrorDetails) -> str:
     if item["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(item["loc"][-1]), _FIELDS, n=1)
         return f"unknown field; did you mean {near[0]!r}?" if near else "unknown field"
-    if item["type"].startswith("time_delta"):
-        return "must be a duration such as 90s, 15m, 24h or 7d"
     if item["type"] == "too_short" and item["loc"] == ("steps",):
         return "must list at least one step"
+    if item["type"] == "model_type" and (form := _written_as(item["loc"])):
+        return form
     if item["type"] == "model_type" and not item["loc"]:
         return "must be a mapping, or a list of steps"
     return reason_of(item)
+
+
+def _written_as(place: Sequence[int | str]) -> str:
+    """Return how the mapping is written that may stand there beside plain words, if one may."""
+    forms = (form for name, form in _FORMS_OF.items() if name in place)
+    return next(forms, "")
 
 
 def _missing_input(document: Any, steps: Sequence[Outline]) -> Iterator[PlanError]:

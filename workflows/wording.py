@@ -37,8 +37,8 @@ _REASONS: Final[dict[str, str]] = {
     "int_type": _WHOLE,
     "int_parsing": _WHOLE,
     "int_from_float": _WHOLE,
-    "float_type": _NUMBER,
-    "float_parsing": _NUMBER,
+    "float_type": "must be a number such as 12.5",
+    "float_parsing": "must be a number such as 12.5",
     "decimal_type": _NUMBER,
     "decimal_parsing": _NUMBER,
     "finite_number": _NUMBER,
@@ -81,6 +81,8 @@ def reason_of(item: Mapping[str, Any]) -> str:
     type_ = item["type"]
     if type_ in ("too_short", "too_long") and isinstance(item["input"], str):
         type_ = f"string_{type_}"
+    if type_.startswith("time_delta"):
+        return "must be a duration such as 90s, 15m, 24h or 7d"
     if type_ in _REASONS:
         return _REASONS[type_]
     say = _COUNTED.get(type_)

@@ -61,6 +61,12 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
         ("steps: [{id: a}]", "steps.0 (a).tool", "is missing"),
         ("steps: [{id: a, tool: t, prams: {}}]", "steps.0 (a).prams", "did you mean 'params'?"),
         ("steps: [{id: a, tool: t, on_no: maybe}]", "steps.0 (a).on_no", "'fail' or 'continue'"),
+        ("steps: [{id: a, tool: t, on_no: maybe}]", "steps.0 (a).on_no", "; or {goto: step}"),
+        (
+            "steps: [{id: a, tool: t, approval: {on_expiry: shout}}]",
+            "steps.0 (a).approval.on_expiry",
+            "; or {escalate: role}",
+        ),
         ("steps: [{id: a, tool: t, on_no: {goto: b}}]", "steps.0 (a).on_no.goto", "no step 'b'"),
         (
             "steps: [{id: a, tool: t, approval: {expires_in: -1h}}]",
