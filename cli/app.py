@@ -18,6 +18,7 @@ from typing import Annotated, Final
 import typer
 
 from cli import (
+    VERSION,
     approvals,
     artifacts,
     demo,
@@ -45,10 +46,22 @@ class Flags:
     debug: bool = False
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"surehand {VERSION}")
+        raise typer.Exit
+
+
 def _options(
     context: typer.Context,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Say which version this is.", callback=_say_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Start agent runs, approve their calls, and see what they did."""
@@ -137,7 +150,7 @@ def run(arguments: Sequence[str]) -> int:
     _prepare_streams()
     try:
         code = build()(
-            args=list(arguments) or ["--help"],
+            args=_debug_first(arguments) or ["--help"],
             prog_name="starter.py",
             standalone_mode=False,
             obj=flags,
@@ -162,6 +175,14 @@ def run(arguments: Sequence[str]) -> int:
             "run it again as `starter.py --debug ...` and report what that prints"
         )
         return ExitCode.UNEXPECTED
+
+
+def _debug_first(arguments: Sequence[str]) -> list[str]:
+    """Put ``--debug`` before the verb, where it is declared: people write it anywhere."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    others = [argument for argument in arguments[:end] if argument != "--debug"]
+    debug = ["--debug"] if len(others) < end else []
+    return [*debug, *others, *arguments[end:]]
 
 
 def _prepare_streams() -> None:

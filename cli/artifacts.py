@@ -10,7 +10,7 @@ import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, NotFound, WrongUse
+from cli.exits import ExitCode, NotFound, OutputLost
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, open_artifacts, read_settings, translated
 from cli.shapes import LedgerRows
@@ -83,7 +83,7 @@ def _write(folder: Path, row: dict[str, Any], content: bytes) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     except OSError as error:
-        raise WrongUse(f"{path}: {error.strerror}") from error
+        raise OutputLost(f"{path}: cannot be written: {error.strerror}") from error
     return path
 
 

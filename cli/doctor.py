@@ -96,8 +96,11 @@ def _no_server(detail: str, address: str) -> Check:
         fix = "start one here, and wait for it (or set TEMPORAL_ADDRESS to your own)"
         commands = ["python devserver.py &", "python devserver.py --wait"]
     else:
-        fix = "see that it runs, or name another one in TEMPORAL_ADDRESS"
-        commands = []
+        fix = (
+            "start it (the line waits for it), or name another one in TEMPORAL_ADDRESS; without"
+            " one it is the embedded server's"
+        )
+        commands = ["python devserver.py --wait"]
     return Check(name="server", ok=False, detail=detail, fix=fix, commands=commands)
 
 
@@ -227,6 +230,16 @@ def _no_database(detail: str) -> Check:
     return Check(name="database", ok=False, detail=detail, fix=fix, commands=[MIGRATE])
 
 
+def _wrong_database(settings: Settings, error: StarterError) -> Check:
+    from activities.ledger.store import LedgerUnavailable
+
+    away = isinstance(error.__cause__, LedgerUnavailable)
+    if not away or settings.database_url.startswith("sqlite"):
+        return _no_database(str(error))
+    fix = "start the server, make the database, or mend SUREHAND_DATABASE_URL"
+    return Check(name="database", ok=False, detail=str(error), fix=fix)
+
+
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
     try:
         async with ledger_of(settings) as ledger:
@@ -235,7 +248,7 @@ async def _database(caller: Caller, settings: Settings) -> list[Check]:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
             shown = ledger.engine.url.render_as_string(hide_password=True)
     except StarterError as error:
-        return [_no_database(str(error))]
+        return [_wrong_database(settings, error)]
     found = Check(name="database", ok=True, detail=f"{shown} is at head")
     return [found, _clock("database clock", difference)]
 

@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
 
 #: As ``--help`` and the README tell them.
 MEANINGS: Final = {
-    ExitCode.DONE: "done",
+    ExitCode.DONE: "done; `start`: the server has the run, and keeps it until a worker is there",
     ExitCode.UNEXPECTED: "a mistake of ours; `--debug` shows it",
     ExitCode.WRONG_USE: "wrong use, an invalid plan, not found, a refused decision",
     ExitCode.BROKEN: "an audit, `stats` or a drill found a break, or a drill missed a point",
@@ -120,6 +120,12 @@ class NotReachable(StarterError):
 
 class NoWorker(NotReachable):
     """The server answers, but no worker does."""
+
+
+class OutputLost(StarterError):
+    """A file that was asked for cannot be written."""
+
+    code = ExitCode.OUTPUT_LOST
 
 
 class Unanswered(StarterError):

@@ -13,11 +13,26 @@ from cli.exits import NotFound, WrongUse
 from workflows.identity import approval_id, run_id_for, run_of_approval, tenant_of_run
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}")
+_ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
 
 
 def new_run_name(plan_name: str) -> str:
     """Return a run name that nobody has used: the plan's name and 8 random hex digits."""
     return f"{plan_name}-{secrets.token_hex(4)}"
+
+
+def chosen_run_id(tenant: str, text: str) -> str:
+    """Return the full id for the name of a run that is to be started.
+
+    Raises:
+        WrongUse: If it has not the form of a run id, or names another tenant.
+    """
+    try:
+        return find_run_id(tenant, text)
+    except NotFound as error:
+        raise WrongUse(
+            f"run id {text!r}: {_ALLOWED}, and no tenant but {tenant!r} before it (--tenant)"
+        ) from error
 
 
 def find_run_id(tenant: str, text: str) -> str:
@@ -29,9 +44,7 @@ def find_run_id(tenant: str, text: str) -> str:
     """
     name = text.rpartition("/")[2] if text.count("/") == 1 else text
     if not _NAME.fullmatch(name) or text.startswith("/"):
-        raise WrongUse(
-            f"run id {text!r}: a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
-        )
+        raise WrongUse(f"run id {text!r}: {_ALLOWED}")
     if "/" in text and tenant_of_run(text) != tenant:
         raise NotFound(f"run not found: {text}")
     return run_id_for(tenant, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,9 +19,17 @@ from cli.looking import look_at, silent_line
 from cli.shapes import Steered
 from cli.tenant_client import TenantClient
 from cli.yamlfile import Unreadable, parse_json
-from workflows.contracts import Acknowledged, Resolution, ResolutionOutcome, RunState
+from workflows.contracts import (
+    Acknowledged,
+    Resolution,
+    ResolutionOutcome,
+    RunState,
+    RunView,
+    StepState,
+)
 from workflows.identity import digest
 from workflows.names import RESOLVE, RUN_STATE
+from workflows.references import references
 
 EXAMPLE = (
     "Example: python starter.py resolve 7c1f... happened --as ana "
@@ -87,6 +96,8 @@ def resolve(
         if await _has_ended(caller, server, run_id):
             message = await _settle_in_ledger(caller, run_id, resolution)
         else:
+            if resolution.outcome is ResolutionOutcome.HAPPENED and receipt is None:
+                await _refuse_if_missed(server, run_id, intervention)
             answer = await deliver(server, run_id, RESOLVE, resolution, Acknowledged, leave=leave)
             if answer is None:
                 return say_left(caller, run_id)
@@ -98,6 +109,37 @@ def resolve(
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user)
+
+
+async def _refuse_if_missed(server: TenantClient, run_id: str, intervention: str) -> None:
+    """Refuse to do without a receipt that a later step would ask for in vain.
+
+    Raises:
+        WrongUse: It names that step, and what it takes.
+    """
+    with contextlib.suppress(NoWorker):  # said, or left with the server, when it is delivered
+        view = await server.view(run_id)
+        missed = missed_without_receipt(view, intervention)
+        if missed is not None:
+            raise WrongUse(
+                f"step {missed[0]} takes ${{{missed[1]}}} from what this call returned: give that"
+                " with --receipt JSON (`--receipt null`: there is nothing to give)"
+            )
+
+
+def missed_without_receipt(view: RunView, intervention: str) -> tuple[str, str] | None:
+    """Return the first step still to come that refers to the output in question, and how."""
+    states = {step.id: step.state for step in view.result.steps}
+    for item in view.result.waiting_for:
+        # While a run unwinds, nothing is to come; its questions are of steps in other states.
+        if item.id != intervention or states[item.step_id] is not StepState.NEEDS_INTERVENTION:
+            continue
+        for step in view.plan.steps:
+            for _, reference in references(step.params):
+                taken = reference.partition(".")[0] == item.step_id
+                if taken and states[step.id] is StepState.PENDING:
+                    return step.id, reference
+    return None
 
 
 async def _run_of(caller: Caller, server: TenantClient, intervention: str) -> str:

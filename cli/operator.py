@@ -10,7 +10,7 @@ import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, WrongUse
+from cli.exits import ExitCode, OutputLost
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings, read_toolbox
 from cli.questions import resolve_command
@@ -74,7 +74,7 @@ def events(
         try:
             export.write_text(to_lines(chain), encoding="utf-8")
         except OSError as error:
-            raise WrongUse(f"{export}: cannot be written: {error.strerror}") from error
+            raise OutputLost(f"{export}: cannot be written: {error.strerror}") from error
         if json_output:
             caller.printer.document(LedgerRows(run_id=run_id, rows=rows))
         caller.printer.say(

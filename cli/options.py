@@ -43,7 +43,11 @@ Key = Annotated[
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]
 Wait = Annotated[
-    bool, typer.Option("--wait", help="Stay until the run ends; the exit code says how.")
+    bool,
+    typer.Option(
+        "--wait",
+        help="Stay until it ends or, without a terminal, needs a human; the exit code says how.",
+    ),
 ]
 Leave = Annotated[
     bool,

@@ -10,7 +10,7 @@ from cli import options
 from cli.caller import Caller, perform
 from cli.exits import NotFound, PlanRefused
 from cli.follow import follow
-from cli.ids import find_run_id, new_run_name
+from cli.ids import chosen_run_id, new_run_name
 from cli.launch import launch, taken_up
 from cli.outcome import code_of, state_of
 from cli.planfile import load_plan
@@ -48,7 +48,7 @@ def start(
 
     async def verb(caller: Caller) -> int:
         parsed = load_plan(plan, changes or [])
-        chosen = find_run_id(caller.settings.tenant, run_id or new_run_name(parsed.name))
+        chosen = chosen_run_id(caller.settings.tenant, run_id or new_run_name(parsed.name))
         request = StartRun(
             run_id=chosen, tenant=caller.settings.tenant, user=caller.settings.user, plan=parsed
         )
@@ -96,9 +96,8 @@ async def _report(caller: Caller, server: TenantClient, run_id: str, *, started:
     elif not started:
         caller.printer.say(f"It is {state}: {command('show', run_id)}")
     else:
-        if not taken:
-            caller.printer.say(f"Started, but no worker has taken it up yet (task queue {queue})")
-        caller.printer.say(f"Run {run_id} started")
+        silent = "" if taken else f", but no worker has taken it up yet (task queue {queue})"
+        caller.printer.say(f"Run {run_id} started{silent}")
         caller.printer.say(f"  look    {command('show', run_id)}")
         caller.printer.say(f"  web ui  {server.web_ui(run_id)}")
     return code_of(state)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import app, doctor, runs
+from cli import VERSION, app, doctor, runs
 from cli.exits import MEANINGS, ExitCode
 from tests.cli.starter import REFUND
 
@@ -132,7 +132,7 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["start", "."], ".: file: Is a directory"),
         (["start", REFUND, "--set", "input.x=1"], "unknown path"),
         (["start", REFUND, "--run-id", "a b"], "run id 'a b'"),
-        (["start", REFUND, "--run-id", "acme/x"], "run not found"),
+        (["start", REFUND, "--run-id", "acme/x"], "no tenant but 'default'"),
         (["start", REFUND, "--tenant", "a/b"], "tenant 'a/b'"),
         (["start", REFUND, "--timeout", "soon"], "such as 90s, 10m or 2h"),
         (["start", REFUND, "--timeout", "0s"], "such as 90s, 10m or 2h"),
@@ -243,7 +243,24 @@ def test_a_tool_module_that_is_not_there_is_named(
     monkeypatch.setenv("SUREHAND_TOOL_MODULES", "acme.none")
 
     assert app.run(["tools"]) == ExitCode.WRONG_USE
-    assert "'acme.none'" in complaint(capsys)
+    said = complaint(capsys)
+    assert "'acme.none'" in said
+    assert "PYTHONPATH" in said
+    assert "frozen" not in said
+
+
+def test_a_tool_module_that_lacks_a_package_is_named_with_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools_without_client.py").write_text("import os\nimport no_such_client\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite+aiosqlite:///x.db")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "tools_without_client")
+
+    assert app.run(["tools"]) == ExitCode.WRONG_USE
+    said = complaint(capsys)
+    assert "No module named 'no_such_client'" in said
+    assert f"({tmp_path / 'tools_without_client.py'}:2)" in said
 
 
 def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_paste(
@@ -280,7 +297,23 @@ def test_doctor_does_not_start_a_server_in_place_of_the_one_that_was_named(
 
     said = capsys.readouterr().out
     assert "TEMPORAL_ADDRESS" in said
-    assert "     python devserver.py" not in said
+    assert re.findall(r"^     (python devserver.*)", said, flags=re.MULTILINE) == [
+        "python devserver.py --wait"
+    ]
+
+
+def test_doctor_does_not_migrate_a_database_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "postgresql+asyncpg://nobody:secret@127.0.0.1:1/none"
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", url)
+
+    assert app.run(["doctor"]) == ExitCode.NOT_REACHABLE
+
+    said = capsys.readouterr().out
+    assert "start the server, make the database, or mend SUREHAND_DATABASE_URL" in said
+    assert "activities.ledger.migrate" not in said
+    assert "secret" not in said
 
 
 def test_doctor_says_how_a_tool_module_is_found(
@@ -308,8 +341,14 @@ def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
     assert app.run(["list"]) == ExitCode.UNEXPECTED
     assert "unexpected ZeroDivisionError: by zero" in complaint(capsys)
 
-    assert app.run(["--debug", "list"]) == ExitCode.UNEXPECTED
-    assert "Traceback" in capsys.readouterr().err
+    for arguments in (["--debug", "list"], ["list", "--debug"], ["list", "--limit=1", "--debug"]):
+        assert app.run(arguments) == ExitCode.UNEXPECTED
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"surehand {VERSION}\n"
 
 
 async def _nothing() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cli.exits import NotFound, WrongUse
-from cli.ids import find_approval, find_run_id, new_run_name
+from cli.ids import chosen_run_id, find_approval, find_run_id, new_run_name
 from workflows.identity import MAX_RUN_ID_LENGTH
 
 
@@ -35,6 +35,12 @@ def test_another_tenants_run_is_not_found(tenant: str, text: str) -> None:
 def test_what_cannot_be_a_run_id_is_wrong_use(text: str) -> None:
     with pytest.raises(WrongUse, match="run id"):
         find_run_id("acme", text)
+
+
+@pytest.mark.parametrize("text", ["bad id!/x", "beta/r", "a b"])
+def test_what_cannot_name_a_new_run_is_told_what_can(text: str) -> None:
+    with pytest.raises(WrongUse, match=r"has 1 to 120 letters, digits, '_', '\.', ':' and '-'"):
+        chosen_run_id("acme", text)
 
 
 def test_the_longest_tenant_and_name_fit_into_a_run_id() -> None:

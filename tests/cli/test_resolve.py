@@ -54,6 +54,7 @@ def test_a_human_settles_what_a_crash_left_unknown(
         broken = verbs("resolve", intervention, "happened", "--receipt", "{bad")
         audited = verbs("audit", run.name)
         unknown = verbs("resolve", "iv-none", "happened")
+        mailless = verbs("resolve", intervention, "happened", "--evidence", "bank statement")
         settled = verbs(
             *("resolve", intervention, "happened", "--as", "bob"),
             *("--evidence", "bank statement", "--receipt", RECEIPT),
@@ -65,6 +66,8 @@ def test_a_human_settles_what_a_crash_left_unknown(
         assert "line 1, column 2" in broken.line()
         assert f"waits for a human: {intervention}" in audited.out
         assert "nobody knows whether it happened: payments.refund (step refund" in audited.out
+        assert mailless.code == 2
+        assert "step mail takes ${refund.amount} from what this call returned" in mailless.line()
         assert (unknown.code, settled.code, again.code) == (2, 0, 2)
         assert "intervention not found: iv-none" in unknown.line()
         assert verbs(*run.start, "--wait").code == 0

@@ -76,6 +76,15 @@ def test_an_export_says_what_it_wrote_and_how_to_verify_it(
     assert (audited["ok"], audited["events"]) == (True, count)
 
 
+def test_an_export_that_cannot_be_written_is_code_74(
+    verbs: Verbs, new_run: NewRun, tmp_path: Path
+) -> None:
+    ended = verbs("events", new_run().name, "--export", str(tmp_path / "none" / "events.jsonl"))
+
+    assert ended.code == 74
+    assert "events.jsonl: cannot be written: No such file or directory" in ended.line()
+
+
 def test_an_audit_says_what_the_chain_was_compared_with(verbs: Verbs, new_run: NewRun) -> None:
     said = verbs("audit", new_run().name)
 
@@ -244,7 +253,8 @@ def test_without_a_worker_every_verb_that_needs_one_says_so(
     started = lonely(*run.start)
 
     assert started.code == ExitCode.DONE
-    assert "no worker has taken it up yet" in started.out
+    first = started.out.splitlines()[0]
+    assert first.startswith("Run alone started, but no worker has taken it up yet (task queue ")
     for arguments in (
         ["show", run.name],
         ["checkpoint", run.name],
