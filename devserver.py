@@ -7,7 +7,9 @@ For development, the demo and the tests; a team's own cluster is docker-compose.
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,8 +22,14 @@ from typing import BinaryIO, Final
 from cli.process import Guard, leave
 from cli.temporal_cli import CliMissing, find_cli, say
 
+#: Where Temporal's clients look for a server that nobody has named.
+DEFAULT_PORT: Final = 7233
+#: What ``--wait`` can connect to.
+_ADDRESS: Final = re.compile(r".+:\d{1,5}")
 #: Seconds. First starts take 1 to 4 on two busy cores; a broken one ends by itself.
 START_TIMEOUT: Final = 60.0
+#: Seconds that somebody waits before being told what for.
+SILENT_FOR: Final = 2.0
 #: Seconds the server may take to close its database after SIGTERM.
 STOP_TIMEOUT: Final = 10.0
 #: A free port can be taken by somebody else before the server binds it; a second such loss in a
@@ -141,7 +149,7 @@ class DevServer:
             if self._process.poll() is not None:
                 raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
 
-        wait_until_serving(cli, self.port, meanwhile=check_alive)
+        wait_until_serving(cli, self.address, meanwhile=check_alive)
 
     def wait(self) -> int:
         """Wait until the server ends by itself; returns its exit code."""
@@ -167,25 +175,25 @@ class DevServer:
 
 
 def wait_until_serving(
-    cli: Path, port: int, *, meanwhile: Callable[[], object] = lambda: None
+    cli: Path, address: str, *, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Ask until runs can be counted by state: frontend, namespace and attributes are there.
 
     Args:
         cli: The Temporal CLI.
-        port: Where the server listens, or will, on 127.0.0.1.
+        address: Where the server listens, or will: ``host:port``.
         meanwhile: Called before each look; may raise to give up.
 
     Raises:
         DevServerFailed: It did not answer in time.
     """
-    address = f"127.0.0.1:{port}"
+    host, _, port = address.rpartition(":")
     ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", address]
     began = time.monotonic()
     while time.monotonic() - began < START_TIMEOUT:
         meanwhile()
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
             if subprocess.run([cli, *ask], capture_output=True, timeout=5).returncode == 0:
                 return
         except (OSError, subprocess.TimeoutExpired):
@@ -194,6 +202,30 @@ def wait_until_serving(
     raise DevServerFailed(
         f"The Temporal server on {address} did not answer within {START_TIMEOUT:.0f} s"
     )
+
+
+def _wait(cli: Path, port: int | None) -> None:
+    """Wait for the server on a port here, or for the one that the environment names."""
+    # Late, because starting a server needs none of it.
+    from cli.connect import find_target
+    from cli.exits import StarterError
+    from cli.settings import read_environment
+
+    try:
+        address = f"127.0.0.1:{port}" if port else find_target(read_environment()).address
+    except StarterError as error:
+        raise DevServerFailed(str(error)) from error
+    if not _ADDRESS.fullmatch(address):
+        raise DevServerFailed(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
+    patience = time.monotonic() + SILENT_FOR
+
+    def tell() -> None:
+        nonlocal patience
+        if time.monotonic() > patience:
+            say(f"Waiting for the Temporal server on {address}, at most {START_TIMEOUT:.0f} s")
+            patience = math.inf
+
+    wait_until_serving(cli, address, meanwhile=tell)
 
 
 def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
@@ -213,11 +245,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve in the foreground until SIGINT or SIGTERM; returns the exit code."""
     parser = argparse.ArgumentParser(prog="devserver.py", description="Embedded Temporal server.")
     parser.add_argument("--db", type=Path, default=Path(".surehand/temporal.db"), metavar="FILE")
-    parser.add_argument("--port", type=int, default=7233, help="0 takes a free one")
+    parser.add_argument("--port", type=int, help="default 7233; 0 takes a free one")
     parser.add_argument("--ui-port", type=int, default=8233, help="0 takes a free one")
     parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
     parser.add_argument(
-        "--wait", action="store_true", help="start none: return once the one on --port serves"
+        "--wait",
+        action="store_true",
+        help="start none: return once the one on --port serves, or at TEMPORAL_ADDRESS",
     )
     options = parser.parse_args(argv)
 
@@ -232,12 +266,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(cli)
             return 0
         if options.wait:
-            wait_until_serving(cli, options.port)
+            _wait(cli, options.port)
             return 0
         log_file = options.db.with_suffix(".log")
         server = DevServer.start(
             db_file=options.db,
-            port=options.port,
+            port=DEFAULT_PORT if options.port is None else options.port,
             ui_port=options.ui_port,
             log_file=log_file,
             cli=cli,

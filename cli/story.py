@@ -82,9 +82,13 @@ class Story:
             if killed:
                 await self._see_it_die(first)
         with self._stage.worker("worker-2") as second:
-            self._headline(f"Worker 2 runs (process {second.pid}) and takes over")
             if killed:
+                self._headline(f"Worker 2 runs (process {second.pid}) and takes over")
                 self._say("It does not pay again: it asks the shop what became of the first call.")
+            else:
+                self._headline(
+                    f"Worker 2 runs (process {second.pid}); worker 1 did not have to die"
+                )
             view = await self._until(second, server, lambda view: view.result.state in ENDED)
             self._end(view)
         counts = self._stage.shop_counts()
@@ -153,7 +157,9 @@ class Story:
             answer = _ANSWERS.get(line.strip().lower())
             if answer is not None:
                 return answer
-            if not line.endswith("\n"):  # Ctrl-D: nobody will say more
+            if not line.endswith("\n"):  # nobody will say more
+                print()
+                self._say("Ctrl-D: no answer is no approval, so it is rejected.")
                 return False
             self._say("Please answer yes or no.")
 
@@ -183,11 +189,14 @@ class Story:
         result = view.result
         print_result(self._printer, result.model_copy(update={"effects": []}))
         self._headline("The ledger: one entry for each effect, whoever asks again")
-        self._printer.table(EFFECT_COLUMNS, effect_rows(result.effects))
+        if result.effects:
+            self._printer.table(EFFECT_COLUMNS, effect_rows(result.effects))
+        else:
+            self._say("none")
         self._headline("The shop's own count of what it has done")
-        for kind, count in self._stage.shop_counts().items():
-            if count:
-                self._say(f"{kind}: {count}")
+        counts = [f"{kind}: {count}" for kind, count in self._stage.shop_counts().items() if count]
+        for line in counts or ["none"]:
+            self._say(line)
 
     async def _until(
         self, worker: Child, server: TenantClient, reached: Callable[[RunView], bool]

@@ -199,7 +199,10 @@ def test_waiting_for_a_server_returns_once_it_serves(
     looked: list[bool] = []
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(
-            devserver.wait_until_serving, temporal_cli, port, meanwhile=lambda: looked.append(True)
+            devserver.wait_until_serving,
+            temporal_cli,
+            f"127.0.0.1:{port}",
+            meanwhile=lambda: looked.append(True),
         )
         while not looked:
             assert not waiting.done()
@@ -208,8 +211,10 @@ def test_waiting_for_a_server_returns_once_it_serves(
         try:
             # Then the wait ends, and the next one at once
             waiting.result(timeout=60)
-            command = [sys.executable, str(ROOT / "devserver.py"), "--wait", "--port", str(port)]
-            assert subprocess.run(command, timeout=60).returncode == 0
+            wait = [sys.executable, str(ROOT / "devserver.py"), "--wait"]
+            assert subprocess.run([*wait, "--port", str(port)], timeout=60).returncode == 0
+            monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{port}")
+            assert subprocess.run(wait, timeout=60).returncode == 0
         finally:
             server.stop()
 
@@ -220,7 +225,23 @@ def test_a_server_that_never_serves_is_not_waited_for_for_ever(
     monkeypatch.setattr(devserver, "START_TIMEOUT", 0.1)
 
     with pytest.raises(DevServerFailed, match=r"127\.0\.0\.1:1 did not answer"):
-        devserver.wait_until_serving(temporal_cli, 1)
+        devserver.wait_until_serving(temporal_cli, "127.0.0.1:1")
+
+
+def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named(
+    temporal_cli: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TEMPORAL_CLI_PATH", str(temporal_cli))
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(devserver, "START_TIMEOUT", 0.2)
+    monkeypatch.setattr(devserver, "SILENT_FOR", 0.0)
+    monkeypatch.setattr(devserver.signal, "signal", lambda *_: None)  # the tests' own stay
+
+    assert devserver.main(["--wait"]) == 1
+
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("Waiting for the Temporal server on 127.0.0.1:1")
+    assert "127.0.0.1:1 did not answer" in last
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

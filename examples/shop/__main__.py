@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -66,6 +67,15 @@ def main() -> int:
     parser.add_argument("--db", type=Path, default=Path("shop.sqlite"), help="SQLite file")
     parser.add_argument("command", nargs="*", help="after --: what runs while the shop does")
     options = parser.parse_args()
+    try:
+        listener = socket.create_server((options.host, options.port))
+    except OSError as error:
+        why = f"shop: it cannot listen on {options.host}, port {options.port}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            why = f"Port {options.port} on {options.host} is taken: stop what listens there, or"
+            why += " name another (--port)"
+        print(why, file=sys.stderr)
+        return 1
     options.db.parent.mkdir(parents=True, exist_ok=True)
     connections = Connections()
     config = uvicorn.Config(
@@ -77,10 +87,7 @@ def main() -> int:
         log_level="warning",
         timeout_graceful_shutdown=GRACE_S,
     )
-    with (
-        socket.create_server((options.host, options.port)) as listener,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
+    with listener, contextlib.suppress(KeyboardInterrupt):
         if options.command:
             return ServerBeside(config).run_beside(options.command, listener)
         AnnouncingServer(config).run(sockets=[listener])

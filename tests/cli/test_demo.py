@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from cli.printer import Printer
+from cli.stage import Stage
+from cli.story import Story
 from tests.cli.starter import ROOT, Starter
 from tests.cli.terminal import LIMIT_S, Terminal
 
@@ -89,10 +95,29 @@ def test_at_a_terminal_it_asks_until_it_is_told_and_does_that(
     terminal.type(f"{answer}\n")
     terminal.read_until("Enter stops everything")
     assert f"Refunds paid: {refunds}." in terminal.text
+    assert ("and takes over" in terminal.text) == (refunds == 1)
+    # Neither ledger nor shop has anything to tell of a refund that was not approved.
+    assert terminal.text.count("   none\r\n") == (2 if refunds == 0 else 0)
     terminal.type("\n")
 
     assert terminal.end() == code
     assert not leftovers(tmp_path)
+
+
+async def test_ctrl_d_at_the_question_is_told_to_be_no_approval(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with os.fdopen(reading) as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        story = Story(Printer(json_output=False), cast(Stage, None), approver="ana")
+
+        assert not await story._asked()
+
+    assert capsys.readouterr().out.endswith(
+        "Ctrl-D: no answer is no approval, so it is rejected.\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,6 +118,21 @@ def test_an_order_id_is_given_once(shop: ShopProcess, http: httpx.Client) -> Non
     assert shop.new_order(order_id="order-of-mine", paid="9.90") == "order-of-mine"
     assert http.get("/orders/order-of-mine").json()["paid"] == "9.90"
     assert http.post("/admin/orders", json={"order_id": "order-of-mine"}).status_code == 409
+
+
+def test_a_taken_port_is_named_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        shop = [sys.executable, "-m", "examples.shop", "--port", str(port), "--db", "shop.sqlite"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            shop, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"Port {port} on 127.0.0.1 is taken: ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_runs_beside_the_shop_and_its_exit_code_is_the_shops(tmp_path: Path) -> None:
