@@ -71,8 +71,7 @@ def _options(
 #: What Python makes of bytes on the command line that are not UTF-8.
 _LONE: Final = re.compile("[\\ud800-\\udfff]")
 
-#: One line each: the help joins lines of one paragraph.
-_EXIT_CODES: Final = "\n\n".join(
+_EXIT_CODES: Final = "\n".join(
     ["Exit codes:", *(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())]
 )
 

@@ -32,8 +32,8 @@ from workflows.names import RESOLVE, RUN_STATE
 from workflows.references import references
 
 EXAMPLE = (
-    "Example: python starter.py resolve 7c1f... happened --as ana "
-    "--evidence 'bank statement' --receipt '{\"refund_id\": \"refund-7\"}'"
+    "Example: python starter.py resolve 7c1f... happened --as ana \\\n"
+    "  --evidence 'bank statement' --receipt '{\"refund_id\": \"refund-7\"}'"
 )
 
 #: Where runs with open interventions are looked for when ``--run`` is not given.
@@ -52,7 +52,9 @@ class Answer(StrEnum):
 
 def resolve(
     intervention: Annotated[str, typer.Argument(metavar="INTERVENTION_ID")],
-    outcome: Annotated[Answer, typer.Argument(help="What happened outside.")],
+    outcome: Annotated[
+        Answer, typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(Answer)}.")
+    ],
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Its run; looked for if not given.")
     ] = None,

@@ -23,14 +23,13 @@ from workflows.contracts import ChainHead
 if TYPE_CHECKING:
     from activities.ledger.audit import Break
 
-AUDIT_EXAMPLE: Final = "Example: python starter.py audit refund-1 --verify"
+AUDIT_EXAMPLE: Final = "Example: python starter.py audit refund-1"
 #: What makes the files that `audit --file` reads.
 _MADE_BY: Final = f"`{command('events')} RUN --export FILE` writes one"
 
 
 def audit(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="Name or id of the run.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="The default.")] = True,
     file: Annotated[
         Path | None, typer.Option("--file", help="Verify an exported file instead of a ledger.")
     ] = None,

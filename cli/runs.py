@@ -27,9 +27,7 @@ from workflows.names import CANCEL, PENDING_APPROVALS, RESUME, RUN_STATE
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
 SHOW_EXAMPLE = "Example: python starter.py show refund-1"
 CHECKPOINT_EXAMPLE = "Example: python starter.py checkpoint refund-1 --json"
-CANCEL_EXAMPLE = (
-    "Example: python starter.py cancel refund-1 --mode compensate --reason 'wrong order'"
-)
+CANCEL_EXAMPLE = "Example: python starter.py cancel refund-1 --mode keep --reason 'all well'"
 RESUME_EXAMPLE = "Example: python starter.py resume refund-1 --reason 'role given back'"
 
 
@@ -49,7 +47,10 @@ class ListedState(StrEnum):
 
 
 def list_runs(
-    state: Annotated[ListedState | None, typer.Option("--state", help="Only these.")] = None,
+    state: Annotated[
+        ListedState | None,
+        typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(ListedState)}."),
+    ] = None,
     limit: options.Limit = 50,
     tenant: options.Tenant = None,
     json_output: options.Json = False,

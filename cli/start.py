@@ -20,10 +20,7 @@ from cli.text import command
 from cli.toolcheck import refuse_unfit
 from workflows.contracts import StartRun
 
-EXAMPLE = (
-    "Example: python starter.py start examples/refund.yaml --run-id refund-1 "
-    "--set input.order_id=order-1001 --wait"
-)
+EXAMPLE = "Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait"
 
 
 def start(

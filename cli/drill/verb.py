@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cli.drill.state import DrillState
 
 EXAMPLE: Final = (
-    "Example: python starter.py drill examples/refund.yaml --world examples.shop.drill:world"
-    " --fresh examples.shop.drill:fresh --report drill.html"
+    "Example: python starter.py drill examples/refund.yaml --report drill.html \\\n"
+    "  --world examples.shop.drill:world --fresh examples.shop.drill:fresh"
 )
 
 #: How long one case may take, if nothing else is said: recoveries take seconds.

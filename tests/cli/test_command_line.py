@@ -98,6 +98,18 @@ def test_every_verb_has_help_with_an_example_and_json(
     assert "--json" in text
 
 
+@pytest.mark.parametrize("verb", ["start", "list", "cancel", "resolve", "audit", "drill"])
+def test_an_example_can_be_pasted_from_a_terminal_of_80_columns(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    app.run([verb, "--help"])
+
+    example = capsys.readouterr().out.partition("Example: ")[2].strip()
+    *broken, _ = example.splitlines()
+    assert all(line.rstrip().endswith(" \\") for line in broken)
+
+
 @pytest.mark.parametrize(
     ("of", "verbs"), [([], [*VERBS, "principal"]), (["principal"], GROUP)], ids=["all", "principal"]
 )
