@@ -38,6 +38,7 @@ from activities.tool import (
     ToolContext,
     ToolFunction,
 )
+from activities.undo_params import undo_problem
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.policy import ROLE_FORM, ApprovalPolicy, ApprovalRule
@@ -207,6 +208,10 @@ def tool(
             )
         if irreversible and compensate:
             raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
+        for undo in filter(None, (compensate, cleanup)):
+            problem = undo_problem(undo, model)
+            if problem:
+                raise ToolboxError(f"tool {name!r}: {undo.tool!r} as its undo: {problem}")
         recoverable = dedupes or lookup or transactional
         if precondition is not None and effect is Effect.READ:
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")

@@ -24,6 +24,7 @@ async def find(params: Refund, ctx: ToolContext) -> Found | NotFound:
     key=lambda p: f"refund:{p.order_id}",  # the business fact: once, whoever asks
     lookup=find,
     settle=timedelta(seconds=5),  # how a crash in the middle is settled
+    # Both are JSON, as the ledger keeps them: params["order_id"], not params.order_id as above.
     compensate=Undo("bank.cancel", params=lambda params, receipt: {"refund_id": receipt["id"]}),
     approval=ApprovalPolicy(expires_in=timedelta(hours=4)),
     timeout=timedelta(seconds=10),

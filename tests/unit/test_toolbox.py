@@ -143,6 +143,16 @@ DECLARED: list[tuple[str, Callable[[], Any], str]] = [
         lambda: make("bad", READ, resource_wait=timedelta(0)),
         "need resource=",
     ),
+    (
+        "an undo that takes its params for the model",
+        lambda: make("bad", **HUMAN, compensate=Undo("b", lambda p, r: {"order": p.order})),
+        "p is a dict in JSON form: write p['order'], not p.order",
+    ),
+    (
+        "a cleanup of the params alone",
+        lambda: make("bad", **HUMAN, cleanup=Undo("b", lambda params: params)),
+        "its params= takes (params, receipt)",
+    ),
     ("not async", sync_function, "must be async"),
     ("one parameter", one_parameter, "takes (params, ctx)"),
     ("params without a model", no_model, "annotate 'params' with a pydantic model"),
