@@ -29,7 +29,7 @@ def test_the_readme_names_the_fields_of_each_part_of_a_result(
     assert re.findall(r'"(\w+)"', part) == list(model.model_fields)
 
 
-def test_the_readme_names_the_fields_of_a_result() -> None:
+def test_the_readme_names_the_fields_of_a_result_in_their_order() -> None:
     outside = re.sub(r"\[.*?\]", "", shape(), flags=re.DOTALL)
 
-    assert set(re.findall(r'"(\w+)"', outside)) == set(RunResult.model_fields)
+    assert re.findall(r'"(\w+)"', outside) == list(RunResult.model_fields)
