@@ -38,7 +38,6 @@ from activities.tool import (
     ToolContext,
     ToolFunction,
 )
-from activities.undo_params import undo_problem
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.identity import digest
 from workflows.policy import ROLE_FORM, ApprovalPolicy, ApprovalRule
@@ -209,9 +208,10 @@ def tool(
         if irreversible and compensate:
             raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
         for undo in filter(None, (compensate, cleanup)):
-            problem = undo_problem(undo, model)
-            if problem:
-                raise ToolboxError(f"tool {name!r}: {undo.tool!r} as its undo: {problem}")
+            if not _takes_two(undo.params):
+                raise ToolboxError(
+                    f"tool {name!r}: {undo.tool!r} as its undo: its params= takes (params, receipt)"
+                )
         recoverable = dedupes or lookup or transactional
         if precondition is not None and effect is Effect.READ:
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")
@@ -256,6 +256,16 @@ def tool(
         )
 
     return decorate
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind({}, None)
+    except TypeError:
+        return False
+    except ValueError:  # of no known signature, such as some built-in functions
+        return True
+    return True
 
 
 def _policy_problem(

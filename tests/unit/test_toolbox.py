@@ -144,11 +144,6 @@ DECLARED: list[tuple[str, Callable[[], Any], str]] = [
         "need resource=",
     ),
     (
-        "an undo that takes its params for the model",
-        lambda: make("bad", **HUMAN, compensate=Undo("b", lambda p, r: {"order": p.order})),
-        "p is a dict in JSON form: write p['order'], not p.order",
-    ),
-    (
         "a cleanup of the params alone",
         lambda: make("bad", **HUMAN, cleanup=Undo("b", lambda params: params)),
         "its params= takes (params, receipt)",
