@@ -5,29 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import unicodedata
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from workflows.contracts import as_artifact
-
-#: Unicode categories that change how text looks without being seen: control characters (escape
-#: sequences), format characters (right-to-left overrides, zero width), lone surrogates, and the
-#: separators that break a line.
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-def plain(value: object) -> str:
-    r"""Return ``value`` as one line of text with unseen characters written as ``\u001b``.
-
-    An approver must see what will run: params that came from a model or a customer could
-    otherwise move the cursor, hide a digit or reverse an account number on the screen.
-    """
-    return "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char) in _UNSEEN else char
-        for char in str(value)
-    )
+from workflows.plain_text import plain as plain
 
 
 def compact(value: Any) -> str:

@@ -4,70 +4,76 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Final
 
 from workflows.book import Book
-from workflows.contracts import ApprovalRequest, Assurance, StepState
+from workflows.contracts import ApprovalRequest, Assurance, Decision, StepState, VerdictCode
+from workflows.contracts import DecisionOutcome as Outcome
+from workflows.identity import DEFAULT_TENANT, tenant_of_run
+from workflows.names import DECIDE
+from workflows.plain_text import markdown, plain
 
 #: Params longer than this are cut in the details; the view has them whole.
-_LONGEST_PARAMS = 2000
+_LONGEST_PARAMS: Final = 2000
+#: For the reader to replace.
+_APPROVER: Final = "YOUR-NAME"
 
 
 def current_details(book: Book) -> str:
     """Return where the run stands, what it waits for, and how to answer."""
-    lines = [f"**{book.state}** · {book.request.plan.name} · for {book.request.user}"]
+    lines = [f"**{book.state}** · {book.request.plan.name} · for {markdown(book.request.user)}"]
     if book.last_error:
-        lines.append(f"> {book.last_error}")
+        lines.append(f"> {markdown(book.last_error)}")
+    lines += _refused(book)
     for view in book.in_state(StepState.RUNNING):
         lines.append(f"- running `{view.id}`: {view.tool}")
     for view in book.in_state(StepState.WAITING_RATE_LIMIT):
-        lines.append(f"- waiting `{view.id}`: {view.error}")
+        lines.append(f"- waiting `{view.id}`: {markdown(view.error or '')}")
     for view in book.in_state(StepState.PAUSED_PERMISSION):
-        lines.append(f"- `{view.id}` {view.error}; then `resume`")
+        lines.append(f"- `{view.id}` {markdown(view.error or '')}; then `resume`")
     for request in book.gate.pending.values():
         lines += _approval(book.request.run_id, request)
     for question in book.questions.values():
-        lines += ["", f"### Needs a human: `{question.intervention_id}`", question.text]
-    if book.refused_signals:
-        newest = book.refused_signals[-1]
-        # What a stranger sent stays text: no Markdown of theirs.
-        lines += ["", "Last refused signal:", "", f"    {newest.name!a}: {newest.reason}"]
+        lines += ["", f"### Needs a human: `{question.intervention_id}`", markdown(question.text)]
     return "\n".join(lines)
 
 
-def signal_command(run_id: str, request: ApprovalRequest) -> str:
-    """Return the plain Temporal CLI command that approves a request.
-
-    Its JSON stands on lines of its own, so that it can be copied into the Web UI's signal dialog.
-    """
-    decision = {
-        "approval_id": request.approval_id,
-        "params_hash": request.params_hash,
-        "outcome": "approve",
-        "approver": "YOUR-NAME",
-    }
-    return (
-        f"temporal workflow signal --workflow-id {shlex.quote(run_id)} --name decide"
-        f" --input {shlex.quote(json.dumps(decision, indent=2))}"
-    )
+def _refused(book: Book) -> list[str]:
+    """Return what was sent last and did not count; a signal's sender is told nothing."""
+    lines = []
+    verdict = next(reversed(book.gate.verdicts.values()), None)
+    if verdict is not None and verdict.code not in (VerdictCode.ACCEPTED, VerdictCode.HELD):
+        lines += ["", f"**Last decision refused** ({verdict.code}): {markdown(verdict.message)}"]
+    if book.refused_signals:
+        newest = book.refused_signals[-1]
+        name, reason = markdown(newest.name), markdown(newest.reason)
+        lines += ["", f"**Last signal refused**: {name}: {reason}"]
+    return [*lines, ""]
 
 
 def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
-    params = json.dumps(request.params, indent=2, ensure_ascii=False)[:_LONGEST_PARAMS]
+    shown = json.dumps(request.params, indent=2, ensure_ascii=False)
+    params = "\n".join(map(plain, shown.split("\n")))
+    cut = len(params) > _LONGEST_PARAMS
     return [
         "",
         f"### Waiting for approval: `{request.approval_id}`",
-        request.description,
+        markdown(request.description),
         "",
         f"- tool: `{request.tool}` version {request.version}; {request.undo}",
-        f"- params hash: `{request.params_hash}`",
-        f"- asked by {request.requested_by}, until {request.expires_at.isoformat()}",
+        f"- asked by {markdown(request.requested_by)}, until {request.expires_at.isoformat()}",
+        *_requirements(request),
         "",
         "```json",
-        params,
+        params[:_LONGEST_PARAMS],
         "```",
         "",
-        *_requirements(request),
-        *_how_to_approve(run_id, request),
+        *(["**Cut here**: the query `view` has all params.", ""] if cut else []),
+        "Params hash (of tool, version and params):",
+        "",
+        f"`{request.params_hash}`",  # not in a list: indented, it would run out of the pane
+        "",
+        *_how_to_decide(run_id, request),
     ]
 
 
@@ -76,28 +82,50 @@ def _requirements(request: ApprovalRequest) -> list[str]:
     for requirement in request.requirements:
         people = f" of {' or '.join(requirement.roles)}" if requirement.roles else ""
         eyes = ", not by who asked for it" if requirement.four_eyes else ""
-        lines.append(f"- needs {requirement.quorum} approval(s){people}{eyes}")
+        plural = "" if requirement.quorum == 1 else "s"
+        lines.append(f"- needs {requirement.quorum} approval{plural}{people}{eyes}")
     if request.votes:
-        lines.append(f"- so far: {', '.join(request.votes)}")
-    return [*lines, ""]
+        lines.append(f"- so far: {markdown(', '.join(request.votes))}")
+    return lines
 
 
-def _how_to_approve(run_id: str, request: ApprovalRequest) -> list[str]:
+def _how_to_decide(run_id: str, request: ApprovalRequest) -> list[str]:
     if request.assurance is Assurance.SIGNED:
-        command = shlex.join(
-            ["sign", request.approval_id, "--params-hash", request.params_hash, "--key", "KEYFILE"]
-        )
         return [
-            "Only signed decisions count. This prints the JSON for the signal dialog (`decide`):",
+            "Only signed decisions count. This prints the JSON for *More Actions*, *Send a Signal*,"
+            f" `{DECIDE}` (with `--outcome reject` it rejects):",
             "",
             "```",
-            f"python starter.py {command}",
+            _sign_command(run_id, request),
             "```",
         ]
+    decision = Decision(
+        approval_id=request.approval_id,
+        params_hash=request.params_hash,
+        outcome=Outcome.APPROVE,
+        approver=_APPROVER,
+    ).model_dump(mode="json", exclude_defaults=True)
     return [
-        "Approve with this command, or with its JSON in the signal dialog (`decide`):",
+        f"To decide, choose *More Actions*, *Send a Signal*, `{DECIDE}`, and paste this with your"
+        f" name (`{Outcome.REJECT}` in place of `{Outcome.APPROVE}` rejects):",
+        "",
+        "```json",
+        json.dumps(decision, indent=2, ensure_ascii=False),
+        "```",
+        "",
+        "Or from a shell:",
         "",
         "```",
-        signal_command(run_id, request),
+        f"temporal workflow signal --workflow-id {shlex.quote(run_id)} --name {DECIDE}"
+        f" --input {shlex.quote(json.dumps(decision))}",
         "```",
     ]
+
+
+def _sign_command(run_id: str, request: ApprovalRequest) -> str:
+    parts = ["sign", request.approval_id, "--params-hash", request.params_hash]
+    parts += ["--as", _APPROVER, "--key", "KEYFILE"]
+    tenant = tenant_of_run(run_id)
+    if tenant != DEFAULT_TENANT:
+        parts += ["--tenant", tenant]
+    return f"python starter.py {shlex.join(parts)}"

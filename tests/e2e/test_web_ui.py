@@ -16,6 +16,7 @@ from tests.e2e.runs import Run, decision_on, example_plan, until
 from tests.e2e.stage import Stage
 from workflows.contracts import RunState
 from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT
+from workflows.plain_text import markdown
 
 
 async def current_details(run: Run) -> str:
@@ -75,7 +76,7 @@ async def test_a_run_that_needs_a_human_shows_the_question(stage: Stage, order_i
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
         details = await current_details(run)
-        assert question.id in details and question.question in details
+        assert question.id in details and markdown(question.question) in details
         await shows(run, "needs_intervention", "default", 0)
         await run.cancel(mode="keep")
         await run.result()
