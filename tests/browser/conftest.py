@@ -1,0 +1,63 @@
+"""What an approver has: Temporal's Web UI of an embedded server, and a browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import BrowserContext, Page, async_playwright, expect
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from devserver import DevServer
+from tests.conftest import missing
+from tests.e2e.conftest import stage
+
+__all__ = ["stage"]
+
+#: The system's browser, never a download of Playwright's.
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
+#: Milliseconds that the page may take to show something: as long as a busy machine needs.
+PATIENCE_MS: Final = 60_000
+
+
+@pytest.fixture(scope="module")
+def web_ui(temporal_cli: Path) -> Iterator[DevServer]:
+    """A server of these tests' own: the others' has no Web UI."""
+    server = DevServer.start(cli=temporal_cli)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+async def client(web_ui: DevServer) -> Client:
+    return await Client.connect(web_ui.address, data_converter=pydantic_data_converter)
+
+
+@pytest.fixture(scope="module")
+async def profile(web_ui: DevServer) -> AsyncIterator[BrowserContext]:
+    """One approver's browser: what it has loaded of the Web UI stays in its cache."""
+    programs = [found for name in BROWSERS if (found := shutil.which(name))]
+    if not programs:
+        missing(f"none of {', '.join(BROWSERS)} is on PATH: install Debian's package chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=programs[0],
+            # Root gets no sandbox of Chromium's, and containers have little shared memory.
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+        )
+        profile = await browser.new_context(base_url=web_ui.ui_url)
+        profile.set_default_timeout(PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
+        yield profile
+        await browser.close()
+
+
+@pytest.fixture
+async def page(profile: BrowserContext) -> AsyncIterator[Page]:
+    page = await profile.new_page()
+    yield page
+    await page.close()
