@@ -35,7 +35,8 @@ def current_details(book: Book) -> str:
         lines += _approval(book.request.run_id, request)
     for question in book.questions.values():
         lines += ["", f"### Needs a human: `{question.intervention_id}`", markdown(question.text)]
-    return "\n".join(lines)
+    # The Web UI's pane is a little lower than what it shows: let it cut off nothing but this.
+    return "\n".join([*lines, "", "&nbsp;"])
 
 
 def _refused(book: Book) -> list[str]:

@@ -63,6 +63,7 @@ async def test_an_approver_reads_the_call_in_the_web_ui_and_approves_it_from_the
             "needs 1 approval",
             request.params_hash,
         )
+        await shown.cuts_off_nothing()
         assert json.loads(await shown.block('{\n  "order_id"')) == request.params
         assert stage.shop.counts(order_id)["refunds"] == 0
 

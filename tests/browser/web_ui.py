@@ -11,6 +11,10 @@ from workflows.names import DECIDE
 
 #: The verdict on a decision is an activity; its row in the list of events.
 VERIFIED: Final = "verify a decision"
+#: Whether the last block to copy is seen without scrolling in the pane.
+SEEN: Final = """
+    [...document.querySelectorAll('pre')].at(-1).getBoundingClientRect().bottom <= innerHeight
+"""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,14 @@ class RunPage:
         """Wait until the current details show each of these texts."""
         for text in texts:
             await expect(self.details.locator("main")).to_contain_text(text)
+
+    async def cuts_off_nothing(self) -> None:
+        """Wait until the pane is high enough for all that the current details have to say."""
+        await self.details.locator("pre").last.wait_for()
+        pane = await self.page.locator('iframe[title="output"]').element_handle()
+        frame = await pane.content_frame()
+        assert frame is not None
+        await frame.wait_for_function(SEEN)
 
     async def block(self, starts: str) -> str:
         """Return the text of the one block to copy that starts so."""
