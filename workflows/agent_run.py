@@ -290,13 +290,15 @@ class AgentRun:
             )
         workflow.set_current_details(current_details(self._book))
 
+    # Whatever is sent, also with no argument or with several, must not raise here: the run could
+    # not move on any more.
     @workflow.signal(name=names.DECIDE)
-    def decide_signal(self, decision: Any) -> None:
+    def decide_signal(self, decision: Any = None, *_: Any) -> None:
         """Take a decision; its verdict shows in the view and in the events."""
         self._book.gate.receive(decision)
 
     @workflow.update(name=names.DECIDE)
-    async def decide(self, decision: Any) -> Verdict:
+    async def decide(self, decision: Any = None, *_: Any) -> Verdict:
         """Take a decision and return its verdict; an early one is held and says so at once."""
         decision_id = self._book.gate.receive(decision)
         verdicts = self._book.gate.verdicts
@@ -304,12 +306,12 @@ class AgentRun:
         return verdicts[decision_id]
 
     @workflow.signal(name=names.CANCEL)
-    def cancel_signal(self, cancel: Any) -> None:
+    def cancel_signal(self, cancel: Any = None, *_: Any) -> None:
         """Cancel the run."""
         self._by_signal(names.CANCEL, lambda: self._take_cancel(cancel))
 
     @workflow.update(name=names.CANCEL)
-    def cancel(self, cancel: Any) -> Acknowledged:
+    def cancel(self, cancel: Any = None, *_: Any) -> Acknowledged:
         """Cancel the run and say what it will do.
 
         Raises:
@@ -328,12 +330,12 @@ class AgentRun:
         return Acknowledged(message=f"the run is being cancelled ({cancel.mode})")
 
     @workflow.signal(name=names.RESUME)
-    def resume_signal(self, resume: Any) -> None:
+    def resume_signal(self, resume: Any = None, *_: Any) -> None:
         """Have paused steps go on."""
         self._by_signal(names.RESUME, lambda: self._take_resume(resume))
 
     @workflow.update(name=names.RESUME)
-    def resume(self, resume: Any) -> Acknowledged:
+    def resume(self, resume: Any = None, *_: Any) -> Acknowledged:
         """Have paused steps go on: what they were paused for is looked at again.
 
         Raises:
@@ -352,12 +354,12 @@ class AgentRun:
         return Acknowledged(message=f"going on: {', '.join(paused)}")
 
     @workflow.signal(name=names.RESOLVE)
-    def resolve_signal(self, resolution: Any) -> None:
+    def resolve_signal(self, resolution: Any = None, *_: Any) -> None:
         """Settle an intervention."""
         self._by_signal(names.RESOLVE, lambda: self._desk.resolve(parse(Resolution, resolution)))
 
     @workflow.update(name=names.RESOLVE)
-    async def resolve(self, resolution: Any) -> Acknowledged:
+    async def resolve(self, resolution: Any = None, *_: Any) -> Acknowledged:
         """Settle an intervention and say whether that counted.
 
         Raises:
@@ -382,7 +384,7 @@ class AgentRun:
     @workflow.signal(dynamic=True)
     def unknown_signal(self, name: str, _: Sequence[RawValue]) -> None:
         """Note a signal of an unknown name, which would otherwise vanish without a trace."""
-        known = ", ".join((names.DECIDE, names.CANCEL, names.RESOLVE))
+        known = ", ".join((names.DECIDE, names.CANCEL, names.RESUME, names.RESOLVE))
         self._refuse_signal(name, f"there is no such signal; known are {known}")
 
     def _refuse_signal(self, name: str, reason: str) -> None:

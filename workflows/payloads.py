@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -10,6 +11,10 @@ from workflows.contracts import Message
 from workflows.wording import reasons
 
 M = TypeVar("M", bound=Message)
+
+#: What is wrong with a payload is told up to this many things, and characters.
+MOST_REASONS: Final = 20
+LONGEST_REASON: Final = 4000
 
 
 class Malformed(ValueError):
@@ -33,4 +38,6 @@ def _explain(model: type[Message], payload: Any, error: ValidationError) -> str:
     if not isinstance(payload, dict):
         needed = [name for name, field in model.model_fields.items() if field.is_required()]
         return f"{name}: must be a JSON object with {', '.join(needed)}"
-    return "; ".join(reasons(error, name))
+    # The names in it are the sender's, as many and as long as they like.
+    text = "; ".join(islice(reasons(error, name), MOST_REASONS))
+    return text[:LONGEST_REASON].encode(errors="replace").decode()

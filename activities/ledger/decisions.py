@@ -33,7 +33,7 @@ from workflows.contracts import (
     VerifyDecision,
 )
 from workflows.contracts.signing import DecisionClaims
-from workflows.identity import digest
+from workflows.identity import NotCanonical, digest
 
 #: Entries in these states keep their key's params as they are.
 _SETTLED = ("failed", "compensated")
@@ -137,7 +137,7 @@ def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> _Re
     if row is None:
         return (
             VerdictCode.UNKNOWN_APPROVAL,
-            f"this run has no approval request {decision.approval_id!r}",
+            f"this run has no approval request {decision.approval_id[:400]!r}",
         )
     if row["state"] in ("approved", "rejected"):
         mark = "" if row["verified"] else " (unverified)"
@@ -152,7 +152,8 @@ def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> _Re
     if decision.params_hash != row["params_hash"]:
         return (
             VerdictCode.WRONG_HASH,
-            f"the decision is for params {decision.params_hash}, asked is {row['params_hash']}",
+            f"the decision is for params {decision.params_hash[:200]},"
+            f" asked is {row['params_hash']}",
         )
     return None
 
@@ -172,7 +173,7 @@ async def _prove(tx: Transaction, asked: VerifyDecision, decision: Decision) -> 
     except BadSignature as error:
         return VerdictCode.BAD_SIGNATURE, str(error)
     differs = matches(claims, decision, asked.run_id, tx.tenant)
-    if differs is None and claims.edited != edit_digest(decision):
+    if differs is None and not _signs_edit(claims, decision):
         differs = "it is for other edited params"
     if differs is not None:
         return VerdictCode.BAD_SIGNATURE, differs
@@ -189,9 +190,14 @@ async def _prove(tx: Transaction, asked: VerifyDecision, decision: Decision) -> 
     return _Proof(kid, claims)
 
 
-def edit_digest(decision: Decision) -> str | None:
-    """Return what an edit's signature says of its params: the digest of their canonical JSON."""
-    return None if decision.params is None else digest(decision.params)
+def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:
+    """Return whether the claims name an edit's params, by the digest of their canonical JSON."""
+    if decision.params is None:
+        return claims.edited is None
+    try:
+        return claims.edited == digest(decision.params)
+    except NotCanonical:
+        return False  # nobody can have signed them, and no tool takes them
 
 
 async def _may_decide(
@@ -332,7 +338,7 @@ def _verdict(
 ) -> Verdict:
     return Verdict(
         decision_id=asked.decision_id,
-        approval_id=asked.decision.approval_id if asked.decision else "",
+        approval_id=asked.decision.approval_id[:400] if asked.decision else "",
         code=code,
         message=message,
         state=ApprovalState(row["state"]) if row else None,
@@ -354,7 +360,7 @@ async def _record(
             tenant_id=tx.tenant,
             decision_id=asked.decision_id,
             run_id=asked.run_id,
-            approval_id=verdict.approval_id[:400],
+            approval_id=verdict.approval_id,
             approver=decision.approver if decision else "",
             outcome=decision.outcome.value if decision else "",
             params_hash=decision.params_hash[:200] if decision else "",
@@ -375,7 +381,7 @@ async def _record(
         "decision.accepted" if accepted else "decision.refused",
         step_id=row["step_id"] if row else None,
         decision_id=asked.decision_id,
-        approval_id=verdict.approval_id[:400],
+        approval_id=verdict.approval_id,
         outcome=decision.outcome.value if decision else None,
         approver=decision.approver if decision else None,
         verified=verdict.verified,

@@ -170,8 +170,9 @@ async def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
     "odd",
     [
         {"reason": "r" * 100_000},
-        {"params_hash": "h" * 300},
-        {"approval_id": "i" * 600},
+        {"params_hash": "h" * 100_000},
+        {"approval_id": "i" * 100_000},
+        {"signature": "s" * 1_000_000},
     ],
     ids=lambda odd: next(iter(odd)),
 )
@@ -184,4 +185,5 @@ async def test_however_long_the_texts_of_a_decision_are_it_gets_a_verdict(
     again = await scene.decide(gated, decision_id="run-1#odd", **odd)
 
     assert again.code == verdict.code
+    assert len(verdict.model_dump_json()) < 5_000
     assert (await scene.row(decisions))["verdict"] == verdict.code

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from workflows.contracts.base import Actor, ChainHead, Message, Text
+from workflows.contracts.base import Actor, ChainHead, JsonObject, Message, Text
 from workflows.contracts.tools import ToolCall
 from workflows.policy import OnExpiry, Requirement
 
@@ -100,7 +100,7 @@ class Decision(Message):
     outcome: DecisionOutcome
     approver: Actor
     reason: Text = ""
-    params: dict[str, JsonValue] | None = None
+    params: JsonObject | None = None
     """For an ``edit``: all params of the call that shall be asked for instead."""
     signature: Text | None = None
     """Compact JWS over ``DecisionClaims``, by a key of the approver's."""

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+#: Levels of lists and objects: far more than params have, far fewer than the readers of JSON take.
+MOST_LEVELS: Final = 50
 
 
 def _storable(text: str) -> str:
     # PostgreSQL has no NUL in text: a row that can never be written would be tried for ever.
     if "\x00" in text:
         raise ValueError("must not contain the character NUL")
+    return _utf8(text)
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must not contain half of a character") from None
     return text
+
+
+def _carried(value: Any) -> Any:
+    # What arrives one level below a reader's limit could not be handed on: it would be tried for
+    # ever, and hold up everything that arrives after it.
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        for text in level:
+            if isinstance(text, str):
+                _utf8(text)
+        level = [part for item in level for part in _parts(item)]
+        if not level:
+            return value
+    raise ValueError(f"must not be nested in more than {MOST_LEVELS} levels")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.keys()
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
 
 
 #: Text that people send and that the ledger keeps.
 Text = Annotated[str, AfterValidator(_storable)]
 #: Who says so; as long as the ledger's columns are.
 Actor = Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+#: Values that people send, and that are handed on.
+Json = Annotated[JsonValue, AfterValidator(_carried)]
+#: Params that people send.
+JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_carried)]
 
 
 class Message(BaseModel):

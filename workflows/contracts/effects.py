@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import JsonValue
-
-from workflows.contracts.base import Actor, ChainHead, Message, Text
+from workflows.contracts.base import Actor, ChainHead, Json, Message, Text
 
 
 class ResolutionOutcome(StrEnum):
@@ -27,7 +25,7 @@ class Resolution(Message):
     outcome: ResolutionOutcome
     actor: Actor
     evidence: Text = ""
-    receipt: JsonValue = None
+    receipt: Json = None
     """``happened``: what the call would have returned; later steps and the undo may need it."""
 
 

@@ -1,0 +1,61 @@
+"""Guarantee G3 against whoever can send to a run but may not decide: it goes on as before."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+
+from cli.signing import claims_for, sign
+from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.stage import Stage
+from tests.ledger.people import key_of, person
+from workflows.contracts import RunState, Verdict
+from workflows.identity import DEFAULT_TENANT
+
+#: As many levels as the JSON reader of a signal takes, and one too many for that of an activity.
+DEEPEST = 198
+#: No integer of canonical JSON.
+UNSAFE = 2**60
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return {"amount": value}
+
+
+async def failed_tasks(run: Run) -> int:
+    """Return how often the run could not be moved on."""
+    failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    return sum(
+        [1 async for event in run.handle.fetch_history_events() if event.event_type == failed]
+    )
+
+
+async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
+    stage: Stage, order_id: str
+) -> None:
+    await person(stage, "ann")
+    key = await key_of(stage, "ann")
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        edit = decision_on(request, outcome="edit")
+        huge = edit.model_copy(update={"params": {"amount": UNSAFE}})
+        claims = claims_for(huge, DEFAULT_TENANT, run.run_id, int(time.time()), edited="sha256:0")
+
+        for name in ("decide", "cancel", "resume", "resolve"):
+            await run.handle.signal(name)
+            await run.handle.signal(name, args=[None, "and more"])
+        assert (await run.decide(None)).code == "malformed"
+        assert (await run.handle.execute_update("decide", result_type=Verdict)).code == "malformed"
+        await run.send({**edit.model_dump(mode="json"), "params": nested(DEEPEST)})
+        await run.send(huge.model_copy(update={"signature": sign(key, claims)}))
+        await run.decide(decision_on(request))
+
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+        assert await failed_tasks(run) == 0

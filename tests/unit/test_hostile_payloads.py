@@ -1,0 +1,82 @@
+"""What a stranger sends cannot be carried into places where it would be tried for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workflows.approvals import Gate
+from workflows.contracts import Resolution
+from workflows.contracts.base import MOST_LEVELS
+from workflows.payloads import Malformed, parse
+
+DECISION = {
+    "approval_id": "run/step/1",
+    "params_hash": "sha256:0",
+    "outcome": "edit",
+    "approver": "ana",
+}
+HALF = "\ud800"
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for level in range(levels):
+        value = [value] if level % 2 else {"in": value}
+    return value
+
+
+HOSTILE: dict[str, Any] = {
+    "too deep": {"a": nested(MOST_LEVELS)},
+    "far too deep": {"a": nested(5000)},
+    "half a character": {"a": [HALF]},
+    "half a character in a name": {"a": {HALF: 1}},
+    "half a character in the first name": {HALF: 1},
+    "no JSON": {"a": {1}},
+}
+
+
+@pytest.mark.parametrize("params", HOSTILE.values(), ids=HOSTILE)
+def test_an_edit_that_could_not_be_handed_on_is_malformed(params: Any) -> None:
+    gate = Gate("run", "first")
+
+    gate.receive({**DECISION, "params": params})
+
+    assert gate.inbox[-1].decision is None
+    assert gate.inbox[-1].refused
+    gate.inbox[-1].refused.encode()
+
+
+@pytest.mark.parametrize("name", ["approval_id", "params_hash", "approver", "reason", "signature"])
+def test_half_a_character_in_a_decisions_text_is_malformed(name: str) -> None:
+    gate = Gate("run", "first")
+
+    gate.receive({**DECISION, name: HALF})
+
+    assert gate.inbox[-1].decision is None
+
+
+@pytest.mark.parametrize("receipt", HOSTILE.values(), ids=HOSTILE)
+def test_a_receipt_that_could_not_be_handed_on_is_malformed(receipt: Any) -> None:
+    resolution = {"intervention_id": "iv-1", "outcome": "happened", "actor": "olga"}
+
+    with pytest.raises(Malformed):
+        parse(Resolution, {**resolution, "receipt": receipt})
+
+
+def test_params_as_deep_as_any_tool_has_are_taken() -> None:
+    gate = Gate("run", "first")
+
+    gate.receive({**DECISION, "params": {"a": nested(MOST_LEVELS // 2)}})
+
+    assert gate.inbox[-1].decision is not None
+
+
+def test_a_reason_for_refusing_is_no_longer_than_somebody_reads() -> None:
+    gate = Gate("run", "first")
+
+    gate.receive({**DECISION, "params": {"k" * 1_000_000: {1}}})
+    gate.receive({**DECISION, "params": {str(number): {1} for number in range(20_000)}})
+
+    assert all(len(delivery.refused or "") < 5_000 for delivery in gate.inbox)
