@@ -14,6 +14,7 @@ from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, decisions, effects
 from activities.ledger.votes import (
     Vote,
+    folded,
     may_edit,
     missing,
     needs_of,
@@ -213,15 +214,15 @@ async def _may_decide(
     refused = refusal(needs_of(row).requirements, vote, requesters(row))
     if refused is not None:
         return refused
-    voted = await tx.one(
-        select(decisions.c.decision_id).where(
+    voted = await tx.all(
+        select(decisions.c.approver).where(
             decisions.c.tenant_id == tx.tenant,
             decisions.c.approval_id == decision.approval_id,
-            decisions.c.approver == decision.approver,
             decisions.c.verdict == VerdictCode.ACCEPTED.value,
         )
     )
-    if voted is not None and decision.outcome is DecisionOutcome.APPROVE:
+    counted = {folded(one["approver"]) for one in voted}
+    if folded(decision.approver) in counted and decision.outcome is DecisionOutcome.APPROVE:
         return VerdictCode.ALREADY_VOTED, f"{decision.approver} counts once"
     return None
 

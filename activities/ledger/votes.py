@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,17 @@ class Vote:
     roles: frozenset[str]
 
 
+def folded(name: str) -> str:
+    """Return what the spellings of a name have in common; pure.
+
+    Case, width, blanks, how accents are made and characters that nobody sees make no other person.
+    Only to tell people apart: nobody has a role, a permission or a key but by the exact name.
+    """
+    seen = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    alike = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
+    return " ".join(alike.split())
+
+
 def refusal(
     requirements: Iterable[Requirement], vote: Vote, requesters: Collection[str]
 ) -> tuple[VerdictCode, str] | None:
@@ -32,7 +44,7 @@ def refusal(
     if not fitting:
         wanted = sorted({role for r in requirements for role in r.roles})
         return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
-    if vote.approver in _not_counted(requirements, requesters):
+    if folded(vote.approver) in _not_counted(requirements, requesters):
         return VerdictCode.FOUR_EYES, f"{vote.approver} has asked for this call, or edited it"
     return None
 
@@ -45,9 +57,9 @@ def missing(
     excluded = _not_counted(requirements, requesters)
     for requirement in requirements:
         counted = {
-            vote.approver
+            folded(vote.approver)
             for vote in votes
-            if _has_role(requirement.roles, vote.roles) and vote.approver not in excluded
+            if _has_role(requirement.roles, vote.roles) and folded(vote.approver) not in excluded
         }
         if len(counted) < requirement.quorum:
             who = f" of {' or '.join(sorted(requirement.roles))}" if requirement.roles else ""
@@ -57,8 +69,11 @@ def missing(
 
 
 def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool:
-    """Return whether somebody with these roles may change the params; pure."""
-    return all(_has_role(requirement.may_edit, roles) for requirement in requirements)
+    """Return whether somebody with these roles may change the params; pure.
+
+    For each policy: those it names, or else those who may decide for it.
+    """
+    return all(_has_role(one.may_edit or one.roles, roles) for one in requirements)
 
 
 def requesters(row: Mapping[str, Any]) -> frozenset[str]:
@@ -103,4 +118,6 @@ def _not_counted(
     requirements: Iterable[Requirement], requesters: Collection[str]
 ) -> Collection[str]:
     # One policy that wants four eyes keeps the requesters out of all of them.
-    return requesters if any(requirement.four_eyes for requirement in requirements) else ()
+    if not any(requirement.four_eyes for requirement in requirements):
+        return ()
+    return {folded(requester) for requester in requesters}
