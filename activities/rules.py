@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -37,14 +39,41 @@ def holds(expression: str, params: BaseModel) -> bool:
     Raises:
         RuleBroken: It cannot be evaluated, or is neither true nor false: nobody may guess then.
     """
-    evaluator = EvalWithCompoundTypes(operators=_OPERATORS, functions={}, names=params.model_dump())
     try:
-        answer: object = evaluator.eval(expression)
+        names = _plain(params.model_dump(), params.model_dump(mode="json"))
+        answer: object = _Evaluator(operators=_OPERATORS, functions={}, names=names).eval(
+            expression
+        )
     except Exception as error:
         raise RuleBroken(f"rule {expression!r}: {error}") from error
     if not isinstance(answer, bool):
         raise RuleBroken(f"rule {expression!r}: is {answer!r}, neither true nor false")
     return answer
+
+
+class _Evaluator(EvalWithCompoundTypes):  # type: ignore[misc]
+    """Reads fractions as they are written: 0.1 is a tenth, not the float next to it."""
+
+    def _eval_constant(self, node: ast.Constant) -> Any:
+        return _exact(super()._eval_constant(node))
+
+
+def _plain(value: Any, as_json: Any) -> Any:
+    """Return params as people write them: numbers exact, all else as in JSON.
+
+    Otherwise an amount at the very limit could lie beyond the float of a rule, and a rule that
+    compares an Enum, a UUID or a date with its text would be false without a word.
+    """
+    if isinstance(value, Mapping) and isinstance(as_json, dict) and len(value) == len(as_json):
+        pairs = zip(value.values(), as_json.items(), strict=True)
+        return {name: _plain(part, json_part) for part, (name, json_part) in pairs}
+    if isinstance(value, (list, tuple)) and isinstance(as_json, list):
+        return [_plain(*both) for both in zip(value, as_json, strict=True)]
+    return value if isinstance(value, Decimal) else _exact(as_json)
+
+
+def _exact(value: Any) -> Any:
+    return Decimal(repr(value)) if isinstance(value, float) else value
 
 
 def problem(expression: str, model: type[BaseModel]) -> str | None:

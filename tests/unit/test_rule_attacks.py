@@ -1,0 +1,64 @@
+"""Guarantee G3: a call does not slip past the rule that is meant for it."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from activities.rules import RuleBroken, holds, problem
+
+
+class Kind(enum.Enum):
+    WIRE = "wire"
+
+
+class Payment(BaseModel):
+    amount: Decimal = Decimal("1000.10")
+    rate: float = 0.1
+    kind: Kind = Kind.WIRE
+    account: uuid.UUID = uuid.UUID(int=7)
+    due: date = date(2026, 1, 2)
+    parts: list[Decimal] = [Decimal("0.10")]
+    note: str | None = None
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "amount >= 1000.10",
+        "amount == 1000.1",
+        "not amount > 1000.1",
+        "amount * 1.5 > 1500",
+        "rate == 0.1 and rate >= 0.1 and not rate > 0.1",
+        "rate * 3 == 0.3",
+        "kind == 'wire' and kind in ('wire', 'cash')",
+        "account == '00000000-0000-0000-0000-000000000007'",
+        "due >= '2026-01-02'",
+        "parts[0] == 0.1",
+        "note == None",
+    ],
+)
+def test_a_param_at_a_rules_limit_does_not_slip_past_it(rule: str) -> None:
+    assert problem(rule, Payment) is None
+    assert holds(rule, Payment()) is True
+
+
+@pytest.mark.parametrize("rule", ["note > 1", "amount > 'much'", "amount.__class__ == 1", "amount"])
+def test_what_a_rule_cannot_tell_is_no_answer(rule: str) -> None:
+    with pytest.raises(RuleBroken):
+        holds(rule, Payment())
+
+
+def test_a_model_that_fails_when_it_is_read_breaks_the_rule_and_nothing_else() -> None:
+    class Broken(Payment):
+        def model_dump(self, **_: Any) -> Any:
+            raise ZeroDivisionError
+
+    with pytest.raises(RuleBroken):
+        holds("amount > 1", Broken())
