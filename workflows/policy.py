@@ -47,7 +47,7 @@ class Written(BaseModel):
 
 
 class Escalate(Written):
-    """Ask again, and let only this role decide."""
+    """Ask again, and let only this role decide for the policy that says so."""
 
     escalate: Role
 
@@ -109,10 +109,27 @@ class Requirement(BaseModel):
     roles: tuple[str, ...] = ()
     four_eyes: bool = False
     may_edit: tuple[str, ...] = ()
+    escalate: str | None = None
+    """The role that decides in the place of the others once a request has expired."""
 
-    def escalated(self, role: str | None) -> Requirement:
-        """Return what is asked for once a request has expired: one yes of that role."""
-        return self if role is None else self.model_copy(update={"quorum": 1, "roles": (role,)})
+    def escalated(self) -> Requirement:
+        """Return what is asked for once a request has expired: one yes of its policy's own role.
+
+        A policy that names none still asks for what it asked for: another one's escalation takes
+        nothing away from it.
+        """
+        changes = {"quorum": 1, "roles": (self.escalate,)}
+        return self if self.escalate is None else self.model_copy(update=changes)
+
+    def adds_nothing_to(self, other: Requirement) -> bool:
+        """Return whether whatever satisfies another requirement satisfies this one, too."""
+        return (
+            not self.roles
+            and not self.may_edit
+            and self.quorum <= other.quorum
+            and self.four_eyes <= other.four_eyes
+            and self.escalate in (None, other.escalate)
+        )
 
 
 class Needs(BaseModel):
@@ -125,11 +142,11 @@ class Needs(BaseModel):
     on_expiry: OnExpiry = "deny"
     remind_every: timedelta | None = None
     escalated_to: str | None = None
-    """Who alone may decide, because an earlier request has expired."""
+    """Who is asked now, because an earlier request has expired."""
 
     def escalated(self, role: str) -> Needs:
         """Return what is asked for once a request has expired; nobody is asked after that."""
-        requirements = tuple(item.escalated(role) for item in self.requirements)
+        requirements = tuple(item.escalated() for item in self.requirements)
         changes = {"requirements": requirements, "on_expiry": "deny", "escalated_to": role}
         return self.model_copy(update=changes)
 
@@ -150,11 +167,21 @@ def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) ->
         return None
     reminders = [policy.remind_every for policy, _ in asking if policy.remind_every is not None]
     return Needs(
-        # Once each: the plan, the recorded and the loaded tool mostly say the same.
-        requirements=tuple(dict.fromkeys(requirement for _, requirement in asking)),
+        requirements=_distinct([requirement for _, requirement in asking]),
         expires_in=min(policy.expires_in for policy, _ in asking),
         on_expiry=_strictest([policy.on_expiry for policy, _ in asking]),
         remind_every=min(reminders, default=None),
+    )
+
+
+def _distinct(requirements: list[Requirement]) -> tuple[Requirement, ...]:
+    # Once each: the plan, the recorded and the loaded tool mostly say the same. One that everybody
+    # satisfies would let everybody reject and edit what another keeps for some.
+    once = tuple(dict.fromkeys(requirements))
+    return tuple(
+        item
+        for item in once
+        if not any(item.adds_nothing_to(other) for other in once if other != item)
     )
 
 
@@ -162,7 +189,8 @@ def _requirement(policy: ApprovalPolicy, rule: ApprovalRule | None) -> Requireme
     changed = rule.model_dump(include={"quorum", "roles", "four_eyes"}) if rule else {}
     base = {"quorum": policy.quorum, "roles": policy.roles, "four_eyes": policy.four_eyes}
     said = {name: value for name, value in changed.items() if value is not None}
-    return Requirement(may_edit=policy.may_edit, **{**base, **said})
+    escalate = policy.on_expiry.escalate if isinstance(policy.on_expiry, Escalate) else None
+    return Requirement(may_edit=policy.may_edit, escalate=escalate, **{**base, **said})
 
 
 def _strictest(said: list[OnExpiry | None]) -> OnExpiry:

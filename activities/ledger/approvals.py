@@ -142,7 +142,7 @@ async def consume(
     assurance = Assurance(row["assurance"]).stricter(call.assurance)
     votes = await votes_now(tx, call.approval_id, assurance)
     then = needs_of(row)
-    now = (requirement.escalated(then.escalated_to) for requirement in call.requirements)
+    now = [one.escalated() if then.escalated_to else one for one in call.requirements]
     asked = (*then.requirements, *now)
     lacking = missing(asked, votes, requesters(row))
     if lacking is not None:
