@@ -54,7 +54,7 @@ class ApprovalActivities:
             needs = needs.escalated(asked.escalated_to)
         async with resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
-            row = None
+            row, decided = None, None
             if await approval_rows.is_settled(tx, request):
                 pass
             elif needs is None:
@@ -70,6 +70,7 @@ class ApprovalActivities:
                     assurance=resources.assurance,
                     editors=asked.editors,
                 )
+                decided = await decision_rows.decided(tx, row)
         head = tx.heads[call.run_id]
         if row is None:
             return ApprovalAsked(request=None, head=head)
@@ -85,7 +86,13 @@ class ApprovalActivities:
             params_hash=view.params_hash,
             expires_at=view.expires_at.isoformat(),
         )
-        return ApprovalAsked(request=view, state=ApprovalState(row["state"]), head=head)
+        return ApprovalAsked(
+            request=view,
+            state=ApprovalState(row["state"]),
+            decided=decided,
+            verified=decided is not None and row["verified"],
+            head=head,
+        )
 
     @activity.defn(name="verify_decision")
     async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:

@@ -15,6 +15,7 @@ from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
     Decision,
+    DecisionOutcome,
     Verdict,
     VerdictCode,
 )
@@ -111,8 +112,28 @@ class Gate:
             ),
         )
 
-    def ask(self, request: ApprovalRequest, state: ApprovalState) -> None:
-        """Note that a request exists; decisions held for it go back to the inbox."""
+    def ask(
+        self,
+        request: ApprovalRequest,
+        state: ApprovalState,
+        decided: Decision | None = None,
+        *,
+        verified: bool = False,
+    ) -> None:
+        """Note that a request exists; decisions held for it go back to the inbox.
+
+        Args:
+            request: What people see of it.
+            state: Its row's; a run that was reset finds its earlier requests.
+            decided: What has rejected or edited it.
+            verified: Whether a signature proves that.
+        """
+        if decided is not None:
+            self.accepted[request.approval_id] = decided
+            if verified:
+                self._verified.add(request.approval_id)
+            if decided.outcome is DecisionOutcome.EDIT:
+                self.edits[request.approval_id] = decided.params or {}
         self.states[request.approval_id] = state
         if state is ApprovalState.PENDING:
             self.pending[request.approval_id] = request

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from temporalio import workflow
 
@@ -22,6 +23,14 @@ from workflows.desk import Desk
 from workflows.ends import StepFailed
 from workflows.plan import Step
 from workflows.policy import Escalate
+
+#: Requests of one step that nobody has answered before nobody is asked any more. Each adds to the
+#: run's history, and the server ends a run whose history is too long without undoing anything.
+MOST_UNANSWERED: Final = 200
+#: How soon a run looks again at a request whose time is over by its own clock only; each time twice
+#: as long.
+SHORTEST_LOOK: Final = timedelta(seconds=1)
+LONGEST_LOOK: Final = timedelta(minutes=10)
 
 
 class Asking:
@@ -41,6 +50,7 @@ class Asking:
         self._changed = changed
         self._stopping = stopping
         self._editors: dict[str, tuple[str, ...]] = {}
+        self._unanswered: Counter[str] = Counter()
 
     async def approved(self, step: Step, call: ToolCall) -> ToolCall:
         """Return the call as it was approved; unchanged, if no human has to be asked.
@@ -62,7 +72,7 @@ class Asking:
                     )
                 case ApprovalState.SUPERSEDED:
                     call = self._edited(step, call, approval_id)
-                case ApprovalState.EXPIRED if request.on_expiry != "deny":
+                case ApprovalState.EXPIRED if self._may_ask_again(step, request):
                     escalated_to = self._again(step, request, escalated_to)
                 case _:
                     raise self._refused(approval_id, state)
@@ -85,7 +95,8 @@ class Asking:
         request = asked.request
         if request is None:
             return None
-        book.gate.ask(request, asked.state or ApprovalState.PENDING)
+        state = asked.state or ApprovalState.PENDING
+        book.gate.ask(request, state, asked.decided, verified=asked.verified)
         if self._stopping():
             raise StepFailed("the run is ending", called=step.id in book.saga.unsettled())
         book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
@@ -101,6 +112,10 @@ class Asking:
         self._book.say(workflow.now(), f"{by} has edited the params: asking again", step.id)
         params: dict[str, Any] = self._book.gate.edits[approval_id]
         return call.model_copy(update={"params": params, "late": []})
+
+    def _may_ask_again(self, step: Step, request: ApprovalRequest) -> bool:
+        self._unanswered[step.id] += 1
+        return request.on_expiry != "deny" and self._unanswered[step.id] < MOST_UNANSWERED
 
     def _again(self, step: Step, request: ApprovalRequest, escalated_to: str | None) -> str | None:
         """Ask once more after a request has expired; returns who alone may decide then."""
@@ -121,7 +136,7 @@ class Asking:
 
     async def _decided(self, approval_id: str, left: timedelta) -> ApprovalState:
         """Wait for a decision or the end of the request; the row says which came first."""
-        states = self._book.gate.states
+        states, look = self._book.gate.states, SHORTEST_LOOK
         while states[approval_id] is ApprovalState.PENDING:
             try:
                 await workflow.wait_condition(
@@ -131,5 +146,5 @@ class Asking:
             except TimeoutError:
                 # The database's clock may be a little behind: then the row is still pending.
                 await self._desk.close_approval(approval_id, expired=True)
-                left = timedelta(seconds=1)
+                left, look = look, min(2 * look, LONGEST_LOOK)
         return states[approval_id]

@@ -133,6 +133,31 @@ async def verify(
     return Judged(verdict, edited.params if edited else None)
 
 
+async def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
+    """Return what has rejected or edited a request; ``None`` if nothing has."""
+    outcomes = {"rejected": DecisionOutcome.REJECT, "superseded": DecisionOutcome.EDIT}
+    outcome = outcomes.get(row["state"])
+    if outcome is None:
+        return None
+    found = await tx.one(
+        select(decisions).where(
+            decisions.c.tenant_id == tx.tenant,
+            decisions.c.approval_id == row["approval_id"],
+            decisions.c.verdict == VerdictCode.ACCEPTED.value,
+            decisions.c.outcome == outcome.value,
+        )
+    )
+    assert found is not None, "the row and the decision are written in one transaction"
+    return Decision(
+        approval_id=row["approval_id"],
+        params_hash=row["params_hash"],
+        outcome=outcome,
+        approver=found["approver"],
+        reason=found["reason"],
+        params=found["edited"],
+    )
+
+
 def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> _Refusal | None:
     """Return why a decision on an approval row comes too late or is for something else; pure."""
     if row is None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from temporalio.api.enums.v1 import EventType
 
 from cli.signing import claims_for, sign
-from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
+from tests.e2e.test_reset import reset_before
 from tests.ledger.people import key_of, person
+from workflows import asking
 from workflows.contracts import RunState, Verdict
 from workflows.identity import DEFAULT_TENANT
+from workflows.plan import Plan
 
 #: As many levels as the JSON reader of a signal takes, and one too many for that of an activity.
 DEEPEST = 198
@@ -59,3 +63,35 @@ async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
         assert await failed_tasks(run) == 0
+
+
+async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_again(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        first = await run.asks()
+        params = {**first.params, "amount": "15.00"}
+        await run.decide(decision_on(first, outcome="edit", approver="bob", params=params))
+        await run.decide(decision_on(await run.asks(), approver="carl"))
+        await run.result()
+        again = await reset_before(stage, run, "request_approval", 1)
+        result = await again.result()
+
+        assert result.state is RunState.COMPLETED
+        assert step(result, "refund").replayed
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_history(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "MOST_UNANSWERED", 3)
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["defaults"]["approval"] = {"expires_in": "1ms", "on_expiry": "ask_again"}
+    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
+        run = await stage.start(Plan.model_validate({**plan, "steps": plan["steps"][:1]}))
+        result = await run.result()
+
+        assert result.state is RunState.FAILED
+        assert len(await stage.approval_rows(run)) == 3

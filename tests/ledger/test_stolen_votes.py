@@ -190,14 +190,14 @@ async def test_a_signature_is_worth_nothing_with_anything_else_than_was_signed(
     gated = await scene.ask_approval(scene.call(), assurance=Assurance.SIGNED)
     signer = Scene(scene.ledger, "elsewhere") if change == "tenant" else scene
     yes = await signed(signer, key, "ann", gated.params_hash)
-    swapped: dict[str, Any] = {
+    swaps: dict[str, dict[str, Any]] = {
         "approver": {"approver": "bob"},
         "outcome": {"outcome": DecisionOutcome.REJECT},
         "params": {"outcome": DecisionOutcome.EDIT, "params": {"amount": "1.00"}},
         "tenant": {},
-    }[change]
+    }
 
-    verdict = await scene.decide(gated, **{**yes, **swapped})
+    verdict = await scene.decide(gated, **{**yes, **swaps[change]})
 
     assert (verdict.code, verdict.state, verdict.verified) == ("bad_signature", "pending", False)
 

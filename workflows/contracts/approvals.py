@@ -80,6 +80,10 @@ class ApprovalAsked(Message):
     request: ApprovalRequest | None
     """``None``: nobody has to be asked; the effect is recorded, or no policy asks for a human."""
     state: ApprovalState | None = None
+    decided: Decision | None = None
+    """What has rejected or edited a request that is not new: a run that was reset has no memory."""
+    verified: bool = False
+    """Whether a signature proves that."""
     head: ChainHead
 
 
