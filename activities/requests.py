@@ -156,7 +156,8 @@ def claim_request(
         recovery_limit=tool.recovery_limit(recovery_limit),
         recovery=tool.recovery,
         window=tool.repeatable_for,
-        gated=needs is not None,
+        # What was asked for is used, also where this worker's tool would not have asked.
+        gated=needs is not None or call.approval_id is not None,
         approval_id=call.approval_id,
         requirements=needs.requirements if needs else (),
         assurance=assurance,

@@ -94,8 +94,17 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         recovery_limit=RECOVERY_LIMIT + refund.timeout,
         recovery=Recovery.DEDUPES,
         window=LEASE - refund.timeout,
+        gated=True,
         approval_id="acme/run-1/refund/1",
     )
+
+
+def test_an_approval_that_was_given_is_used_also_by_a_worker_that_would_not_have_asked() -> None:
+    asking, lax = make(approval=POLICY), make()
+
+    assert request(lax, call(lax, approval_id="acme/run-1/refund/1")).gated
+    assert request(lax, call(asking)).gated
+    assert not request(lax, call(lax)).gated
 
 
 def test_without_a_business_key_the_key_is_the_run_and_step() -> None:
