@@ -55,11 +55,9 @@ class ApprovalActivities:
         async with resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
             row, decided = None, None
-            if await approval_rows.is_settled(tx, request):
-                pass
-            elif needs is None:
+            if needs is None:
                 approval_rows.waive(tx, request)
-            else:
+            elif not await approval_rows.is_settled(tx, request):
                 row = await approval_rows.request(
                     tx,
                     request,

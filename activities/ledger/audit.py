@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from activities.ledger.chain import GENESIS, event_hash
+from activities.ledger.votes import folded
 from workflows.contracts import ChainHead
 from workflows.identity import NotCanonical
 
@@ -76,6 +77,8 @@ class _Story:
     gated: set[str] = field(default_factory=set)
     asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The request by approval id."""
+    votes: dict[str, set[str]] = field(default_factory=dict)
+    """Who has said yes, in a way that counts for the request, by approval id."""
     approved: set[str] = field(default_factory=set)
     waived: set[tuple[str | None, str]] = field(default_factory=set)
     """Steps and params hashes that no policy asks a human about."""
@@ -90,7 +93,8 @@ class _Story:
 def verify_story(events: Sequence[Event]) -> Break | None:
     """Return the first event that should not be where it is, or ``None``.
 
-    Checked are: each approval was asked for and given by an accepted decision before it was used;
+    Checked are: each approval was asked for and given by as many people as were asked for, signed
+    where that was asked for, before it was used;
     it was used in time, by one entry, for the params that were asked about; each claim of a step
     that needed an approval had one; no entry was committed twice.
     """
@@ -109,8 +113,12 @@ def _tell(story: _Story, event: Event) -> str | None:
             story.gated = set(body.get("gated", []))
         case "approval.requested":
             story.asked[body["approval_id"]] = body
+            # What was waived before somebody was asked is not waived any more.
+            story.waived = {waived for waived in story.waived if waived[0] != event["step_id"]}
+        case "decision.accepted":
+            _vote(story, body)
         case "approval.approved":
-            story.approved.add(body["approval_id"])
+            return _approve(story, body["approval_id"])
         case "approval.waived":
             story.waived.add((event["step_id"], body["params_hash"]))
         case "approval.expired" | "approval.void":
@@ -126,6 +134,24 @@ def _tell(story: _Story, event: Event) -> str | None:
         case "effect.compensated":
             story.standing.discard(body["entry_id"])
     return None
+
+
+def _vote(story: _Story, body: Mapping[str, Any]) -> None:
+    asked = story.asked.get(body["approval_id"])
+    proven = body.get("verified") or asked is None or asked.get("assurance") != "signed"
+    if body.get("outcome") == "approve" and proven:
+        votes = story.votes.setdefault(body["approval_id"], set())
+        votes.add(folded(body.get("approver") or ""))
+
+
+def _approve(story: _Story, approval_id: str) -> str | None:
+    story.approved.add(approval_id)
+    asked = story.asked.get(approval_id)
+    wanted = asked.get("quorum", 1) if asked else 0
+    found = len(story.votes.get(approval_id, ()))
+    if found >= wanted:
+        return None
+    return f"approval {approval_id} was given by {found} of {wanted} people who were asked for"
 
 
 def _consume(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:

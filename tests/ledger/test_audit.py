@@ -19,6 +19,7 @@ from activities.ledger.chain import GENESIS, event_hash
 from activities.ledger.reads import chain_of
 from tests.ledger.scene import RUN, STEP, Scene
 from workflows.contracts import ChainHead
+from workflows.policy import Requirement
 
 Events = list[dict[str, Any]]
 
@@ -147,3 +148,63 @@ async def test_an_entry_that_no_event_tells_of_is_named(scene: Scene) -> None:
 
     assert found is not None
     assert entries[0]["entry_id"] in found.reason
+
+
+async def voted(scene: Scene) -> Events:
+    """Let a run commit a refund that two have approved, and return its events."""
+    two = Requirement(quorum=2)
+    gated = await scene.ask_approval(scene.call(), requirement=two)
+    for approver in ("ann", "bob"):
+        await scene.decide(gated, approver=approver)
+    await scene.committed(gated)
+    events, _, _ = await chain_of(scene.ledger, scene.tenant, RUN)
+    named(events, "run.opened")["body"]["gated"] = [STEP]
+    return events
+
+
+async def test_an_approval_by_fewer_people_than_were_asked_for_is_named(scene: Scene) -> None:
+    events = await voted(scene)
+    assert verify_story(events) is None
+    votes = [event for event in events if event["type"] == "decision.accepted"]
+
+    same = copy.deepcopy(events)
+    for event in same:
+        if event["type"] == "decision.accepted":
+            event["body"]["approver"] = "ann"
+    one = [event for event in events if event != votes[0]]
+    of_another = copy.deepcopy(events)
+    named(of_another, "decision.accepted")["body"]["approval_id"] = "run-1/refund/9"
+    rejected = copy.deepcopy(events)
+    named(rejected, "decision.accepted")["body"]["outcome"] = "reject"
+
+    for forged in (same, one, of_another, rejected):
+        found = verify_story(forged)
+        assert found is not None
+        assert "1 of 2" in found.reason
+
+
+async def test_an_unsigned_vote_where_signatures_were_asked_for_is_named(scene: Scene) -> None:
+    events, _, _ = await told(scene)
+    named(events, "approval.requested")["body"]["assurance"] = "signed"
+
+    found = verify_story(events)
+
+    assert found is not None
+    assert "0 of 1" in found.reason
+
+
+async def test_a_waiver_from_before_a_human_was_asked_lets_no_claim_through(scene: Scene) -> None:
+    events, _, _ = await told(scene)
+    named(events, "run.opened")["body"]["gated"] = [STEP]
+    claim = named(events, "effect.claimed")
+    waiver = copy.deepcopy(claim)
+    waiver["type"] = "approval.waived"
+    del claim["body"]["approval_id"]
+    without = [event for event in events if not event["type"].startswith(("approval", "decision"))]
+    at = without.index(claim)
+
+    assert verify_story([*without[:at], waiver, *without[at:]]) is None
+    found = verify_story([events[0], waiver, *events[1:]])
+
+    assert found is not None
+    assert "without its approval" in found.reason
