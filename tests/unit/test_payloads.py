@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from tests.unit.values import json_values
+from workflows import ports
 from workflows.contracts import CancelRun, Decision, Message, Resolution
 from workflows.payloads import Malformed, parse
 
@@ -75,3 +76,11 @@ def test_no_payload_does_anything_else(payload: Any) -> None:
             parse(model, payload)
         except Malformed:
             continue
+
+
+@pytest.mark.parametrize(
+    "message", [port.takes for port in ports.ALL] + [port.returns for port in ports.ALL]
+)
+def test_every_message_is_whole_when_its_module_is_loaded(message: type[Message]) -> None:
+    # A reference to a class further down is resolved by chance, at whatever uses it first.
+    assert message.__pydantic_complete__

@@ -74,19 +74,6 @@ class ApprovalRequest(Message):
     """Who has said yes so far, as long as that is not enough."""
 
 
-class ApprovalAsked(Message):
-    """The request as the approval row has it."""
-
-    request: ApprovalRequest | None
-    """``None``: nobody has to be asked; the effect is recorded, or no policy asks for a human."""
-    state: ApprovalState | None = None
-    decided: Decision | None = None
-    """What has rejected or edited a request that is not new: a run that was reset has no memory."""
-    verified: bool = False
-    """Whether a signature proves that."""
-    head: ChainHead
-
-
 class DecisionOutcome(StrEnum):
     """An approver's answer."""
 
@@ -108,6 +95,19 @@ class Decision(Message):
     """For an ``edit``: all params of the call that shall be asked for instead."""
     signature: Text | None = None
     """Compact JWS over ``DecisionClaims``, by a key of the approver's."""
+
+
+class ApprovalAsked(Message):
+    """The request as the approval row has it."""
+
+    request: ApprovalRequest | None
+    """``None``: nobody has to be asked; the effect is recorded, or no policy asks for a human."""
+    state: ApprovalState | None = None
+    decided: Decision | None = None
+    """What has rejected or edited a request that is not new: a run that was reset has no memory."""
+    verified: bool = False
+    """Whether a signature proves that."""
+    head: ChainHead
 
 
 class VerifyDecision(Message):
