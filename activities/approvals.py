@@ -14,7 +14,7 @@ from activities.attempt import Attempt, Resources
 from activities.ledger import approvals as approval_rows
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import decisions as decision_rows
-from activities.ledger.decisions import Edited
+from activities.ledger.edits import Edited
 from activities.ledger.votes import needs_of
 from activities.preconditions import to_ask_with
 from activities.requests import claim_request, complete, needed, prepare, prepare_params

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +10,20 @@ from sqlalchemy import insert, select, update
 
 from activities.ledger import principals
 from activities.ledger.approvals import locked
+from activities.ledger.edits import CheckEdit, Edited, checked_edit
+from activities.ledger.proofs import Proof, prove
 from activities.ledger.store import Transaction
-from activities.ledger.tables import approvals, decisions, effects
+from activities.ledger.tables import approvals, decisions
 from activities.ledger.votes import (
+    Refusal,
     Vote,
     folded,
-    may_edit,
     missing,
     needs_of,
     refusal,
     requesters,
     votes_now,
 )
-from activities.signatures import BadSignature, header_kid, matches
-from activities.signatures import verify as verify_signature
 from workflows.contracts import (
     ApprovalState,
     Assurance,
@@ -33,24 +33,6 @@ from workflows.contracts import (
     VerdictCode,
     VerifyDecision,
 )
-from workflows.contracts.signing import DecisionClaims
-from workflows.identity import NotCanonical, digest
-
-#: Entries in these states keep their key's params as they are.
-_SETTLED = ("failed", "compensated")
-
-
-@dataclass(frozen=True)
-class Edited:
-    """Other params for a call, as its tool takes them."""
-
-    params: dict[str, Any]
-    params_hash: str
-    key: str
-
-
-#: Validates an edit with the tool of an approval's row; a text says why it cannot be.
-CheckEdit = Callable[[Mapping[str, Any], Mapping[str, Any]], Edited | str]
 
 
 @dataclass(frozen=True)
@@ -62,18 +44,13 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class _Proof:
-    """What proves a decision to be its approver's, if anything does."""
+class _Counts:
+    """That a decision counts: what follows for its request, and why."""
 
-    kid: str | None = None
-    claims: DecisionClaims | None = None
-
-    @property
-    def verified(self) -> bool:
-        return self.claims is not None
-
-
-_Refusal = tuple[VerdictCode, str]
+    state: ApprovalState
+    message: str
+    verified: bool
+    edited: Edited | None = None
 
 
 async def verify(
@@ -101,36 +78,26 @@ async def verify(
     )
     if recorded is not None:
         return _judged_before(recorded, row)
-    proof, edited = _Proof(), None
+    found: Proof | Refusal
+    counts: _Counts | Refusal
     if decision is None:
-        refused: _Refusal | None = (VerdictCode.MALFORMED, asked.refused or "not a decision")
+        found, counts = Proof(), (VerdictCode.MALFORMED, asked.refused or "not a decision")
     else:
-        found = await _prove(tx, asked, decision)
-        proof = found if isinstance(found, _Proof) else proof
-        refused = judge(decision, row, tx.now_ms)
-        if refused is None and not isinstance(found, _Proof):
-            refused = found
-        if refused is None and row is not None:
-            refused = await _may_decide(tx, decision, row, proof, assurance)
-        if refused is None and row is not None and decision.outcome is DecisionOutcome.EDIT:
-            checked = await _check_edit(tx, decision, row, proof, check_edit)
-            edited = checked if isinstance(checked, Edited) else None
-            refused = None if isinstance(checked, Edited) else checked
-    if refused is not None or decision is None or row is None:
-        assert refused is not None
-        verdict = _verdict(asked, *refused, row=row, proof=proof)
-        await _record(tx, asked, verdict, row, proof, edited)
+        found = await prove(tx, asked.run_id, decision)
+        counts = await _weigh(tx, decision, row, found, assurance, check_edit)
+    proof = found if isinstance(found, Proof) else Proof()
+    if not isinstance(counts, _Counts):
+        code, message = counts
+        state = ApprovalState(row["state"]) if row else None
+        verdict = _verdict(asked, code, message, state, proof)
+        await _record(tx, asked, verdict, row, proof, None)
         return Judged(verdict)
-    accepted = _verdict(asked, VerdictCode.ACCEPTED, "", row=row, proof=proof)
-    await _record(tx, asked, accepted, row, proof, edited)
-    state, message = await _apply(tx, decision, row, proof, edited, assurance)
-    verdict = accepted.model_copy(update={"state": state, "message": message})
-    await tx.execute(
-        update(decisions)
-        .where(decisions.c.tenant_id == tx.tenant, decisions.c.decision_id == asked.decision_id)
-        .values(message=message)
-    )
-    return Judged(verdict, edited.params if edited else None)
+    assert decision is not None and row is not None, "nothing else can count"
+    verdict = _verdict(asked, VerdictCode.ACCEPTED, counts.message, counts.state, proof)
+    await _record(tx, asked, verdict, row, proof, counts.edited)
+    if counts.state is not ApprovalState.PENDING:
+        await _close(tx, decision, row, counts)
+    return Judged(verdict, counts.edited.params if counts.edited else None)
 
 
 async def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
@@ -158,7 +125,7 @@ async def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
     )
 
 
-def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> _Refusal | None:
+def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> Refusal | None:
     """Return why a decision on an approval row comes too late or is for something else; pure."""
     if row is None:
         return (
@@ -184,129 +151,74 @@ def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> _Re
     return None
 
 
-async def _prove(tx: Transaction, asked: VerifyDecision, decision: Decision) -> _Proof | _Refusal:
-    """Verify a decision's signature with a key that is registered for its approver now."""
-    if decision.signature is None:
-        return _Proof()
-    try:
-        kid = header_kid(decision.signature)
-        key = await principals.key(tx, kid)
-        if key is None or key.principal != decision.approver:
-            return VerdictCode.BAD_SIGNATURE, f"{decision.approver} has no key {kid}"
-        if key.revoked:
-            return VerdictCode.BAD_SIGNATURE, f"key {kid} was revoked"
-        claims = verify_signature(decision.signature, key.public_key, now_s=tx.now_ms // 1000)
-    except BadSignature as error:
-        return VerdictCode.BAD_SIGNATURE, str(error)
-    differs = matches(claims, decision, asked.run_id, tx.tenant)
-    if differs is None and not _signs_edit(claims, decision):
-        differs = "it is for other edited params"
-    if differs is not None:
-        return VerdictCode.BAD_SIGNATURE, differs
-    used = await tx.one(
-        select(decisions.c.decision_id).where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approver == decision.approver,
-            decisions.c.nonce == claims.jti,
-            decisions.c.verdict == VerdictCode.ACCEPTED.value,
-        )
-    )
-    if used is not None:
-        return VerdictCode.USED_SIGNATURE, "this signature has counted already"
-    return _Proof(kid, claims)
-
-
-def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:
-    """Return whether the claims name an edit's params, by the digest of their canonical JSON."""
-    if decision.params is None:
-        return claims.edited is None
-    try:
-        return claims.edited == digest(decision.params)
-    except NotCanonical:
-        return False  # nobody can have signed them, and no tool takes them
-
-
-async def _may_decide(
+async def _weigh(
     tx: Transaction,
     decision: Decision,
-    row: Mapping[str, Any],
-    proof: _Proof,
+    row: Mapping[str, Any] | None,
+    found: Proof | Refusal,
     assurance: Assurance,
-) -> _Refusal | None:
-    if Assurance(row["assurance"]).stricter(assurance) is Assurance.SIGNED and not proof.verified:
+    check_edit: CheckEdit,
+) -> _Counts | Refusal:
+    """Return what follows from a decision, or why it does not count."""
+    refused = judge(decision, row, tx.now_ms)
+    if refused is not None or row is None:
+        assert refused is not None, "there is nothing to decide"
+        return refused
+    if not isinstance(found, Proof):
+        return found
+    assurance = Assurance(row["assurance"]).stricter(assurance)
+    if assurance is Assurance.SIGNED and not found.verified:
         return VerdictCode.UNSIGNED, "only signed decisions count here"
-    vote = await _vote(tx, decision.approver)
+    people = await principals.find(tx, [decision.approver])
+    vote = Vote(decision.approver, people[decision.approver].roles)
     refused = refusal(needs_of(row).requirements, vote, requesters(row))
     if refused is not None:
         return refused
-    voted = await tx.all(
-        select(decisions.c.approver).where(
+    match decision.outcome:
+        case DecisionOutcome.REJECT:
+            message = f"rejected by {decision.approver}"
+            return _Counts(ApprovalState.REJECTED, message, found.verified)
+        case DecisionOutcome.EDIT:
+            edited = await checked_edit(tx, decision, row, vote, check_edit)
+            if not isinstance(edited, Edited):
+                return edited
+            message = f"edited by {decision.approver}"
+            return _Counts(ApprovalState.SUPERSEDED, message, found.verified, edited)
+        case DecisionOutcome.APPROVE:
+            return await _with_vote(tx, row, vote, found, assurance)
+
+
+async def _with_vote(
+    tx: Transaction,
+    row: Mapping[str, Any],
+    vote: Vote,
+    proof: Proof,
+    assurance: Assurance,
+) -> _Counts | Refusal:
+    """Return where a request stands with one more yes."""
+    recorded = await tx.all(
+        select(decisions.c.approver, decisions.c.verified).where(
             decisions.c.tenant_id == tx.tenant,
-            decisions.c.approval_id == decision.approval_id,
+            decisions.c.approval_id == row["approval_id"],
             decisions.c.verdict == VerdictCode.ACCEPTED.value,
         )
     )
-    counted = {folded(one["approver"]) for one in voted}
-    if folded(decision.approver) in counted and decision.outcome is DecisionOutcome.APPROVE:
-        return VerdictCode.ALREADY_VOTED, f"{decision.approver} counts once"
-    return None
+    if folded(vote.approver) in {folded(one["approver"]) for one in recorded}:
+        return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
+    votes = [*await votes_now(tx, row["approval_id"], assurance), vote]
+    lacking = missing(needs_of(row).requirements, votes, requesters(row))
+    if lacking is not None:
+        message = f"approved by {vote.approver}; so far {lacking}"
+        return _Counts(ApprovalState.PENDING, message, proof.verified)
+    verified = proof.verified and all(one["verified"] for one in recorded)
+    message = f"approved by {', '.join(one.approver for one in votes)}"
+    return _Counts(ApprovalState.APPROVED, message, verified)
 
 
-async def _vote(tx: Transaction, approver: str) -> Vote:
-    return Vote(approver, (await principals.find(tx, [approver]))[approver].roles)
-
-
-async def _check_edit(
-    tx: Transaction,
-    decision: Decision,
-    row: Mapping[str, Any],
-    proof: _Proof,
-    check_edit: CheckEdit,
-) -> Edited | _Refusal:
-    vote = await _vote(tx, decision.approver)
-    if not may_edit(needs_of(row).requirements, vote.roles):
-        return VerdictCode.NOT_PERMITTED, f"{decision.approver} may decide, but not edit"
-    checked = check_edit(row, decision.params or {})
-    if isinstance(checked, str):
-        return VerdictCode.NOT_EDITABLE, checked
-    if checked.params_hash == row["params_hash"]:
-        return VerdictCode.NOT_EDITABLE, "the edit changes nothing"
-    taken = await tx.one(
-        select(effects.c.entry_id, effects.c.state).where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.tool == row["tool"],
-            effects.c.key.in_([row["key"], checked.key]),
-            effects.c.state.not_in(_SETTLED),
-        )
-    )
-    if taken is not None:
-        return VerdictCode.NOT_EDITABLE, f"its key has entry {taken['entry_id']} ({taken['state']})"
-    return checked
-
-
-async def _apply(
-    tx: Transaction,
-    decision: Decision,
-    row: Mapping[str, Any],
-    proof: _Proof,
-    edited: Edited | None,
-    assurance: Assurance,
-) -> tuple[ApprovalState, str]:
-    """Let an accepted decision count; returns the state of the request then, and why."""
-    state, message, verified = ApprovalState.APPROVED, "", proof.verified
-    match decision.outcome:
-        case DecisionOutcome.REJECT:
-            state, message = ApprovalState.REJECTED, f"rejected by {decision.approver}"
-        case DecisionOutcome.EDIT:
-            state, message = ApprovalState.SUPERSEDED, f"edited by {decision.approver}"
-        case DecisionOutcome.APPROVE:
-            needed = Assurance(row["assurance"]).stricter(assurance)
-            votes = await votes_now(tx, decision.approval_id, needed)
-            lacking = missing(needs_of(row).requirements, votes, requesters(row))
-            if lacking is not None:
-                return ApprovalState.PENDING, f"approved by {decision.approver}; so far {lacking}"
-            message = f"approved by {', '.join(vote.approver for vote in votes)}"
-            verified = verified and await _all_verified(tx, decision.approval_id)
+async def _close(
+    tx: Transaction, decision: Decision, row: Mapping[str, Any], counts: _Counts
+) -> None:
+    """Let a request's row follow the decision that has decided it."""
     await tx.execute(
         update(approvals)
         .where(
@@ -314,31 +226,17 @@ async def _apply(
             approvals.c.approval_id == decision.approval_id,
             approvals.c.state == "pending",
         )
-        .values(state=state.value, decided_by=decision.approver, verified=verified)
+        .values(state=counts.state.value, decided_by=decision.approver, verified=counts.verified)
     )
     tx.event(
         row["run_id"],
-        f"approval.{state}",
+        f"approval.{counts.state}",
         step_id=row["step_id"],
         approval_id=decision.approval_id,
         params_hash=row["params_hash"],
-        edited_hash=edited.params_hash if edited else None,
-        verified=verified,
+        edited_hash=counts.edited.params_hash if counts.edited else None,
+        verified=counts.verified,
     )
-    return state, message
-
-
-async def _all_verified(tx: Transaction, approval_id: str) -> bool:
-    unproven = await tx.one(
-        select(decisions.c.decision_id).where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approval_id == approval_id,
-            decisions.c.verdict == VerdictCode.ACCEPTED.value,
-            decisions.c.outcome == DecisionOutcome.APPROVE.value,
-            decisions.c.verified.is_(False),
-        )
-    )
-    return unproven is None
 
 
 def _judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> Judged:
@@ -358,16 +256,15 @@ def _verdict(
     asked: VerifyDecision,
     code: VerdictCode,
     message: str,
-    *,
-    row: Mapping[str, Any] | None,
-    proof: _Proof,
+    state: ApprovalState | None,
+    proof: Proof,
 ) -> Verdict:
     return Verdict(
         decision_id=asked.decision_id,
         approval_id=asked.decision.approval_id[:400] if asked.decision else "",
         code=code,
         message=message,
-        state=ApprovalState(row["state"]) if row else None,
+        state=state,
         verified=proof.verified,
     )
 
@@ -377,7 +274,7 @@ async def _record(
     asked: VerifyDecision,
     verdict: Verdict,
     row: Mapping[str, Any] | None,
-    proof: _Proof,
+    proof: Proof,
     edited: Edited | None,
 ) -> None:
     decision = asked.decision

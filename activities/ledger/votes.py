@@ -15,6 +15,9 @@ from activities.ledger.tables import decisions
 from workflows.contracts import Assurance, VerdictCode
 from workflows.policy import Needs, Requirement
 
+#: Why a decision does not count.
+Refusal = tuple[VerdictCode, str]
+
 
 @dataclass(frozen=True)
 class Vote:
@@ -37,7 +40,7 @@ def folded(name: str) -> str:
 
 def refusal(
     requirements: Iterable[Requirement], vote: Vote, requesters: Collection[str]
-) -> tuple[VerdictCode, str] | None:
+) -> Refusal | None:
     """Return why a person's decision can count for none of the requirements, or ``None``; pure."""
     requirements = tuple(requirements)
     fitting = [r for r in requirements if _has_role(r.roles, vote.roles)]

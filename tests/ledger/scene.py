@@ -24,7 +24,7 @@ from activities.ledger import (
     runs,
 )
 from activities.ledger.artifacts import Kept
-from activities.ledger.decisions import Edited
+from activities.ledger.edits import Edited
 from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Ledger, Transaction
 from activities.ledger.tables import effects, events

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from activities.ledger import principals
-from activities.ledger.decisions import Edited
+from activities.ledger.edits import Edited
 from activities.ledger.entries import ApprovalRefused, Claimed
 from activities.ledger.tables import approvals, decisions, effects
 from cli.signing import claims_for, sign

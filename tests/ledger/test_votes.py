@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from activities.ledger import principals
-from activities.ledger.decisions import Edited
+from activities.ledger.edits import Edited
 from activities.ledger.entries import ApprovalRefused, Claimed, Forbidden
 from activities.ledger.tables import approvals, decisions
 from tests.ledger.people import administration, person, revoked

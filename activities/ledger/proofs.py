@@ -1,0 +1,71 @@
+"""What proves a decision to be its approver's: a signature, by a key that is theirs now (G3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from activities.ledger import principals
+from activities.ledger.store import Transaction
+from activities.ledger.tables import decisions
+from activities.ledger.votes import Refusal
+from activities.signatures import BadSignature, header_kid, matches, verify
+from workflows.contracts import Decision, VerdictCode
+from workflows.contracts.signing import DecisionClaims
+from workflows.identity import NotCanonical, digest
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What proves a decision to be its approver's, if anything does."""
+
+    kid: str | None = None
+    claims: DecisionClaims | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether anything does."""
+        return self.claims is not None
+
+
+async def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
+    """Verify a decision's signature with a key that is registered for its approver now."""
+    if decision.signature is None:
+        return Proof()
+    try:
+        kid = header_kid(decision.signature)
+        key = await principals.key(tx, kid)
+        if key is None or key.principal != decision.approver:
+            return VerdictCode.BAD_SIGNATURE, f"{decision.approver} has no key {kid}"
+        if key.revoked:
+            return VerdictCode.BAD_SIGNATURE, f"key {kid} was revoked"
+        claims = verify(decision.signature, key.public_key, now_s=tx.now_ms // 1000)
+    except BadSignature as error:
+        return VerdictCode.BAD_SIGNATURE, str(error)
+    differs = matches(claims, decision, run_id, tx.tenant)
+    if differs is None and not _signs_edit(claims, decision):
+        differs = "it is for other edited params"
+    if differs is not None:
+        return VerdictCode.BAD_SIGNATURE, differs
+    used = await tx.one(
+        select(decisions.c.decision_id).where(
+            decisions.c.tenant_id == tx.tenant,
+            decisions.c.approver == decision.approver,
+            decisions.c.nonce == claims.jti,
+            decisions.c.verdict == VerdictCode.ACCEPTED.value,
+        )
+    )
+    if used is not None:
+        return VerdictCode.USED_SIGNATURE, "this signature has counted already"
+    return Proof(kid, claims)
+
+
+def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:
+    """Return whether the claims name an edit's params, by the digest of their canonical JSON."""
+    if decision.params is None:
+        return claims.edited is None
+    try:
+        return claims.edited == digest(decision.params)
+    except NotCanonical:
+        return False  # nobody can have signed them, and no tool takes them
