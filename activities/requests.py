@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from temporalio.exceptions import ApplicationError
 
 from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactStore, ArtifactUnavailable
 from activities.attempt import Attempt
+from activities.endings import again, stop
 from activities.ledger.entries import ClaimRequest
 from activities.outputs import clean_text
 from activities.resource_names import resource_names
@@ -59,13 +59,13 @@ async def complete(artifacts: ArtifactStore, call: ToolCall, attempt: Attempt) -
     except ArtifactUnavailable as error:
         type_ = ErrorType.ARTIFACT_UNAVAILABLE
         if attempt.number >= MOST_READS:
-            raise _stop(type_, str(error)) from error
-        raise ApplicationError(str(error), type=type_, next_retry_delay=READ_PAUSE) from error
+            raise stop(type_, str(error)) from error
+        raise again(type_, str(error), READ_PAUSE) from error
     params = copy.deepcopy(call.params)
     try:
         fill_in(params, call.late, contents)
     except ReferenceUnresolved as error:
-        raise _stop(ErrorType.INVALID_PARAMS, f"{call.tool.name}: {error}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{call.tool.name}: {error}") from error
     return call.model_copy(update={"params": params, "late": []})
 
 
@@ -77,7 +77,7 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
     """
     tool = toolbox.get(call.tool.name)
     if tool is None:
-        raise _stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
+        raise stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
     return prepare_params(tool, call.params, call.run_id, call.step_id)
 
 
@@ -93,20 +93,20 @@ def prepare_params(tool: Tool, given: Mapping[str, Any], run_id: str, step_id: s
         hash_ = params_hash(tool.name, tool.version, plain)
         same = tool.validate(plain) == params
     except ValidationError as error:
-        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error
     except NotCanonical as error:
-        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
     except Exception as error:  # a validator of the user's own
-        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {error!r}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {error!r}") from error
     if not same:
         # What the hash does not cover, nobody has approved: secrets, excluded or rounded fields.
         problem = f"{tool.name}: its params do not survive the way through JSON unchanged"
-        raise _stop(ErrorType.INVALID_PARAMS, problem)
+        raise stop(ErrorType.INVALID_PARAMS, problem)
     key = _key(tool, params, run_id, step_id)
     try:
         resources = resource_names(tool.resource, params)
     except ValueError as error:
-        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
     return PreparedCall(tool, params, plain, hash_, key, resources)
 
 
@@ -116,10 +116,10 @@ def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
     try:
         key: object = tool.key(params)
     except Exception as error:
-        raise _stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or key != clean_text(key):
         problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
-        raise _stop(ErrorType.INVALID_PARAMS, problem)
+        raise stop(ErrorType.INVALID_PARAMS, problem)
     return key
 
 
@@ -177,7 +177,7 @@ def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:
     try:
         return combine(policies, lambda expression: holds(expression, prepared.params))
     except RuleBroken as error:
-        raise _stop(ErrorType.INVALID_PARAMS, f"{prepared.tool.name}: {error}") from error
+        raise stop(ErrorType.INVALID_PARAMS, f"{prepared.tool.name}: {error}") from error
 
 
 def permissions(call: ToolCall, tool: Tool) -> frozenset[str]:
@@ -192,7 +192,3 @@ def drift(call: ToolCall, tool: Tool) -> str | None:
     if tool.schema_hash != call.tool.schema_hash:
         return f"the params of {tool.name} have changed since the run was started"
     return None
-
-
-def _stop(type_: ErrorType, message: str) -> ApplicationError:
-    return ApplicationError(message, type=type_.value, non_retryable=True)

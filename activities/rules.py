@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
 from pydantic import BaseModel
 from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
+
+from workflows.policy import ApprovalPolicy
 
 #: Comparisons and sums: what a limit needs, and nothing that runs for long.
 _OPERATORS: Final = {
@@ -74,6 +76,15 @@ def _plain(value: Any, as_json: Any) -> Any:
 
 def _exact(value: Any) -> Any:
     return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def problems(policies: Iterable[ApprovalPolicy], model: type[BaseModel]) -> Iterator[str]:
+    """Yield what is wrong with the rules of policies, as far as that shows without params."""
+    for policy in policies:
+        for rule in policy.rules:
+            found = problem(rule.when, model)
+            if found is not None:
+                yield found
 
 
 def problem(expression: str, model: type[BaseModel]) -> str | None:

@@ -273,8 +273,7 @@ def _policy_problem(
 ) -> str | None:
     if permission is not None and not re.fullmatch(ROLE_FORM, permission):
         return f"permission {permission!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
-    found = (rules.problem(rule.when, model) for rule in (approval.rules if approval else ()))
-    return next((problem for problem in found if problem is not None), None)
+    return next(rules.problems([approval] if approval else [], model), None)
 
 
 def _params_model(name: str, fn: ToolFunction) -> type[BaseModel]:

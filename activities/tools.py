@@ -187,13 +187,9 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             PlanError(where=f"{where}.params{path}", reason=reason)
             for path, reason in literal_problems(tool, step)
         ]
-        found = (
-            rules.problem(rule.when, tool.params_model)
-            for policy in plan.approvals(step)
-            for rule in policy.rules
-        )
         problems += [
-            PlanError(where=f"{where}.approval", reason=reason) for reason in found if reason
+            PlanError(where=f"{where}.approval", reason=reason)
+            for reason in rules.problems(plan.approvals(step), tool.params_model)
         ]
     return ToolsDescribed(tools=specs, problems=problems)
 

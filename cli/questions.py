@@ -12,7 +12,6 @@ from cli.text import command, shown_time
 from workflows.contracts import ApprovalRequest, Assurance, Decision, DecisionOutcome, Waiting
 from workflows.identity import DEFAULT_TENANT
 from workflows.names import DECIDE
-from workflows.policy import Requirement
 
 OUTCOMES: Final = (
     "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened, compensated,"
@@ -80,7 +79,7 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"  undo       {request.undo}"
     yield f"  asked by   {' and '.join([request.requested_by, *_edited(request)])}"
     for requirement in request.requirements:
-        yield f"  needs      {requirement_text(requirement)}"
+        yield f"  needs      {requirement.as_text()}"
     if request.votes:
         yield f"  so far     {', '.join(request.votes)}"
     if request.assurance is Assurance.SIGNED:
@@ -96,13 +95,6 @@ def request_lines(server: TenantClient, run_id: str, request: ApprovalRequest) -
         yield f"  {sign_command(server, request.approval_id, request.params_hash)}"
     else:
         yield f"  {signal_command(server, run_id, request.approval_id, request.params_hash)}"
-
-
-def requirement_text(requirement: Requirement) -> str:
-    """Return whose approvals are asked for, as one clause."""
-    people = f" of {' or '.join(requirement.roles)}" if requirement.roles else ""
-    count = "1 approval" if requirement.quorum == 1 else f"{requirement.quorum} approvals"
-    return f"{count}{people}{', not by who asked for it' if requirement.four_eyes else ''}"
 
 
 def _edited(request: ApprovalRequest) -> list[str]:

@@ -15,7 +15,6 @@ from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
     Decision,
-    DecisionOutcome,
     Verdict,
     VerdictCode,
 )
@@ -52,9 +51,7 @@ class Gate:
     """Every request ever made by this run, by approval id."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     accepted: dict[str, Decision] = field(default_factory=dict)
-    """The newest decision that counts, by approval id."""
-    edits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The params that an edit asks for instead, by the approval id of the edited request."""
+    """The newest decision that counts, by approval id; an edit with the params as validated."""
     _verified: set[str] = field(default_factory=set)
     _standing: dict[str, str] = field(default_factory=dict)
     """Deliveries that count, or still may, by content: the same one again is no second one."""
@@ -132,8 +129,6 @@ class Gate:
             self.accepted[request.approval_id] = decided
             if verified:
                 self._verified.add(request.approval_id)
-            if decided.outcome is DecisionOutcome.EDIT:
-                self.edits[request.approval_id] = decided.params or {}
         self.states[request.approval_id] = state
         if state is ApprovalState.PENDING:
             self.pending[request.approval_id] = request
@@ -151,11 +146,10 @@ class Gate:
     ) -> None:
         """Follow the row after a verdict, with the params of an edit that counts."""
         self._remember(delivery, verdict)
-        if edited is not None:
-            self.edits[verdict.approval_id] = edited
         if delivery.decision is not None:
             if verdict.code is VerdictCode.ACCEPTED:
-                self.accepted[verdict.approval_id] = delivery.decision
+                counted = delivery.decision.model_copy(update={"params": edited})
+                self.accepted[verdict.approval_id] = counted
                 if verdict.verified:
                     self._verified.add(verdict.approval_id)
                 self._count(verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from temporalio import workflow
 
@@ -105,13 +105,15 @@ class Asking:
         return request
 
     def _edited(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
-        editor = self._book.gate.accepted[approval_id].approver
+        edit = self._book.gate.accepted[approval_id]
         editors = self._editors.get(step.id, ())
-        self._editors[step.id] = (*(name for name in editors if name != editor), editor)
+        self._editors[step.id] = (
+            *(name for name in editors if name != edit.approver),
+            edit.approver,
+        )
         by = self._book.gate.decided_by(approval_id)
         self._book.say(workflow.now(), f"{by} has edited the params: asking again", step.id)
-        params: dict[str, Any] = self._book.gate.edits[approval_id]
-        return call.model_copy(update={"params": params, "late": []})
+        return call.model_copy(update={"params": edit.params or {}, "late": []})
 
     def _may_ask_again(self, step: Step, request: ApprovalRequest) -> bool:
         self._unanswered[step.id] += 1

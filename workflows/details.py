@@ -79,12 +79,7 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
 
 
 def _requirements(request: ApprovalRequest) -> list[str]:
-    lines = []
-    for requirement in request.requirements:
-        people = f" of {' or '.join(requirement.roles)}" if requirement.roles else ""
-        eyes = ", not by who asked for it" if requirement.four_eyes else ""
-        plural = "" if requirement.quorum == 1 else "s"
-        lines.append(f"- needs {requirement.quorum} approval{plural}{people}{eyes}")
+    lines = [f"- needs {requirement.as_text()}" for requirement in request.requirements]
     if request.votes:
         lines.append(f"- so far: {markdown(', '.join(request.votes))}")
     return lines

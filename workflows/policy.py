@@ -112,6 +112,12 @@ class Requirement(BaseModel):
     escalate: str | None = None
     """The role that decides in the place of the others once a request has expired."""
 
+    def as_text(self) -> str:
+        """Return whose approvals are asked for, as one clause."""
+        people = f" of {' or '.join(self.roles)}" if self.roles else ""
+        count = "1 approval" if self.quorum == 1 else f"{self.quorum} approvals"
+        return f"{count}{people}{', not by who asked for it' if self.four_eyes else ''}"
+
     def escalated(self) -> Requirement:
         """Return what is asked for once a request has expired: one yes of its policy's own role.
 
