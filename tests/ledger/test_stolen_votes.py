@@ -238,6 +238,19 @@ async def test_a_key_revoked_after_the_vote_takes_it_away_also_where_signatures_
     assert isinstance(await scene.claim(gated), ApprovalRefused)
 
 
+async def test_a_key_that_was_revoked_signs_nothing_any_more(scene: Scene) -> None:
+    await person(scene, "ann")
+    key = await key_of(scene, "ann")
+    async with administration(scene) as tx:
+        [kid] = (await principals.find(tx, ["ann"]))["ann"].keys
+        assert await principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
+    gated = await scene.ask_approval(scene.call())
+
+    verdict = await scene.decide(gated, **await signed(scene, key, "ann", gated.params_hash))
+
+    assert (verdict.code, verdict.state, verdict.verified) == ("bad_signature", "pending", False)
+
+
 async def test_a_lax_workers_vote_is_no_half_of_a_strict_workers_quorum(scene: Scene) -> None:
     await person(scene, "bob")
     key = await key_of(scene, "bob")
