@@ -1,4 +1,4 @@
-"""Signed decisions: when the claims of a compact JWS (RFC 7515) are believed.
+"""Signatures of people: when the claims of a compact JWS (RFC 7515) are believed.
 
 No SQL and no clock. joserfc verifies the signature; what is around it is stricter than JOSE asks
 for, so that a signature has one spelling, and nothing in it chooses its algorithm or its key.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from joserfc import jws
 from joserfc.errors import JoseError
@@ -22,10 +22,12 @@ from workflows.contracts import Decision
 from workflows.contracts.signing import (
     ALGORITHM,
     LONGEST_SIGNATURE,
-    TYP,
+    Claims,
     DecisionClaims,
     audience,
 )
+
+C = TypeVar("C", bound=Claims)
 
 #: Characters; some five times what the longest ids make of one.
 LONGEST_TOKEN: Final = 4096
@@ -40,11 +42,15 @@ class BadSignature(Exception):
     """A signature is not taken; the message is one clause for people."""
 
 
-def header_kid(token: str) -> str:
+def header_kid(token: str, typ: str) -> str:
     """Return the key id that a signature names: to find the key with, and trusted for no more.
 
+    Args:
+        token: The compact JWS.
+        typ: What it has to be a signature of: ``Claims.typ``.
+
     Raises:
-        BadSignature: The form or the protected header is not that of a signed decision.
+        BadSignature: The form or the protected header is not that of such a signature.
     """
     if len(token) > LONGEST_TOKEN:
         raise BadSignature(f"the signature is longer than {LONGEST_TOKEN} characters")
@@ -58,8 +64,8 @@ def header_kid(token: str) -> str:
     members = _object(header, "the signature's header")
     if members.get("alg") != ALGORITHM:
         raise BadSignature(f"the signature's algorithm is not {ALGORITHM}")
-    if members.get("typ") != TYP:
-        raise BadSignature(f"the signature's type is not {TYP}")
+    if members.get("typ") != typ:
+        raise BadSignature(f"the signature's type is not {typ}")
     if members.keys() != _HEADER:
         raise BadSignature("the signature's header has not exactly alg, kid and typ")
     kid = members["kid"]
@@ -69,21 +75,22 @@ def header_kid(token: str) -> str:
     return str(kid)
 
 
-def verify(token: str, public_jwk: Mapping[str, Any], *, now_s: int) -> DecisionClaims:
+def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now_s: int) -> C:
     """Return the claims of a signature that this key has made and that is still valid.
 
-    Whether they are those of the decision that carries the signature says :func:`matches`; whose
-    key it is, and whether the nonce is fresh, knows the ledger.
+    Whether they are those of what carries the signature says the caller (:func:`matches` for
+    decisions); whose key it is, and whether the nonce is fresh, knows the ledger.
 
     Args:
         token: The compact JWS.
         public_jwk: The key that the ledger has for :func:`header_kid`.
+        claims_of: What it has to be a signature of.
         now_s: Seconds since 1970, by the clock that expiry is judged by.
 
     Raises:
         BadSignature: It does not count.
     """
-    kid = header_kid(token)
+    kid = header_kid(token, claims_of.typ)
     try:
         key = checked(public_jwk)
     except BadKey as error:
@@ -94,7 +101,7 @@ def verify(token: str, public_jwk: Mapping[str, Any], *, now_s: int) -> Decision
         signed = jws.deserialize_compact(token, OKPKey.import_key({**key}), registry=PINNED)
     except JoseError as error:
         raise BadSignature("the signature does not fit what it signs") from error
-    claims = _claims(signed.payload)
+    claims = _claims(signed.payload, claims_of)
     if claims.exp <= now_s:
         raise BadSignature("the signature has expired")
     longest = int(LONGEST_SIGNATURE.total_seconds())
@@ -126,10 +133,10 @@ def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str
     return None
 
 
-def _claims(payload: bytes) -> DecisionClaims:
+def _claims(payload: bytes, claims_of: type[C]) -> C:
     members = _object(payload, "what is signed")
     try:
-        return DecisionClaims.model_validate(members)
+        return claims_of.model_validate(members)
     except ValidationError as error:
         claim = str(error.errors()[0]["loc"][0])
         raise BadSignature(

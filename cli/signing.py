@@ -1,4 +1,4 @@
-"""The approver's key file, and signing decisions with it.
+"""The key file of whoever decides or steers, and signing with it.
 
 joserfc and cryptography are imported when they are used: other verbs need not wait for them.
 """
@@ -19,7 +19,7 @@ from workflows.contracts import Decision
 from workflows.contracts.signing import (
     ALGORITHM,
     LONGEST_SIGNATURE,
-    TYP,
+    Claims,
     DecisionClaims,
     audience,
 )
@@ -143,7 +143,7 @@ def claims_for(
     )
 
 
-def sign(key: Ed25519PrivateKey, claims: DecisionClaims) -> str:
+def sign(key: Ed25519PrivateKey, claims: Claims) -> str:
     """Return the claims as a compact JWS that names the key by its thumbprint."""
     from joserfc import jws
     from joserfc.jwk import OKPKey
@@ -151,7 +151,7 @@ def sign(key: Ed25519PrivateKey, claims: DecisionClaims) -> str:
     from cli.algorithm import PINNED
 
     own = OKPKey.import_key(key)
-    header = {"alg": ALGORITHM, "kid": own.thumbprint(), "typ": TYP}
+    header = {"alg": ALGORITHM, "kid": own.thumbprint(), "typ": claims.typ}
     payload = canonical_json(claims.model_dump(mode="json", exclude_none=True))
     return jws.serialize_compact(header, payload, own, registry=PINNED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy import select
 
@@ -12,8 +13,10 @@ from activities.ledger.tables import decisions
 from activities.ledger.votes import Refusal
 from activities.signatures import BadSignature, header_kid, matches, verify
 from workflows.contracts import Decision, VerdictCode
-from workflows.contracts.signing import DecisionClaims
+from workflows.contracts.signing import Claims, DecisionClaims
 from workflows.identity import NotCanonical, digest
+
+C = TypeVar("C", bound=Claims)
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,7 @@ async def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Ref
     if decision.signature is None:
         return Proof()
     try:
-        kid = header_kid(decision.signature)
-        key = await principals.key(tx, kid)
-        if key is None or key.principal != decision.approver:
-            return VerdictCode.BAD_SIGNATURE, f"{decision.approver} has no key {kid}"
-        if key.revoked:
-            return VerdictCode.BAD_SIGNATURE, f"key {kid} was revoked"
-        claims = verify(decision.signature, key.public_key, now_s=tx.now_ms // 1000)
+        kid, claims = await signed_by(tx, decision.signature, decision.approver, DecisionClaims)
     except BadSignature as error:
         return VerdictCode.BAD_SIGNATURE, str(error)
     differs = matches(claims, decision, run_id, tx.tenant)
@@ -59,6 +56,23 @@ async def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Ref
     if used is not None:
         return VerdictCode.USED_SIGNATURE, "this signature has counted already"
     return Proof(kid, claims)
+
+
+async def signed_by(tx: Transaction, token: str, signer: str, claims_of: type[C]) -> tuple[str, C]:
+    """Return the key id and the claims of a signature by a key that is registered for its signer.
+
+    What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
+
+    Raises:
+        BadSignature: It is none, or its key is another's, or was revoked.
+    """
+    kid = header_kid(token, claims_of.typ)
+    key = await principals.key(tx, kid)
+    if key is None or key.principal != signer:
+        raise BadSignature(f"{signer} has no key {kid}")
+    if key.revoked:
+        raise BadSignature(f"key {kid} was revoked")
+    return kid, verify(token, key.public_key, claims_of, now_s=tx.now_ms // 1000)
 
 
 def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:

@@ -28,6 +28,7 @@ from cli.exits import ExitCode, WrongUse
 from cli.signing import claims_for, new_key, read_key, sign
 from tests.cli.starter import ROOT
 from workflows.contracts import Decision, DecisionOutcome
+from workflows.contracts.signing import DecisionClaims
 
 NOW = 1_800_000_000
 DECISION = Decision(
@@ -211,8 +212,8 @@ def test_what_is_signed_is_taken_for_this_decision_alone(key_file: Path) -> None
     token = sign(read_key(key_file), claims)
     public = public_key(key_file.with_name("ada.pem.pub").read_text())
 
-    assert header_kid(token) == kid_of(public)
-    assert verify(token, public, now_s=NOW) == claims
+    assert header_kid(token, DecisionClaims.typ) == kid_of(public)
+    assert verify(token, public, DecisionClaims, now_s=NOW) == claims
     assert matches(claims, DECISION, "acme/refund-1", "acme") is None
     other = DECISION.model_copy(update={"outcome": DecisionOutcome.APPROVE})
     assert matches(claims, other, "acme/refund-1", "acme") == "the signature is for another outcome"
@@ -224,9 +225,9 @@ def test_a_signature_lasts_five_minutes_or_as_long_as_is_said(key_file: Path) ->
     token = sign(read_key(key_file), longest)
     public = public_key(key_file.with_name("ada.pem.pub").read_text())
 
-    assert verify(token, public, now_s=NOW + 599) == longest
+    assert verify(token, public, DecisionClaims, now_s=NOW + 599) == longest
     with pytest.raises(BadSignature, match="expired"):
-        verify(token, public, now_s=NOW + 600)
+        verify(token, public, DecisionClaims, now_s=NOW + 600)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.5, 601, 86_400])
@@ -244,7 +245,7 @@ def test_the_digest_of_new_params_is_signed_with_the_decision(key_file: Path) ->
     claims = claims_for(DECISION, "acme", "acme/refund-1", NOW, edited="sha256:1")
     token = sign(read_key(key_file), claims)
     public = public_key(key_file.with_name("ada.pem.pub").read_text())
-    assert verify(token, public, now_s=NOW).edited == "sha256:1"
+    assert verify(token, public, DecisionClaims, now_s=NOW).edited == "sha256:1"
 
 
 def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:
@@ -255,7 +256,9 @@ def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:
         outcome=DecisionOutcome.APPROVE,
         approver="\U0001f600" * 200,
     )
-    assert header_kid(sign(read_key(key_file), claims_for(longest, "t" * 39, run_id, NOW)))
+    assert header_kid(
+        sign(read_key(key_file), claims_for(longest, "t" * 39, run_id, NOW)), DecisionClaims.typ
+    )
 
 
 def test_verbs_that_sign_nothing_do_not_wait_for_the_libraries_that_do() -> None:

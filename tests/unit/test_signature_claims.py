@@ -103,7 +103,7 @@ def test_an_expired_token_is_refused(later: int) -> None:
 
 
 def test_a_token_is_taken_until_the_second_before_it_expires() -> None:
-    assert verify(token(), jwk(KEY), now_s=NOW + 299).exp == NOW + 300
+    assert verify(token(), jwk(KEY), DecisionClaims, now_s=NOW + 299).exp == NOW + 300
 
 
 @pytest.mark.parametrize("lasts", [601, 660, 10**9, 10**400])
@@ -112,7 +112,7 @@ def test_a_token_that_lasts_longer_than_ten_minutes_is_refused(lasts: int) -> No
 
 
 def test_a_token_may_last_ten_minutes() -> None:
-    assert verify(with_claims(exp=NOW + 600), jwk(KEY), now_s=NOW)
+    assert verify(with_claims(exp=NOW + 600), jwk(KEY), DecisionClaims, now_s=NOW)
 
 
 @pytest.mark.parametrize("lasts", [0, -1, -600])
@@ -122,7 +122,7 @@ def test_a_token_that_expires_before_it_was_made_is_refused(lasts: int) -> None:
 
 
 def test_a_token_of_the_future_is_refused_beyond_a_minute() -> None:
-    assert verify(with_claims(iat=NOW + 60), jwk(KEY), now_s=NOW)
+    assert verify(with_claims(iat=NOW + 60), jwk(KEY), DecisionClaims, now_s=NOW)
     assert "future" in refused(with_claims(iat=NOW + 61))
     # Stored up for later: a valid one of ten minutes that begin tomorrow.
     assert "future" in refused(with_claims(iat=NOW + 86_400, exp=NOW + 87_000))
@@ -139,7 +139,7 @@ DECISION = Decision(
 
 
 def signed(**changed: Any) -> DecisionClaims:
-    return verify(with_claims(**changed), jwk(KEY), now_s=NOW)
+    return verify(with_claims(**changed), jwk(KEY), DecisionClaims, now_s=NOW)
 
 
 def test_claims_fit_the_decision_they_are_made_for() -> None:

@@ -27,6 +27,7 @@ from tests.unit.tokens import (
     refused,
     token,
 )
+from workflows.contracts.signing import DecisionClaims
 
 
 @pytest.mark.parametrize("none", ["none", "None", "NONE", ""])
@@ -91,7 +92,7 @@ def test_a_header_without_one_of_its_members_is_refused(left_out: str) -> None:
 def test_a_header_with_anything_more_is_refused(name: str, value: Any) -> None:
     text = token(head=header(**{name: value}))
     with pytest.raises(BadSignature, match="exactly alg, kid and typ"):
-        header_kid(text)
+        header_kid(text, DecisionClaims.typ)
     refused(text)
 
 
@@ -115,7 +116,7 @@ def test_the_attackers_own_key_in_the_header_is_not_used() -> None:
 )
 def test_a_key_id_that_is_no_thumbprint_is_not_looked_up(value: Any) -> None:
     with pytest.raises(BadSignature, match="key id"):
-        header_kid(token(head=header(kid=value)))
+        header_kid(token(head=header(kid=value)), DecisionClaims.typ)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ ORDER = 2**252 + 27742317777372353535851937790883648493
 
 
 def test_a_token_made_by_hand_is_taken_with_its_claims() -> None:
-    assert header_kid(token()) == kid(KEY)
-    assert verify(token(), jwk(KEY), now_s=NOW) == DecisionClaims(
+    assert header_kid(token(), DecisionClaims.typ) == kid(KEY)
+    assert verify(token(), jwk(KEY), DecisionClaims, now_s=NOW) == DecisionClaims(
         **{**CLAIMS, "outcome": DecisionOutcome.APPROVE}
     )
 
@@ -129,7 +129,7 @@ def test_a_key_on_record_that_is_no_point_of_the_curve_verifies_nothing() -> Non
 
 def test_what_else_a_key_on_record_says_of_itself_changes_nothing() -> None:
     more = {"alg": "HS256", "use": "enc", "key_ops": ["sign"], "kid": "x"}
-    assert verify(token(), {**jwk(KEY), **more}, now_s=NOW).sub == "ada"
+    assert verify(token(), {**jwk(KEY), **more}, DecisionClaims, now_s=NOW).sub == "ada"
 
 
 # The form
@@ -176,7 +176,7 @@ def test_a_signature_of_another_kind_of_jose_is_refused() -> None:
 
 def test_a_huge_token_is_refused_before_it_is_read() -> None:
     with pytest.raises(BadSignature, match="longer than 4096"):
-        header_kid("." * (LONGEST_TOKEN + 1))
+        header_kid("." * (LONGEST_TOKEN + 1), DecisionClaims.typ)
     assert "longer than 4096" in refused(with_claims(approval_id="a" * LONGEST_TOKEN))
     assert "longer than 4096" in refused("A" * 50_000_000)
 
@@ -187,7 +187,7 @@ def test_base64_in_another_spelling_is_refused(part: int) -> None:
     head, payload = as_json(header()), as_json(CLAIMS)
     spaced = (text + b" " * (len(text) % 3 == 0) for text in (head, payload))
     parts = raw_token(*spaced).split(".")
-    assert verify(".".join(parts), jwk(KEY), now_s=NOW)
+    assert verify(".".join(parts), jwk(KEY), DecisionClaims, now_s=NOW)
     assert 0 not in [len(each) % 4 for each in parts]
     alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     last = alphabet.index(parts[part][-1])

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from activities.signatures import BadSignature, verify
+from workflows.contracts.signing import DecisionClaims
 
 NOW: Final = 1_800_000_000
 KEY: Final = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
@@ -81,5 +82,5 @@ def unpadded(part: str) -> bytes:
 def refused(text: str, public: dict[str, Any] | None = None, now: int = NOW) -> str:
     """Return why a token is refused; it must be, and in no other way."""
     with pytest.raises(BadSignature) as why:
-        verify(text, jwk(KEY) if public is None else public, now_s=now)
+        verify(text, jwk(KEY) if public is None else public, DecisionClaims, now_s=now)
     return str(why.value)

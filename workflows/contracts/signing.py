@@ -1,38 +1,33 @@
-"""What an approver signs: the payload of a compact JWS (RFC 7515) with EdDSA (RFC 8037)."""
+"""What people sign: the payload of a compact JWS (RFC 7515) with EdDSA (RFC 8037)."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from workflows.contracts.approvals import DecisionOutcome
 from workflows.contracts.base import Actor, Text
 
-#: Of the protected header: keeps a signature made for something else from counting as a decision.
-TYP: Final = "surehand-decision+jws"
 #: The one algorithm, with keys on the curve Ed25519: what a header says never chooses another.
 ALGORITHM: Final = "EdDSA"
 #: Longest time from signing to expiry.
 LONGEST_SIGNATURE: Final = timedelta(minutes=10)
 
 
-class DecisionClaims(BaseModel):
-    """The signed claims; exactly these, each bound to the decision that carries the signature."""
+class Claims(BaseModel):
+    """What every signature claims; each kind adds what it is bound to, and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    typ: ClassVar[str]
+    """Of the protected header: a signature made for one thing never counts as another."""
 
     aud: Text
     """Whom it is meant for: :func:`audience` of the tenant."""
     sub: Actor
-    """The approver."""
-    approval_id: Text
-    run_id: Text
-    params_hash: Text
-    outcome: Annotated[DecisionOutcome, Field(strict=False)]
-    edited: Text | None = None
-    """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
+    """Who signs."""
     iat: int
     """When it was signed, in seconds since 1970."""
     exp: int
@@ -41,6 +36,19 @@ class DecisionClaims(BaseModel):
     """The nonce: a signature counts once."""
 
 
+class DecisionClaims(Claims):
+    """An approver's decision; each claim is bound to the decision that carries the signature."""
+
+    typ: ClassVar[str] = "surehand-decision+jws"
+
+    approval_id: Text
+    run_id: Text
+    params_hash: Text
+    outcome: Annotated[DecisionOutcome, Field(strict=False)]
+    edited: Text | None = None
+    """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
+
+
 def audience(tenant: str) -> str:
-    """Return the audience of a tenant's decisions."""
+    """Return the audience of what is signed for a tenant."""
     return f"surehand:{tenant}"
