@@ -29,6 +29,7 @@ from activities.metrics import Metrics
 from activities.resource_leases import keep_sweeping
 from activities.runs import RunActivities
 from activities.settings import Settings, SettingsError, load_settings
+from activities.steering import SteeringActivities
 from activities.telemetry import (
     ContextInterceptor,
     MetricsAddressError,
@@ -67,6 +68,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     tools = ToolActivities(resources)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
+    steering = SteeringActivities(resources)
     compensation = CompensationActivities(resources)
     upkeep = UpkeepActivities(resources)
     return Worker(
@@ -84,6 +86,8 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             runs.close_run,
             runs.find_questions,
             runs.settle_intervention,
+            steering.steer,
+            steering.record_interrupt,
             upkeep.sweep,
             upkeep.begin_unwind,
         ],

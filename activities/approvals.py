@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,14 @@ from activities.ledger import decisions as decision_rows
 from activities.ledger.edits import Edited
 from activities.ledger.votes import needs_of
 from activities.preconditions import to_ask_with
-from activities.requests import claim_request, complete, needed, prepare, prepare_params
+from activities.requests import (
+    PreparedCall,
+    claim_request,
+    complete,
+    needed,
+    prepare,
+    prepare_params,
+)
 from workflows.contracts import (
     ApprovalAsked,
     ApprovalClosed,
@@ -26,6 +34,7 @@ from workflows.contracts import (
     Assurance,
     CloseApproval,
     RequestApproval,
+    ToolCall,
     VerdictReached,
     VerifyDecision,
 )
@@ -62,7 +71,7 @@ class ApprovalActivities:
                     tx,
                     request,
                     approval_id=approval_id(call.run_id, call.step_id, asked.number),
-                    description=prepared.tool.describe_call(prepared.params),
+                    description=_description(prepared, call),
                     undo=prepared.tool.undo_text(),
                     needs=needs,
                     assurance=resources.assurance,
@@ -121,6 +130,14 @@ class ApprovalActivities:
             tx.watch(asked.run_id)
             state = await approval_rows.close(tx, asked.run_id, asked.approval_id, asked.to)
         return ApprovalClosed(state=state, head=tx.heads[asked.run_id])
+
+
+def _description(prepared: PreparedCall, call: ToolCall) -> str:
+    """Return what the call would do, with what humans have answered to its questions."""
+    described = prepared.tool.describe_call(prepared.params)
+    if not call.answers:
+        return described
+    return f"{described} (answers: {json.dumps(call.answers, ensure_ascii=False)})"
 
 
 def request_view(row: Mapping[str, Any]) -> ApprovalRequest:

@@ -27,7 +27,7 @@ from activities.ledger.entries import (
     Forbidden,
     Held,
 )
-from activities.recorder import Done, SaidNo
+from activities.recorder import Done, SaidNo, WantsAnswer
 from activities.resource_leases import hold_resources
 from activities.resource_names import resource_names
 from activities.tool import Tool, explain
@@ -106,7 +106,7 @@ class CompensationActivities:
                 return _asked(intervention_id, question, effect.head)
             case Barred(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
-            case SaidNo() | ApprovalRefused() | Drifted() | Forbidden():
+            case SaidNo() | WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden():
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
                 assert_never(result)
@@ -178,6 +178,8 @@ class CompensationActivities:
                 | Forbidden(reason)
             ):
                 return await self._ask(asked, attempt, entry, f"{undoing.name} says no: {reason}")
+            case WantsAnswer():
+                raise AssertionError("an undo can ask nobody")
             case _:
                 assert_never(result)
 

@@ -43,7 +43,8 @@ from activities.ledger.entries import (
 from activities.ledger.session import Session
 from activities.ledger.store import LedgerUnavailable, Transaction
 from activities.outputs import to_json
-from activities.recorder import DATABASE_PAUSE, Done, Recorder, SaidNo
+from activities.questions import NeedsAnswer
+from activities.recorder import DATABASE_PAUSE, Done, Recorder, SaidNo, WantsAnswer
 from activities.resource_leases import BUSY_PAUSE, NO_RESOURCES, HeldResources
 from activities.settling import Settling
 from activities.toolbox import No, Tool, ToolContext
@@ -58,12 +59,12 @@ _CLAIM_TRIES: Final = 3
 class _GaveUp(Exception):
     """A transactional tool has not made its effect: its transaction is rolled back."""
 
-    def __init__(self, why: No | Failure) -> None:
+    def __init__(self, why: No | Failure | NeedsAnswer) -> None:
         super().__init__()
         self.why = why
 
 
-CallResult = Done | SaidNo | ApprovalRefused | Asked | Barred | Drifted | Forbidden
+CallResult = Done | SaidNo | WantsAnswer | ApprovalRefused | Asked | Barred | Drifted | Forbidden
 
 
 @dataclass
@@ -75,10 +76,11 @@ class EffectCall:
     params: BaseModel
     request: ClaimRequest
     held: HeldResources = NO_RESOURCES
+    answers: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         """Make what records this attempt."""
-        self._recorder = Recorder(self.resources, self.tool, self.request, self.held)
+        self._recorder = Recorder(self.resources, self.tool, self.request, self.held, self.answers)
 
     @property
     def head(self) -> ChainHead | None:
@@ -165,6 +167,8 @@ class EffectCall:
                 claimed=self._recorder.asked,
                 under=self.held.kept,
             )
+        except NeedsAnswer as asked:
+            return await self._recorder.wants_answer(entry, asked)
         except Exception as error:
             self._recorder.crash(CrashPoint.AFTER_CALL)
             return await self._failed(entry, classify(error, self.tool.errors))
@@ -180,6 +184,8 @@ class EffectCall:
         except _GaveUp as ended:
             if isinstance(ended.why, No):
                 return await self._recorder.say_no(entry, ended.why)
+            if isinstance(ended.why, NeedsAnswer):
+                return await self._recorder.wants_answer(entry, ended.why)
             return await self._failed(entry, ended.why)
         except LedgerUnavailable:
             # Whether it committed, the entry says.
@@ -201,6 +207,8 @@ class EffectCall:
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer = await self._watched(time.monotonic(), context)
+        except NeedsAnswer as asked:
+            raise _GaveUp(asked) from asked
         except (Exception, asyncio.CancelledError) as error:
             self._recorder.crash(CrashPoint.AFTER_CALL)
             failure = classify(error, self.tool.errors)

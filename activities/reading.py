@@ -22,6 +22,7 @@ from activities.ledger.artifacts import Kept
 from activities.ledger.entries import milliseconds
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
+from activities.questions import Answers, NeedsAnswer
 from activities.requests import PreparedCall, permissions
 from activities.resource_leases import HeldResources
 from activities.toolbox import No, ToolContext
@@ -29,6 +30,7 @@ from activities.watchdog import GRACE
 from workflows.contracts import (
     AnsweredNo,
     ChainHead,
+    InputNeeded,
     PermissionNeeded,
     Succeeded,
     ToolCall,
@@ -73,6 +75,14 @@ class ReadCall:
             raise await self._failed(row, STILL_DOWN)
         try:
             answer = await self._answer()
+        except NeedsAnswer as asked:
+            head = await self._finish(
+                row, "failed", error=f"asks: {asked.question}", class_="asked"
+            )
+            outcome = InputNeeded(
+                question=asked.question, answer_schema=asked.schema, attempts=self._number
+            )
+            return ToolReport(outcome=outcome, head=head)
         except (Exception, asyncio.CancelledError) as error:
             self._crash(CrashPoint.AFTER_CALL)
             failed = await self._failed(row, classify(error, tool.errors))
@@ -124,6 +134,7 @@ class ReadCall:
             attempt=self._number,
             idempotency_key="",
             fencing_tokens=self.held.fencing_tokens(),
+            answers=Answers(call.answers),
         )
         with self.resources.crash.during(tool.name, call.step_id):
             return await tool.fn(self.prepared.params, context)

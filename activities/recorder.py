@@ -19,6 +19,7 @@ from activities.ledger import outcomes
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import Asked, ClaimRequest, Entry, milliseconds
 from activities.ledger.store import LedgerUnavailable, Transaction
+from activities.questions import Answers, NeedsAnswer
 from activities.resource_leases import NO_RESOURCES, HeldResources
 from activities.toolbox import No, Tool, ToolContext
 from workflows.contracts import ChainHead, Recovery
@@ -50,6 +51,14 @@ class SaidNo:
     replayed: bool
 
 
+@dataclass(frozen=True)
+class WantsAnswer:
+    """The tool asks a human before its effect."""
+
+    question: str
+    schema: dict[str, Any]
+
+
 @dataclass
 class Recorder:
     """Writes what becomes of one attempt, and knows the ledger's clock as of then."""
@@ -58,6 +67,7 @@ class Recorder:
     tool: Tool
     request: ClaimRequest
     held: HeldResources = NO_RESOURCES
+    answers: tuple[Any, ...] = ()
     head: ChainHead | None = field(default=None, init=False)
     """The run's chain after the newest of this attempt's transactions."""
     asked: float = field(default=0.0, init=False)
@@ -152,6 +162,17 @@ class Recorder:
         )
         raise again(ErrorType.RESOURCE_BUSY, message, pause)
 
+    async def wants_answer(self, entry: Entry, asked: NeedsAnswer) -> WantsAnswer:
+        """Give up a claim whose tool asks a human: it has applied nothing yet."""
+        text, at_once = f"asks: {asked.question}", timedelta(0)
+        recorded = await self.write(
+            lambda tx: outcomes.fail(tx, self.request, entry, "asked", text, delay=at_once)
+        )
+        if recorded is None:
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return WantsAnswer(asked.question, asked.schema)
+
     async def unsettled(self, entry: Entry, message: str) -> Asked:
         """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
         earlier = await self.write(
@@ -191,4 +212,5 @@ class Recorder:
             attempt=self.request.attempt,
             idempotency_key=entry.provider_key,
             fencing_tokens=self.held.fencing_tokens(),
+            answers=None if self.request.undoes else Answers(self.answers),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -78,10 +78,16 @@ def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
     tool = toolbox.get(call.tool.name)
     if tool is None:
         raise stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
-    return prepare_params(tool, call.params, call.run_id, call.step_id)
+    return prepare_params(tool, call.params, call.run_id, call.step_id, call.answers)
 
 
-def prepare_params(tool: Tool, given: Mapping[str, Any], run_id: str, step_id: str) -> PreparedCall:
+def prepare_params(
+    tool: Tool,
+    given: Mapping[str, Any],
+    run_id: str,
+    step_id: str,
+    answers: Sequence[Any] = (),
+) -> PreparedCall:
     """Validate params with the tool's own model and hash what came out.
 
     Raises:
@@ -90,7 +96,7 @@ def prepare_params(tool: Tool, given: Mapping[str, Any], run_id: str, step_id: s
     try:
         params = tool.validate(given)
         plain = params.model_dump(mode="json")
-        hash_ = params_hash(tool.name, tool.version, plain)
+        hash_ = params_hash(tool.name, tool.version, plain, answers)
         same = tool.validate(plain) == params
     except ValidationError as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error

@@ -18,6 +18,7 @@ from workflows.wording import reasons
 if TYPE_CHECKING:
     from activities.failures import Declared
     from activities.ledger.session import Session
+    from activities.questions import Answers
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,26 @@ class ToolContext:
     fencing_tokens: Mapping[str, int] = field(default_factory=dict)
     """By resource that the call holds: grows with each lease, for a system that can refuse older
     ones."""
+    answers: Answers | None = None
+    """What humans have answered so far; ``None`` where nobody can be asked."""
+
+    async def ask(self, question: str, answer: dict[str, Any] | None = None) -> JsonValue:
+        """Ask a human and return the answer; the run waits for it, holding no process.
+
+        The call ends here and begins anew once there is an answer, so a tool asks *before* its
+        effect; questions are told apart by their order. What was approved before was the call
+        without the answer: where a policy asks for approval, it is asked again.
+
+        Args:
+            question: What a human reads.
+            answer: JSON Schema (2020-12) of the answer; anything goes without.
+
+        Raises:
+            RuntimeError: Nobody can be asked here: a lookup, a precondition, or an undo.
+        """
+        if self.answers is None:
+            raise RuntimeError("only a tool's own call can ask, and no undo")
+        return self.answers.next(question, answer)
 
 
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]

@@ -14,6 +14,7 @@ from activities.attempt import Attempt, Resources, to_the_end
 from activities.crashpoints import CrashPoint
 from activities.effects import EffectCall
 from activities.endings import again, stop
+from activities.json_schemas import schema_problem
 from activities.ledger.entries import (
     ApprovalRefused,
     Asked,
@@ -24,7 +25,7 @@ from activities.ledger.entries import (
 )
 from activities.preconditions import to_call_with
 from activities.reading import ReadCall
-from activities.recorder import Done, SaidNo
+from activities.recorder import Done, SaidNo, WantsAnswer
 from activities.requests import PreparedCall, claim_request, complete, drift, prepare
 from activities.resource_leases import hold_resources
 from activities.toolbox import Tool, Toolbox
@@ -35,6 +36,7 @@ from workflows.contracts import (
     DescribeTools,
     Effect,
     HumanNeeded,
+    InputNeeded,
     PermissionNeeded,
     PlanError,
     RateLimited,
@@ -107,7 +109,8 @@ class ToolActivities:
         request = await to_call_with(request, prepared)
         tool = prepared.tool
         async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
-            effect = EffectCall(self._resources, tool, prepared.params, request, held)
+            answers = tuple(call.answers)
+            effect = EffectCall(self._resources, tool, prepared.params, request, held, answers)
             result = await effect.run()
         outcome: ToolOutcome
 
@@ -134,6 +137,10 @@ class ToolActivities:
                 # What was approved is not what would run: the tool as it is now is asked about.
                 now = tool.spec()
                 outcome = ApprovalNeeded(reason=reason, attempts=request.attempt, tool=now)
+            case WantsAnswer(question, schema):
+                outcome = InputNeeded(
+                    question=question, answer_schema=schema, attempts=request.attempt
+                )
             case Forbidden(reason):
                 outcome = PermissionNeeded(reason=reason, attempts=request.attempt)
             case Asked(entry, intervention_id) if intervention_id == call.joined:
@@ -176,6 +183,11 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     specs, problems = {}, []
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
+        if step.ask is not None:
+            reason = schema_problem(step.ask.answer)
+            if reason is not None:
+                problems.append(PlanError(where=f"{where}.ask.answer", reason=reason))
+            continue
         tool = toolbox.get(step.tool)
         if tool is None:
             known = ", ".join(toolbox.names())

@@ -19,6 +19,7 @@ import typer
 
 from cli import (
     VERSION,
+    answering,
     approvals,
     artifacts,
     demo,
@@ -32,6 +33,7 @@ from cli import (
     setting_list,
     start,
     stats,
+    steering,
     upkeep,
 )
 from cli.drill import verb as drill
@@ -82,8 +84,10 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("list", runs.list_runs, runs.LIST_EXAMPLE),
         ("show", runs.show, runs.SHOW_EXAMPLE),
         ("checkpoint", runs.checkpoint, runs.CHECKPOINT_EXAMPLE),
-        ("cancel", runs.cancel, runs.CANCEL_EXAMPLE),
-        ("resume", runs.resume, runs.RESUME_EXAMPLE),
+        ("pause", steering.pause, steering.PAUSE_EXAMPLE),
+        ("resume", steering.resume, steering.RESUME_EXAMPLE),
+        ("token", steering.token, steering.TOKEN_EXAMPLE),
+        ("cancel", steering.cancel, steering.CANCEL_EXAMPLE),
     ],
     "What needs a human": [
         ("pending", approvals.pending, approvals.PENDING_EXAMPLE),
@@ -91,6 +95,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("reject", approvals.reject, approvals.REJECT_EXAMPLE),
         ("edit", editing.edit, editing.EXAMPLE),
         ("sign", approvals.sign, approvals.SIGN_EXAMPLE),
+        ("answer", answering.answer, answering.EXAMPLE),
         ("resolve", interventions.resolve, interventions.EXAMPLE),
     ],
     "Operating (these read the ledger and the tools)": [

@@ -13,12 +13,12 @@ from cli.caller import Caller, perform
 from cli.deciding import Given, send
 from cli.exits import ExitCode, WrongUse
 from cli.looking import look_at, silent_line
-from cli.questions import approve_command, request_lines, signal_command
-from cli.shapes import PendingApproval, PendingList
+from cli.questions import approve_command, request_lines, signal_command, waiting_lines
+from cli.shapes import PendingApproval, PendingList, PendingQuestion
 from cli.signing import USUAL_SIGNATURE
 from cli.tenant_client import TenantClient
-from workflows.contracts import DecisionOutcome, RunView
-from workflows.names import PENDING_APPROVALS
+from workflows.contracts import DecisionOutcome, RunState, RunView
+from workflows.names import PENDING_APPROVALS, RUN_STATE
 
 PENDING_EXAMPLE = "Example: python starter.py pending"
 APPROVE_EXAMPLE = (
@@ -51,20 +51,33 @@ def pending(
 
     async def verb(caller: Caller) -> int:
         server = await caller.server()
-        condition = f"{PENDING_APPROVALS.name} > 0 AND ExecutionStatus = 'Running'"
+        some = f"{PENDING_APPROVALS.name} > 0 OR {RUN_STATE.name} = '{RunState.WAITING_INPUT}'"
+        condition = f"({some}) AND ExecutionStatus = 'Running'"
         waiting = [run async for run in server.listed(condition, limit)]
         looked = await look_at(server, waiting)
         if json_output:
             approvals = _approvals(server, looked.views)
-            caller.printer.document(PendingList(approvals=approvals, silent=looked.silent))
-        elif not any(view.pending for view in looked.views) and not looked.silent:
-            caller.printer.say("Nothing waits for an approval")
+            asked = [
+                PendingQuestion(**one.model_dump(), run_id=view.result.run_id)
+                for view in looked.views
+                for one in view.interrupts
+            ]
+            caller.printer.document(
+                PendingList(approvals=approvals, questions=asked, silent=looked.silent)
+            )
+        elif not any(v.pending or v.interrupts for v in looked.views) and not looked.silent:
+            caller.printer.say("Nothing waits for an approval, or an answer")
         else:
             for view in looked.views:
                 for request in view.pending:
                     for line in request_lines(server, view.result.run_id, request):
                         caller.printer.say(line)
                     caller.printer.say()
+                for item in view.result.waiting_for:
+                    if item.kind == "question":
+                        for line in waiting_lines(server, view.result.run_id, item):
+                            caller.printer.say(line)
+                        caller.printer.say()
         for run in looked.silent:
             caller.printer.warn(silent_line(run))
         # A list that is not whole is no success: somebody may believe that nothing else waits.

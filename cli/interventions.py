@@ -11,12 +11,11 @@ from temporalio.client import WorkflowExecutionStatus
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.delivery import deliver, say_left
-from cli.exits import ExitCode, NotFound, NoWorker, Refused, WrongUse
+from cli.exits import NotFound, NoWorker, Refused, WrongUse
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings
 from cli.looking import look_at, silent_line
-from cli.shapes import Steered
+from cli.steering import say, steer
 from cli.tenant_client import TenantClient
 from cli.yamlfile import Unreadable, parse_json
 from workflows.contracts import (
@@ -26,9 +25,10 @@ from workflows.contracts import (
     RunState,
     RunView,
     StepState,
+    Verb,
 )
 from workflows.identity import digest
-from workflows.names import RESOLVE, RUN_STATE
+from workflows.names import RUN_STATE
 from workflows.references import references
 
 EXAMPLE = (
@@ -59,6 +59,7 @@ def resolve(
         str | None, typer.Option("--run", metavar="RUN", help="Its run; looked for if not given.")
     ] = None,
     user: options.Actor = None,
+    key: options.Key = None,
     evidence: Annotated[str, typer.Option("--evidence", help="How you know.")] = "",
     receipt: Annotated[
         str | None,
@@ -100,17 +101,11 @@ def resolve(
         else:
             if resolution.outcome is ResolutionOutcome.HAPPENED and receipt is None:
                 await _refuse_if_missed(server, run_id, intervention)
-            answer = await deliver(server, run_id, RESOLVE, resolution, Acknowledged, leave=leave)
-            if answer is None:
-                return say_left(caller, run_id)
-            message = answer.message
-        if json_output:
-            caller.printer.document(Steered(run_id=run_id, message=message))
-        else:
-            caller.printer.say(f"Run {run_id}: {message}")
-        return ExitCode.DONE
+            answer = await steer(caller, run_id, Verb.RESOLVE, resolution, leave=leave)
+            return say(caller, run_id, answer)
+        return say(caller, run_id, Acknowledged(message=message))
 
-    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
 
 
 async def _refuse_if_missed(server: TenantClient, run_id: str, intervention: str) -> None:

@@ -64,6 +64,12 @@ def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterat
     elif waiting.kind == "permission":
         yield f"Step {waiting.step_id} is {waiting.question}"
         yield f"  {command('resume', run_id)}"
+    elif waiting.kind == "pause":
+        yield f"The run is {waiting.question}"
+        yield f"  {command('resume', run_id)}"
+    elif waiting.kind == "question":
+        yield f"Step {waiting.step_id} asks: {waiting.question}"
+        yield f"  {command('answer', run_id)} {waiting.id}=VALUE"
     else:
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         yield f"  {resolve_command(server.settings.tenant, run_id, waiting.id)}"

@@ -1,4 +1,4 @@
-"""``list``, ``show``, ``checkpoint``, ``resume`` and ``cancel``."""
+"""``list``, ``show`` and ``checkpoint``."""
 
 from __future__ import annotations
 
@@ -10,25 +10,21 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.delivery import LEFT, deliver, say_left
 from cli.exits import ExitCode, NeverTakenUp, NoWorker
-from cli.follow import follow
 from cli.ids import find_run_id
 from cli.launch import PLAN_MEMO
 from cli.newest import newest_runs
 from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from cli.render import print_view
-from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun, Steered
+from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun
 from cli.tenant_client import what_to_do
 from cli.text import compact, shown_time
-from workflows.contracts import Acknowledged, CancelMode, CancelRun, ResumeRun, RunView
-from workflows.names import CANCEL, PENDING_APPROVALS, RESUME, RUN_STATE
+from workflows.contracts import RunView
+from workflows.names import PENDING_APPROVALS, RUN_STATE
 
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
 SHOW_EXAMPLE = "Example: python starter.py show refund-1"
 CHECKPOINT_EXAMPLE = "Example: python starter.py checkpoint refund-1 --json"
-CANCEL_EXAMPLE = "Example: python starter.py cancel refund-1 --mode keep --reason 'all well'"
-RESUME_EXAMPLE = "Example: python starter.py resume refund-1 --reason 'role given back'"
 
 
 class ListedState(StrEnum):
@@ -36,7 +32,9 @@ class ListedState(StrEnum):
 
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
+    WAITING_INPUT = "waiting_input"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_USER = "paused_user"
     PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
@@ -198,65 +196,3 @@ def checkpoint(
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant)
-
-
-def resume(
-    run: options.Run,
-    user: options.Actor = None,
-    reason: options.Reason = "",
-    leave: options.Leave = False,
-    tenant: options.Tenant = None,
-    json_output: options.Json = False,
-) -> int:
-    """Have a paused run go on: the reason for its pause is looked at again."""
-
-    async def verb(caller: Caller) -> int:
-        run_id = find_run_id(caller.settings.tenant, run)
-        server = await caller.server()
-        message = ResumeRun(actor=caller.settings.user, reason=reason)
-        answer = await deliver(server, run_id, RESUME, message, Acknowledged, leave=leave)
-        if answer is None:
-            return say_left(caller, run_id)
-        if json_output:
-            caller.printer.document(Steered(run_id=run_id, message=answer.message))
-        else:
-            caller.printer.say(f"Run {run_id}: {answer.message}")
-        return ExitCode.DONE
-
-    return perform(verb, json_output=json_output, tenant=tenant, user=user)
-
-
-def cancel(
-    run: options.Run,
-    mode: Annotated[
-        CancelMode,
-        typer.Option("--mode", help="What happens to effects: undo all, keep, undo temporary."),
-    ] = CancelMode.COMPENSATE,
-    user: options.Actor = None,
-    reason: options.Reason = "",
-    leave: options.Leave = False,
-    tenant: options.Tenant = None,
-    wait: options.Wait = False,
-    timeout: options.Timeout = None,
-    json_output: options.Json = False,
-) -> int:
-    """End a run before its plan does."""
-
-    async def verb(caller: Caller) -> int:
-        run_id = find_run_id(caller.settings.tenant, run)
-        server = await caller.server()
-        message = CancelRun(mode=mode, actor=caller.settings.user, reason=reason)
-        answer = await deliver(server, run_id, CANCEL, message, Acknowledged, leave=leave)
-        if answer is None and not wait:
-            return say_left(caller, run_id)
-        if answer is None:
-            caller.printer.say(f"Run {run_id}: {LEFT}")
-        elif json_output and not wait:
-            caller.printer.document(Steered(run_id=run_id, message=answer.message))
-        else:
-            caller.printer.say(f"Run {run_id}: {answer.message}")
-        return (
-            await follow(caller.printer, server, run_id, limit=timeout) if wait else ExitCode.DONE
-        )
-
-    return perform(verb, json_output=json_output, tenant=tenant, user=user)

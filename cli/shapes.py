@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from workflows.contracts import (
     ApprovalRequest,
+    Interrupt,
     NotUndone,
     PlanError,
     RunView,
@@ -106,19 +107,33 @@ class SilentRun(Shape):
     reason: str
 
 
+class PendingQuestion(Interrupt):
+    """A question that waits for an answer."""
+
+    run_id: str
+
+
 class PendingList(Shape):
     """``pending``."""
 
     approvals: list[PendingApproval]
+    questions: list[PendingQuestion] = []
     silent: list[SilentRun] = []
     """Runs that wait for approvals, too, and cannot say for which: no worker answers."""
 
 
 class Steered(Shape):
-    """``cancel`` and ``resolve``: the run has taken it."""
+    """``cancel``, ``resume`` and ``resolve``: the run has taken it."""
 
     run_id: str
     message: str
+
+
+class Paused(Steered):
+    """``pause`` and ``token``."""
+
+    resume_token: str
+    """Whoever has it may resume the run, once; it is shown nowhere else."""
 
 
 class LedgerRows(Shape):

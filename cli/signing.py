@@ -12,7 +12,7 @@ import shlex
 import stat
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cli.exits import WrongUse
 from workflows.contracts import Decision
@@ -130,17 +130,33 @@ def claims_for(
     if not 0 < seconds <= longest:
         raise WrongUse(f"a signature lasts 1 to {longest} s, not {seconds} s")
     return DecisionClaims(
-        aud=audience(tenant),
-        sub=decision.approver,
+        **fresh_claims(decision.approver, tenant, now, seconds),
         approval_id=decision.approval_id,
         run_id=run_id,
         params_hash=decision.params_hash,
         outcome=decision.outcome,
         edited=edited,
-        iat=now,
-        exp=now + seconds,
-        jti=secrets.token_urlsafe(_NONCE),
     )
+
+
+def fresh_claims(
+    signer: str, tenant: str, now: int, seconds: int = int(USUAL_SIGNATURE.total_seconds())
+) -> dict[str, Any]:
+    """Return what all claims begin with, and a nonce that was never used.
+
+    Args:
+        signer: Who signs.
+        tenant: For whom.
+        now: Seconds since 1970.
+        seconds: From now to expiry.
+    """
+    return {
+        "aud": audience(tenant),
+        "sub": signer,
+        "iat": now,
+        "exp": now + seconds,
+        "jti": secrets.token_urlsafe(_NONCE),
+    }
 
 
 def sign(key: Ed25519PrivateKey, claims: Claims) -> str:

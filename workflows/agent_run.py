@@ -7,8 +7,7 @@ humans without holding a process, and unwinds what it has done when it cannot fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from temporalio import workflow
@@ -21,7 +20,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.book import OPEN, Book, Question
     from workflows.calls import Calls
     from workflows.contracts import (
-        Acknowledged,
         CancelMode,
         CancelRun,
         Checkpoint,
@@ -29,22 +27,23 @@ with workflow.unsafe.imports_passed_through():
         DescribeTools,
         FindQuestions,
         OpenRun,
-        Resolution,
-        ResumeRun,
         RunResult,
         RunState,
         RunView,
         StartRun,
         StepState,
         ToolSpec,
+        Verb,
         Verdict,
     )
     from workflows.desk import Desk
     from workflows.details import current_details
     from workflows.ends import StepFailed
     from workflows.errors import ErrorType
+    from workflows.helm import Answer, Delivery, Helm
     from workflows.identity import tenant_of_run
-    from workflows.payloads import Malformed, parse
+    from workflows.interrupts import Interrupts
+    from workflows.pausing import Pausing
     from workflows.plan import Goto, Step
     from workflows.saga import Saga
     from workflows.stepper import Stepper
@@ -65,7 +64,11 @@ class AgentRun:
         gate = Gate(request.run_id, workflow.info().run_id)
         self._book = Book(request, workflow.now(), gate, Saga())
         self._call = Calls(self._book, self._changed)
-        self._desk = Desk(self._book, self._call, self._changed)
+        self._helm = Helm(self._book, self._call, self._refuse_signal)
+        self._desk = Desk(self._book, self._call, self._helm, self._changed)
+        self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
+        Pausing(self._book, self._helm, lambda: self._ending or self._cancel is not None)
+        self._interrupts = Interrupts(self._book, self._call, self._helm, self._changed)
         self._unwinding = Unwinding(self._book, self._desk, self._call, self._changed)
         self._tools: dict[str, ToolSpec] = {}
         self._cancel: CancelRun | None = None
@@ -84,6 +87,8 @@ class AgentRun:
         """
         await self._undisturbed(self._open(request))
         desk = asyncio.create_task(self._desk.work())
+        # What was sent while the run was being opened is judged before anything is called.
+        await self._undisturbed(workflow.wait_condition(lambda: self._desk.idle))
         failure = await self._forward()
         self._ending = True
         result = await self._undisturbed(self._finish(failure))
@@ -150,6 +155,7 @@ class AgentRun:
             *(book, self._desk, self._call, self._tools, self._changed),
             stopping=lambda: stopping,
             undo=self._unwinding.undo,
+            interrupts=self._interrupts,
         )
         stopping = False
         running: dict[str, asyncio.Task[Goto | None]] = {}
@@ -207,10 +213,10 @@ class AgentRun:
         try:
             follows = task.result()
         except StepFailed as failed:
-            on_failure = plan.on_failure(step)
-            if failed.rejected or failed.unsettled or on_failure == "compensate":
+            after = plan.on_reject(step) if failed.rejected else plan.on_failure(step)
+            if failed.unsettled or after == "compensate":
                 return f"step {step.id}: {failed.reason}"
-            follows = on_failure if isinstance(on_failure, Goto) else None
+            follows = after if isinstance(after, Goto) else None
         if follows is not None:
             for skipped in plan.skipped_by_goto(step.id, follows.goto) - settled:
                 if self._book.steps[skipped].state is StepState.PENDING:
@@ -237,6 +243,7 @@ class AgentRun:
         for approval_id in list(self._book.gate.pending):
             await self._desk.close_approval(approval_id, expired=False)
         self._book.questions.clear()
+        self._book.paused = self._book.token = None
         if mode is CancelMode.KEEP:
             self._unwinding.keep()
         else:
@@ -249,7 +256,8 @@ class AgentRun:
         for view in book.in_state(StepState.PENDING):
             book.set_step(view.id, StepState.SKIPPED)
         called = book.saga.unsettled()
-        for view in book.in_state(StepState.WAITING_APPROVAL):
+        waited = (StepState.WAITING_APPROVAL, StepState.WAITING_INPUT, StepState.PAUSED_USER)
+        for view in book.in_state(*waited):
             if view.id not in called:
                 book.set_step(view.id, StepState.SKIPPED, error=f"not called: {book.error}")
         for view in book.in_state(*OPEN):
@@ -305,86 +313,18 @@ class AgentRun:
         await workflow.wait_condition(lambda: decision_id in verdicts)
         return verdicts[decision_id]
 
-    @workflow.signal(name=names.CANCEL)
-    def cancel_signal(self, cancel: Any = None, *_: Any) -> None:
-        """Cancel the run."""
-        self._by_signal(names.CANCEL, lambda: self._take_cancel(cancel))
-
-    @workflow.update(name=names.CANCEL)
-    def cancel(self, cancel: Any = None, *_: Any) -> Acknowledged:
-        """Cancel the run and say what it will do.
-
-        Raises:
-            ApplicationError: What was sent is no ``CancelRun``, and why.
-        """
-        with _refused_if_malformed():
-            return self._take_cancel(cancel)
-
-    def _take_cancel(self, payload: Any) -> Acknowledged:
-        cancel = parse(CancelRun, payload)
+    async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
         if self._ending:
-            return Acknowledged(message="the run is ending already; nothing changed")
+            return Answer(True, "the run is ending already; nothing changed")
         if self._cancel is not None:
-            return Acknowledged(message=f"{self._cancel.actor} has cancelled the run already")
+            return Answer(True, f"{self._cancel.actor} has cancelled the run already")
         self._cancel = cancel
-        return Acknowledged(message=f"the run is being cancelled ({cancel.mode})")
-
-    @workflow.signal(name=names.RESUME)
-    def resume_signal(self, resume: Any = None, *_: Any) -> None:
-        """Have paused steps go on."""
-        self._by_signal(names.RESUME, lambda: self._take_resume(resume))
-
-    @workflow.update(name=names.RESUME)
-    def resume(self, resume: Any = None, *_: Any) -> Acknowledged:
-        """Have paused steps go on: what they were paused for is looked at again.
-
-        Raises:
-            ApplicationError: What was sent is no ``ResumeRun``, and why.
-        """
-        with _refused_if_malformed():
-            return self._take_resume(resume)
-
-    def _take_resume(self, payload: Any) -> Acknowledged:
-        resume = parse(ResumeRun, payload)
-        paused = [view.id for view in self._book.in_state(StepState.PAUSED_PERMISSION)]
-        if not paused:
-            return Acknowledged(message="nothing is paused; nothing changed")
-        self._book.resumed += 1
-        self._book.say(workflow.now(), f"{resume.actor} has the run go on")
-        return Acknowledged(message=f"going on: {', '.join(paused)}")
-
-    @workflow.signal(name=names.RESOLVE)
-    def resolve_signal(self, resolution: Any = None, *_: Any) -> None:
-        """Settle an intervention."""
-        self._by_signal(names.RESOLVE, lambda: self._desk.resolve(parse(Resolution, resolution)))
-
-    @workflow.update(name=names.RESOLVE)
-    async def resolve(self, resolution: Any = None, *_: Any) -> Acknowledged:
-        """Settle an intervention and say whether that counted.
-
-        Raises:
-            ApplicationError: It did not count, and why.
-        """
-        with _refused_if_malformed():
-            resolution_id = self._desk.resolve(parse(Resolution, resolution))
-        await workflow.wait_condition(lambda: self._desk.answer(resolution_id) is not None)
-        accepted, message = self._desk.answer(resolution_id) or (False, "")
-        if not accepted:
-            raise ApplicationError(message, type="ResolutionRefused", non_retryable=True)
-        return Acknowledged(message=message)
-
-    def _by_signal(self, name: str, take: Callable[[], object]) -> None:
-        # Nobody to tell, and an exception would end the run.
-        try:
-            take()
-        except Malformed as error:
-            self._book.say(workflow.now(), f"signal {name} ignored: {error}")
-            self._refuse_signal(name, str(error))
+        return Answer(True, f"the run is being cancelled ({cancel.mode})")
 
     @workflow.signal(dynamic=True)
     def unknown_signal(self, name: str, _: Sequence[RawValue]) -> None:
         """Note a signal of an unknown name, which would otherwise vanish without a trace."""
-        known = ", ".join((names.DECIDE, names.CANCEL, names.RESUME, names.RESOLVE))
+        known = ", ".join((names.DECIDE, *self._helm.verbs))
         self._refuse_signal(name, f"there is no such signal; known are {known}")
 
     def _refuse_signal(self, name: str, reason: str) -> None:
@@ -400,15 +340,6 @@ class AgentRun:
     def checkpoint(self) -> Checkpoint:
         """Return the run's state as one document."""
         return self._book.checkpoint(workflow.now())
-
-
-@contextmanager
-def _refused_if_malformed() -> Iterator[None]:
-    """Tell the sender of an update what is wrong with its payload."""
-    try:
-        yield
-    except Malformed as error:
-        raise ApplicationError(str(error), type="Malformed", non_retryable=True) from error
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

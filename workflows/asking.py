@@ -95,6 +95,7 @@ class Asking:
         request = asked.request
         if request is None:
             return None
+        book.calls[step.id] = request.params_hash
         state = asked.state or ApprovalState.PENDING
         book.gate.ask(request, state, asked.decided, verified=asked.verified)
         if self._stopping():

@@ -18,6 +18,9 @@ from workflows.contracts import (
     Checkpoint,
     CurrentStep,
     EffectView,
+    Interrupt,
+    IssuedToken,
+    PauseRun,
     PendingCall,
     RefusedSignal,
     ResumePolicy,
@@ -32,6 +35,7 @@ from workflows.contracts import (
     Waiting,
     as_artifact,
 )
+from workflows.identity import digest
 from workflows.saga import Saga
 
 #: Lines of a run's story that its view shows; the ledger's events are complete.
@@ -50,7 +54,9 @@ OPEN: Final = frozenset(
     {
         StepState.RUNNING,
         StepState.WAITING_APPROVAL,
+        StepState.WAITING_INPUT,
         StepState.WAITING_RATE_LIMIT,
+        StepState.PAUSED_USER,
         StepState.PAUSED_PERMISSION,
         StepState.NEEDS_INTERVENTION,
     }
@@ -92,13 +98,21 @@ class Book:
     error: str | None = None
     resumed: int = 0
     """How often somebody has had the run go on after a pause."""
+    paused: PauseRun | None = None
+    """Who has paused the run."""
+    token: IssuedToken | None = None
+    """The resume token that is out."""
+    interrupts: dict[str, Interrupt] = field(default_factory=dict)
+    """Questions that wait for an answer, in the order in which they were asked."""
+    calls: dict[str, str] = field(default_factory=dict)
+    """Params hashes of the calls that have been asked about and not ended, by step id."""
     lost: str | None = None
     """Set while the ledger does not know this run; nothing goes on then."""
 
     def __post_init__(self) -> None:
         """List the plan's steps as pending."""
         for step in self.request.plan.steps:
-            self.steps[step.id] = StepView(id=step.id, tool=step.tool, state=StepState.PENDING)
+            self.steps[step.id] = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
 
     def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
         """Change what is known of a step."""
@@ -130,6 +144,10 @@ class Book:
         if head is not None and (self.head is None or head.seq > self.head.seq):
             self.head = head
 
+    def calls_digest(self) -> str:
+        """Return the digest of the calls that wait: a resume token is for these."""
+        return digest(self.calls)
+
     def in_state(self, *states: StepState) -> list[StepView]:
         """Return the steps in one of these states."""
         return [view for view in self.steps.values() if view.state in states]
@@ -145,8 +163,12 @@ class Book:
             return RunState.NEEDS_INTERVENTION
         if self.compensating:
             return RunState.COMPENSATING
+        if self.paused is not None and not self.in_state(StepState.RUNNING):
+            return RunState.PAUSED_USER
         if self.gate.pending and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_APPROVAL
+        if self.interrupts and not self.in_state(StepState.RUNNING):
+            return RunState.WAITING_INPUT
         if self.in_state(StepState.PAUSED_PERMISSION) and not self.in_state(StepState.RUNNING):
             return RunState.PAUSED_PERMISSION
         if self.in_state(StepState.WAITING_RATE_LIMIT) and not self.in_state(StepState.RUNNING):
@@ -178,7 +200,18 @@ class Book:
             Waiting(kind="permission", id=view.id, step_id=view.id, question=view.error or "")
             for view in self.in_state(StepState.PAUSED_PERMISSION)
         ]
-        return approvals + questions + paused
+        asked = [
+            Waiting(kind="question", id=i.interrupt_id, step_id=i.step_id, question=i.question)
+            for i in self.interrupts.values()
+        ]
+        return approvals + asked + questions + paused + self._pause()
+
+    def _pause(self) -> list[Waiting]:
+        if self.paused is None:
+            return []
+        reason = f": {self.paused.reason}" if self.paused.reason else ""
+        text = f"paused by {self.paused.actor}{reason}"
+        return [Waiting(kind="pause", id=self.request.run_id, step_id="", question=text)]
 
     def result(self) -> RunResult:
         """Return how the run ended, or stands."""
@@ -215,6 +248,7 @@ class Book:
             plan_version=self.plan_version,
             started_at=self.started_at,
             pending=list(self.gate.pending.values()),
+            interrupts=list(self.interrupts.values()),
             verdicts=list(self.gate.verdicts.values()),
             timeline=list(self.timeline),
             refused_signals=list(self.refused_signals),
@@ -272,9 +306,9 @@ class Book:
             return ResumePolicy.MANUAL
         if self.state is RunState.NEEDS_INTERVENTION:
             return ResumePolicy.MANUAL
-        if self.state is RunState.PAUSED_PERMISSION:
+        if self.state in (RunState.PAUSED_USER, RunState.PAUSED_PERMISSION):
             return ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE
-        if self.state is RunState.WAITING_APPROVAL:
+        if self.state in (RunState.WAITING_APPROVAL, RunState.WAITING_INPUT):
             return ResumePolicy.AFTER_HUMAN_APPROVAL
         if self.saga.unsettled():
             return ResumePolicy.RECONCILE_FIRST

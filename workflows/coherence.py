@@ -38,8 +38,14 @@ class Outline:
     id: str
     after: tuple[str, ...] | None = None
     params: Any = None
+    question: Any = None
     gotos: Mapping[str, str] = field(default_factory=dict)
-    """Where to go on, by ``on_no`` and ``on_failure``."""
+    """Where to go on, by ``on_no``, ``on_failure`` and ``on_reject``."""
+
+    def texts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what may refer to earlier steps, each with its path inside the step."""
+        yield "params", self.params
+        yield "ask.question", self.question
 
 
 def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
@@ -64,14 +70,15 @@ def _nowhere(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
     for other in step.after or ():
         if other not in ids:
             yield PlanProblem(f"{where}.after", f"there is no step {other!r}")
-    for path, reference in references(step.params, f"{where}.params"):
-        root = reference.split(".")[0]
-        if not PATH.fullmatch(reference) or (root != INPUT and root not in ids):
-            yield PlanProblem(path, f"unknown reference ${{{reference}}}")
-    for path in unclosed(step.params, f"{where}.params"):
-        yield PlanProblem(
-            path, "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
-        )
+    for part, value in step.texts():
+        for path, reference in references(value, f"{where}.{part}"):
+            root = reference.split(".")[0]
+            if not PATH.fullmatch(reference) or (root != INPUT and root not in ids):
+                yield PlanProblem(path, f"unknown reference ${{{reference}}}")
+        for path in unclosed(value, f"{where}.{part}"):
+            yield PlanProblem(
+                path, "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
+            )
     for name, target in step.gotos.items():
         if target not in ids:
             yield PlanProblem(f"{where}.{name}.goto", f"there is no step {target!r}")
@@ -99,7 +106,8 @@ def waits_for(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
     previous: tuple[str, ...] = ()
     for step in steps:
         after = previous if step.after is None else step.after
-        roots = {reference.split(".")[0] for _, reference in references(step.params)}
+        named = (found for _, value in step.texts() for _, found in references(value))
+        roots = {reference.split(".")[0] for reference in named}
         result[step.id] = frozenset(after) | (roots - {INPUT})
         previous = (step.id,)
     return result

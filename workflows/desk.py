@@ -1,19 +1,17 @@
-"""The run's desk: what arrives from outside (decisions, resolutions) is put here and worked off.
+"""The run's desk: what arrives from outside (decisions, what steers the run) is and worked off.
 
-Handlers only leave things in the inboxes; the desk's loop asks the ledger for the verdicts, one at
-a time, and the run follows the rows.
+Handlers only leave things in the inboxes of the gate and of the helm; the desk's loop asks the
+ledger for the verdicts, one at a time, and the run follows the rows.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from temporalio import workflow
 
 from workflows import ports
-from workflows.approvals import Delivery
+from workflows.approvals import Delivery as Decided
 from workflows.book import Book, Question
 from workflows.calls import Calls
 from workflows.contracts import (
@@ -23,78 +21,52 @@ from workflows.contracts import (
     ResolutionOutcome,
     SettleIntervention,
     StepState,
+    Verb,
     VerdictCode,
     VerifyDecision,
 )
+from workflows.helm import Answer, Delivery, Helm
 
 #: Steps in these states need no approval any more.
 _FINISHED = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
 
 
-@dataclass(frozen=True)
-class ResolutionDelivery:
-    """A resolution as it arrived."""
-
-    resolution_id: str
-    resolution: Resolution
-
-
 class Desk:
     """Works off one run's inboxes."""
 
-    def __init__(self, book: Book, call: Calls, changed: Callable[[], None]) -> None:
+    def __init__(self, book: Book, call: Calls, helm: Helm, changed: Callable[[], None]) -> None:
         self._book = book
         self._call = call
         self._gate = book.gate
+        self._helm = helm
         self._changed = changed
-        self._resolutions: deque[ResolutionDelivery] = deque()
-        self._answers: dict[str, tuple[bool, str]] = {}
         self.to_undo: dict[str, str] = {}
         """Who wants what an intervention is about to be undone, by its id."""
-        self._standing: dict[str, str] = {}
         # A question can be answered before its report arrives here: it must not be waited for.
         self._settled: set[str] = set()
-        self._received = 0
         self._busy = False
-
-    def resolve(self, resolution: Resolution) -> str:
-        """Put a resolution into the inbox and return its id.
-
-        The same one sent again, while it counts or is not judged yet, is no second one.
-        """
-        content = resolution.model_dump_json()
-        if content in self._standing:
-            return self._standing[content]
-        self._received += 1
-        resolution_id = f"{self._gate.run_id}#{self._gate.delivered_to}.r{self._received}"
-        self._standing[content] = resolution_id
-        self._resolutions.append(ResolutionDelivery(resolution_id, resolution))
-        return resolution_id
-
-    def answer(self, resolution_id: str) -> tuple[bool, str] | None:
-        """Return whether a resolution counted, and why; ``None`` while it is not judged."""
-        return self._answers.get(resolution_id)
+        helm.take(Verb.RESOLVE, Resolution, self._settle)
 
     @property
     def idle(self) -> bool:
         """Whether everything that arrived has been worked off."""
-        return not self._gate.inbox and not self._resolutions and not self._busy
+        return not self._gate.inbox and self._helm.idle and not self._busy
 
     async def work(self) -> None:
         """Work off what arrives, for as long as the run lasts."""
         while True:
-            await workflow.wait_condition(lambda: bool(self._gate.inbox) or bool(self._resolutions))
+            await workflow.wait_condition(lambda: bool(self._gate.inbox) or bool(self._helm.inbox))
             self._busy = True
             try:
                 if self._gate.inbox:
                     await self._decide(self._gate.inbox.popleft())
                 else:
-                    await self._settle(self._resolutions.popleft())
+                    await self._helm.work_one()
             finally:
                 self._busy = False
             self._changed()
 
-    async def _decide(self, delivery: Delivery) -> None:
+    async def _decide(self, delivery: Decided) -> None:
         unfinished = {view.id for view in self._book.steps.values() if view.state not in _FINISHED}
         may_come = self._book.ended is None and not self._book.compensating
         if may_come and self._gate.is_early(delivery, unfinished):
@@ -121,28 +93,23 @@ class Desk:
             else f"decision refused ({verdict.code}): {verdict.message}",
         )
 
-    async def _settle(self, delivery: ResolutionDelivery) -> None:
+    async def _settle(self, resolution: Resolution, delivery: Delivery) -> Answer:
         request = self._book.request
         asked = SettleIntervention(
             tenant=request.tenant,
             run_id=request.run_id,
-            resolution_id=delivery.resolution_id,
-            resolution=delivery.resolution,
+            resolution_id=delivery.steering_id,
+            resolution=resolution,
         )
         settled = await self._call(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
         self._book.saw(settled.head)
-        self._answers[delivery.resolution_id] = (settled.accepted, settled.message)
         if settled.accepted or settled.settled:
             # Refused because it is settled already (a reset run asks anew): the row decides.
-            self._settled.add(delivery.resolution.intervention_id)
-            self._book.questions.pop(delivery.resolution.intervention_id, None)
-        if settled.accepted:
-            if delivery.resolution.outcome is ResolutionOutcome.UNDO:
-                self.to_undo[delivery.resolution.intervention_id] = delivery.resolution.actor
-            text = f"{delivery.resolution.actor} settled {delivery.resolution.intervention_id}"
-            self._book.say(workflow.now(), f"{text}: {delivery.resolution.outcome}")
-        else:
-            self._standing.pop(delivery.resolution.model_dump_json(), None)
+            self._settled.add(resolution.intervention_id)
+            self._book.questions.pop(resolution.intervention_id, None)
+        if settled.accepted and resolution.outcome is ResolutionOutcome.UNDO:
+            self.to_undo[resolution.intervention_id] = resolution.actor
+        return Answer(settled.accepted, settled.message)
 
     def ask(self, question: Question) -> None:
         """Show an intervention to whoever looks at the run, unless it is settled meanwhile."""

@@ -7,7 +7,15 @@ import shlex
 from typing import Final
 
 from workflows.book import Book
-from workflows.contracts import ApprovalRequest, Assurance, Decision, StepState, VerdictCode
+from workflows.contracts import (
+    ApprovalRequest,
+    Assurance,
+    Decision,
+    Interrupt,
+    StepState,
+    Verb,
+    VerdictCode,
+)
 from workflows.contracts import DecisionOutcome as Outcome
 from workflows.identity import DEFAULT_TENANT, tenant_of_run
 from workflows.names import DECIDE
@@ -29,10 +37,15 @@ def current_details(book: Book) -> str:
         lines.append(f"- running `{view.id}`: {view.tool}")
     for view in book.in_state(StepState.WAITING_RATE_LIMIT):
         lines.append(f"- waiting `{view.id}`: {markdown(view.error or '')}")
+    if book.paused is not None:
+        reason = f": {markdown(book.paused.reason)}" if book.paused.reason else ""
+        lines.append(f"- paused by {markdown(book.paused.actor)}{reason}; then `resume`")
     for view in book.in_state(StepState.PAUSED_PERMISSION):
         lines.append(f"- `{view.id}` {markdown(view.error or '')}; then `resume`")
     for request in book.gate.pending.values():
         lines += _approval(book.request.run_id, request)
+    for interrupt in book.interrupts.values():
+        lines += _question(interrupt)
     for question in book.questions.values():
         lines += ["", f"### Needs a human: `{question.intervention_id}`", markdown(question.text)]
     # The Web UI's pane is a little lower than what it shows: let it cut off nothing but this.
@@ -76,6 +89,17 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
         "",
         *_how_to_decide(run_id, request),
     ]
+
+
+def _question(interrupt: Interrupt) -> list[str]:
+    answer = {"actor": _APPROVER, "answers": {interrupt.interrupt_id: "..."}}
+    fence = ["```json", json.dumps(answer, indent=2, ensure_ascii=False), "```"]
+    lines = ["", f"### Asks: `{interrupt.interrupt_id}`", markdown(interrupt.question), ""]
+    if interrupt.answer_schema:
+        schema = "\n".join(map(plain, json.dumps(interrupt.answer_schema, indent=2).split("\n")))
+        lines += ["The answer has to fit:", "", "```json", schema[:_LONGEST_PARAMS], "```", ""]
+    how = f"To answer, choose *More Actions*, *Send a Signal*, `{Verb.ANSWER}`, and paste:"
+    return [*lines, how, "", *fence]
 
 
 def _requirements(request: ApprovalRequest) -> list[str]:

@@ -8,7 +8,7 @@ and ledger entries unrecognisable.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import rfc8785
@@ -50,15 +50,19 @@ def digest(value: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def params_hash(tool: str, version: str, params: Mapping[str, Any]) -> str:
+def params_hash(
+    tool: str, version: str, params: Mapping[str, Any], answers: Sequence[Any] = ()
+) -> str:
     """Return the hash that an approval is bound to.
 
     Args:
         tool: The tool's name.
         version: The tool's version; an approval for one version is none for another.
         params: The *validated* params in JSON form, never raw text.
+        answers: What humans have answered to the tool's own questions: they decide what it does.
     """
-    return digest({"tool": tool, "version": version, "params": dict(params)})
+    material = {"tool": tool, "version": version, "params": dict(params)}
+    return digest({**material, "answers": list(answers)} if answers else material)
 
 
 def identity_hash(tool: str, params: Mapping[str, Any]) -> str:

@@ -11,11 +11,8 @@ PING: Final = "Ping"
 RECONCILE: Final = "Reconcile"
 UNWIND: Final = "Unwind"
 
-#: Signal and update of the same name take the same payload.
+#: Signal and update of the same name take the same payload; the others are ``contracts.Verb``.
 DECIDE: Final = "decide"
-CANCEL: Final = "cancel"
-RESOLVE: Final = "resolve"
-RESUME: Final = "resume"
 
 #: Queries.
 VIEW: Final = "view"

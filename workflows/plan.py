@@ -6,13 +6,14 @@ checked by the run's own ``describe_tools``.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
-from workflows.policy import Approval, ApprovalPolicy, Written
+from workflows.policy import Approval, ApprovalPolicy, Duration, Written
 
 #: What a step's id and a plan's name may be.
 ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
@@ -25,8 +26,33 @@ class Goto(Written):
     goto: str
 
 
+class Ask(Written):
+    """A question to a human; the answer is the step's output."""
+
+    question: str = Field(min_length=1, max_length=2000)
+    """May refer to earlier outputs."""
+    answer: dict[str, JsonValue] = {}
+    """JSON Schema (2020-12) of the answer; empty takes anything."""
+    expires_in: Duration | None = None
+    otherwise: JsonValue = None
+    """What is taken when nobody answers in time; ``None``: the step fails then."""
+
+
+def _ask(value: Any) -> Any:
+    return {"question": value} if isinstance(value, str) else value
+
+
+def _places(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 OnNo = Literal["fail", "continue"] | Goto
 OnFailure = Literal["compensate", "continue"] | Goto
+OnReject = Literal["compensate", "skip"] | Goto
+Place = Literal["before", "after"]
+Places = Annotated[tuple[Place, ...], BeforeValidator(_places)]
+#: What a step that asks is called where others have a tool's name.
+ASKING: Final = "ask"
 
 
 class Defaults(Written):
@@ -35,13 +61,16 @@ class Defaults(Written):
     approval: Approval = None
     on_no: OnNo = "fail"
     on_failure: OnFailure = "compensate"
+    on_reject: OnReject = "compensate"
+    interrupt: Places = ()
 
 
 class Step(Written):
-    """One step: a tool with params."""
+    """One step: a tool with params, or a question."""
 
     id: str = Field(pattern=ID_FORM)
-    tool: str = Field(min_length=1, max_length=120)
+    tool: str = Field(default="", max_length=120)
+    ask: Annotated[Ask | None, BeforeValidator(_ask)] = None
     params: dict[str, JsonValue] = {}
     after: tuple[str, ...] | None = None
     """Steps that come first; ``None`` means the one listed before, ``[]`` none at all."""
@@ -49,6 +78,30 @@ class Step(Written):
     on_no: OnNo | None = None
     """What follows when the tool answers no; ``None`` takes the plan's default."""
     on_failure: OnFailure | None = None
+    on_reject: OnReject | None = None
+    """What follows when a human says no, or nobody answers in time."""
+    interrupt: Places | None = None
+    """Where a human looks at it: before it starts, after it has its output."""
+
+    @model_validator(mode="after")
+    def _does_one_thing(self) -> Self:
+        if bool(self.tool) == (self.ask is not None):
+            raise ValueError("needs `tool` or `ask`, and not both")
+        if self.ask is not None and (self.params or self.approval is not None):
+            raise ValueError("a step that asks has no `params` and no `approval`")
+        return self
+
+    @property
+    def does(self) -> str:
+        """The tool's name, or `ask`."""
+        return self.tool or ASKING
+
+
+class Interrupts(Written):
+    """Steps, by id or tool with ``*`` and ``?``, that a human looks at."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class Plan(Written):
@@ -58,6 +111,7 @@ class Plan(Written):
     goal: str = ""
     input: dict[str, JsonValue] = {}
     defaults: Defaults = Defaults()
+    interrupts: Interrupts = Interrupts()
     steps: tuple[Step, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="before")
@@ -85,12 +139,14 @@ class Plan(Written):
                 id=step.id,
                 after=step.after,
                 params=step.params,
+                question=step.ask.question if step.ask else None,
                 # With what the step takes from the plan's defaults.
                 gotos={
                     field: follows.goto
                     for field, follows in (
                         ("on_no", self.on_no(step)),
                         ("on_failure", self.on_failure(step)),
+                        ("on_reject", self.on_reject(step)),
                     )
                     if isinstance(follows, Goto)
                 },
@@ -117,6 +173,18 @@ class Plan(Written):
     def on_failure(self, step: Step) -> OnFailure:
         """Return what follows when this step fails for good."""
         return self.defaults.on_failure if step.on_failure is None else step.on_failure
+
+    def on_reject(self, step: Step) -> OnReject:
+        """Return what follows when a human says no to this step."""
+        return self.defaults.on_reject if step.on_reject is None else step.on_reject
+
+    def interrupted(self, step: Step, place: Place) -> bool:
+        """Return whether a human looks at a step there."""
+        own = self.defaults.interrupt if step.interrupt is None else step.interrupt
+        patterns = self.interrupts.before if place == "before" else self.interrupts.after
+        return place in own or any(
+            fnmatchcase(name, pattern) for pattern in patterns for name in (step.id, step.does)
+        )
 
     def approvals(self, step: Step) -> tuple[ApprovalPolicy, ...]:
         """Return the policies that the plan sets, apart from the tool's own one."""

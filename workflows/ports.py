@@ -22,9 +22,12 @@ from workflows.contracts import (
     OpenRun,
     QuestionsFound,
     Recorded,
+    RecordInterrupt,
     RequestApproval,
     RunClosed,
     SettleIntervention,
+    Steer,
+    Steered,
     Sweep,
     Swept,
     ToolCall,
@@ -57,6 +60,8 @@ REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAske
 VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
 CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
+RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
+STEER: Final = Port("steer", Steer, Steered)
 FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 SWEEP: Final = Port("sweep", Sweep, Swept)
@@ -71,6 +76,8 @@ ALL: Final = (
     VERIFY_DECISION,
     CLOSE_APPROVAL,
     SETTLE_INTERVENTION,
+    RECORD_INTERRUPT,
+    STEER,
     FIND_QUESTIONS,
     CLOSE_RUN,
     SWEEP,

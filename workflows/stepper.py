@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, assert_never
 
+from pydantic import JsonValue
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
@@ -17,6 +18,8 @@ from workflows.contracts import (
     ApprovalNeeded,
     Effect,
     HumanNeeded,
+    InputNeeded,
+    InterruptKind,
     PermissionNeeded,
     RateLimited,
     StepState,
@@ -27,11 +30,12 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
+from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.options import tool_call
-from workflows.plan import Goto, Step
+from workflows.plan import Ask, Goto, Step
 from workflows.policy import ApprovalPolicy
-from workflows.references import INPUT, ReferenceUnresolved
+from workflows.references import INPUT, ReferenceUnresolved, resolve
 
 
 class Stepper:
@@ -46,8 +50,10 @@ class Stepper:
         changed: Callable[[], None],
         stopping: Callable[[], bool],
         undo: Callable[[str], Awaitable[None]],
+        interrupts: Interrupts,
     ) -> None:
         self._undo = undo
+        self._interrupts = interrupts
         self._book = book
         self._desk = desk
         self._call = call
@@ -72,6 +78,8 @@ class Stepper:
         try:
             follows = await self._run(step)
         except StepFailed as failed:
+            if failed.rejected:
+                await self._rejected(step, failed)
             state = StepState.FAILED if failed.called else StepState.SKIPPED
             self._set(step, state, error=failed.reason)
             book.say(workflow.now(), f"{state}: {failed.reason}", step.id)
@@ -82,14 +90,33 @@ class Stepper:
             book.say(workflow.now(), f"failed: {reason}", step.id)
             unsettled = step.id in book.saga.unsettled() and type_of(error) not in PROVEN
             raise StepFailed(reason, unsettled=unsettled) from error
+        finally:
+            book.calls.pop(step.id, None)
         return follows
 
+    async def _rejected(self, step: Step, failed: StepFailed) -> None:
+        """Where the plan goes on after a rejection, leave nothing of the step behind."""
+        book = self._book
+        if self._stopping() or book.request.plan.on_reject(step) == "compensate":
+            return
+        if step.id in book.saga.order():
+            await self._undo(step.id)
+        self._facts[step.id] = {"rejected": {"reason": failed.reason}}
+
     async def _run(self, step: Step) -> Goto | None:
+        await self._unpaused(step)
+        if step.ask is not None:
+            await self._ask(step, step.ask)
+            return None
         spec = self._tools[step.tool]
         try:
             params, late = resolve_inline(step.params, self._facts)
         except ReferenceUnresolved as error:
             raise StepFailed(str(error)) from error
+        plan = self._book.request.plan
+        if plan.interrupted(step, "before"):
+            question = f"{step.id} is about to start: {step.tool}"
+            await self._interrupts.static(step.id, InterruptKind.BEFORE, question, params)
         request = self._book.request
         call = ToolCall(
             tenant=request.tenant,
@@ -102,23 +129,29 @@ class Stepper:
             late=late,
             policies=request.plan.approvals(step),
         )
-        asks = bool(call.policies) or spec.approval is not None
+        gated = asks = bool(call.policies) or spec.approval is not None
         while True:
+            await self._unpaused(step)
             if asks:
                 call, asks = await self._asking.approved(step, call), False
+                await self._unpaused(step)
             if call.joined is None:
                 self._set(step, StepState.RUNNING)
             outcome = await self._execute(step, call)
             attempts = outcome.attempts
             match outcome:
                 case Succeeded():
-                    self._succeeded(step, outcome)
+                    await self._succeeded(step, outcome)
                     return None
                 case AnsweredNo():
                     return self._answered_no(step, outcome)
-                case ApprovalNeeded() | PermissionNeeded() | HumanNeeded() | RateLimited() if (
-                    self._stopping()
-                ):
+                case (
+                    ApprovalNeeded()
+                    | PermissionNeeded()
+                    | InputNeeded()
+                    | HumanNeeded()
+                    | RateLimited()
+                ) if self._stopping():
                     # The call ended after its cancellation; nobody is asked for it any more.
                     raise StepFailed("the run is ending")
                 case ApprovalNeeded(reason=reason):
@@ -128,6 +161,10 @@ class Stepper:
                 case PermissionNeeded(reason=reason):
                     await self._pause(step, outcome)
                     call = call.model_copy(update={"attempts_before": attempts})
+                case InputNeeded(question=asked, answer_schema=schema):
+                    kind = InterruptKind.TOOL
+                    answer = await self._interrupts.ask(step.id, kind, asked, schema)
+                    call, asks = _answered(call, answer, attempts), gated
                 case RateLimited():
                     await self._wait(step, outcome)
                     call = call.model_copy(update={"attempts_before": attempts})
@@ -135,10 +172,10 @@ class Stepper:
                     if outcome.effect is not None:
                         self._book.effects[step.id] = outcome.effect
                     self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
-                    question = Question(id_, step.id, text)
-                    self._desk.ask(question)
+                    doubt = Question(id_, step.id, text)
+                    self._desk.ask(doubt)
                     if outcome.effect is not None:
-                        await self._desk.settled(question)
+                        await self._desk.settled(doubt)
                     if id_ in self._desk.to_undo:
                         await self._undo(step.id)
                         raise StepFailed(f"{self._desk.to_undo[id_]} had it undone")
@@ -187,6 +224,13 @@ class Stepper:
         await workflow.wait_condition(lambda: self._book.resumed > seen)
         self._set(step, StepState.RUNNING, error=None)
 
+    async def _unpaused(self, step: Step) -> None:
+        """Go no further while somebody has the run paused: no call is under way here."""
+        if self._book.paused is not None:
+            self._set(step, StepState.PAUSED_USER)
+            await workflow.wait_condition(lambda: self._book.paused is None)
+            self._set(step, StepState.RUNNING)
+
     async def _wait(self, step: Step, limited: RateLimited) -> None:
         """Wait as long as the provider wants, and say so."""
         until = workflow.now() + limited.pause
@@ -196,8 +240,21 @@ class Stepper:
         await workflow.sleep(limited.pause)
         self._set(step, StepState.RUNNING, error=None)
 
-    def _succeeded(self, step: Step, outcome: Succeeded) -> None:
-        self._facts[step.id] = outcome.output
+    async def _ask(self, step: Step, ask: Ask) -> None:
+        """Ask a human; the answer is the step's output."""
+        try:
+            question = str(resolve(ask.question, self._facts))
+        except ReferenceUnresolved as error:
+            raise StepFailed(str(error)) from error
+        answer = await self._interrupts.ask(
+            *(step.id, InterruptKind.ASK, question, ask.answer),
+            expires_in=ask.expires_in,
+            otherwise=ask.otherwise,
+        )
+        self._facts[step.id] = answer
+        self._set(step, StepState.SUCCEEDED, output=answer)
+
+    async def _succeeded(self, step: Step, outcome: Succeeded) -> None:
         if outcome.effect is not None and outcome.commit_seq is not None:
             self._book.saga.committed(step.id, outcome.commit_seq)
             self._book.effects[step.id] = outcome.effect
@@ -210,14 +267,19 @@ class Stepper:
         elif outcome.replayed:
             text = "done before a crash: not repeated, the recorded receipt is used"
         self._book.say(workflow.now(), text, step.id)
-        self._set(
-            step,
-            StepState.SUCCEEDED,
-            output=outcome.output,
-            attempts=outcome.attempts,
-            replayed=outcome.replayed,
-            made_by=outcome.made_by,
-        )
+        known = {
+            "attempts": outcome.attempts,
+            "replayed": outcome.replayed,
+            "made_by": outcome.made_by,
+        }
+        output, original = outcome.output, None
+        if self._book.request.plan.interrupted(step, "after"):
+            self._set(step, StepState.RUNNING, output=output, **known)
+            question, kind = f"{step.id} has its output: {step.tool}", InterruptKind.AFTER
+            output = await self._interrupts.static(step.id, kind, question, outcome.output)
+            original = None if output == outcome.output else outcome.output
+        self._facts[step.id] = output
+        self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 
     def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:
         self._book.saga.drop(step.id)
@@ -235,3 +297,10 @@ class Stepper:
     def _set(self, step: Step, state: StepState, **changes: Any) -> None:
         self._book.set_step(step.id, state, **changes)
         self._changed()
+
+
+def _answered(call: ToolCall, answer: JsonValue, attempts: int) -> ToolCall:
+    """Return the call with one answer more: what was approved was the call without it."""
+    changes: dict[str, Any] = {"approval_id": None, "params_hash": None}
+    changes |= {"answers": [*call.answers, answer], "attempts_before": attempts}
+    return call.model_copy(update=changes)

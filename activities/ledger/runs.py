@@ -71,7 +71,7 @@ def _gated_steps(asked: OpenRun) -> list[str]:
     return [
         step.id
         for step in plan.steps
-        if plan.approvals(step) or asked.tools[step.tool].approval is not None
+        if plan.approvals(step) or (step.tool and asked.tools[step.tool].approval is not None)
     ]
 
 

@@ -272,6 +272,41 @@ decisions = Table(
     run_reference(),
 )
 
+steerings = Table(
+    "steerings",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    Column("steering_id", String(400), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    # Temporal's Run Id: a run that was reset is sent what it was sent before once more.
+    Column("workflow_run_id", String(80), nullable=False),
+    Column("verb", String(16), nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("content", Json, nullable=False),
+    Column("code", String(32), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("verified", Boolean, nullable=False),
+    # The evidence: the signature (by the actor's key, or by a resume token), and its nonce.
+    Column("signature", Text),
+    Column("kid", String(80)),
+    Column("nonce", String(100)),
+    Column("at_ms", BigInteger, nullable=False),
+    CheckConstraint("(kid IS NULL) = (nonce IS NULL)", name="signed_whole"),
+    CheckConstraint("NOT verified OR nonce IS NOT NULL", name="verified_by_a_signature"),
+    # A signature counts once in one life of a run.
+    Index(
+        "uq_steerings_nonce",
+        "tenant_id",
+        "run_id",
+        "workflow_run_id",
+        "nonce",
+        unique=True,
+        sqlite_where=text("code = 'accepted' AND nonce IS NOT NULL"),
+        postgresql_where=text("code = 'accepted' AND nonce IS NOT NULL"),
+    ),
+    run_reference(),
+)
+
 interventions = Table(
     "interventions",
     metadata,
@@ -385,6 +420,6 @@ events = Table(
 )
 
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE and DELETE.
-APPEND_ONLY: Final = ("events", principal_tables.principal_changes.name)
+APPEND_ONLY: Final = ("events", "steerings", principal_tables.principal_changes.name)
 #: All tables, for row-level security and grants.
 ALL: Final = tuple(table.name for table in metadata.sorted_tables)

@@ -6,7 +6,7 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO surehand_worker;
 -- No DELETE anywhere: retention leaves a tombstone, purging is another role's.
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO surehand_worker;
 -- What happened is added to, never rewritten.
-REVOKE UPDATE ON events FROM surehand_worker;
+REVOKE UPDATE ON events, steerings FROM surehand_worker;
 -- Who may decide and sign is an administrator's to say: a worker that is taken over grants nothing.
 REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes FROM surehand_worker;
 -- Only migrations say which migration the database is at.

@@ -196,8 +196,15 @@ async def test_a_run_cancelled_while_it_is_being_opened_calls_nothing(
     async with stage.worker_here(client=opening.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await opening.reached()
-        await cancel(run, by)
+        # By update it is answered once the run is open: only then can the ledger judge it.
+        cancelling = asyncio.create_task(cancel(run, by))
+        await run.history_has(
+            "workflow_execution_update_accepted"
+            if by == "update"
+            else "workflow_execution_cancel_requested"
+        )
         opening.go_on()
+        await cancelling
         if by == "update":
             assert (await run.result()).state is RunState.CANCELLED
         else:

@@ -9,13 +9,15 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from activities.ledger import artifacts, principals
+from activities.ledger import artifacts, principals, steering
 from activities.ledger.store import Ledger, open_ledger
 from activities.ledger.tables import ALL, APPEND_ONLY
 from tests.ledger.databases import Database
 from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.test_steering import sent
 from tests.ledger_databases import OWNER, WORKER
+from workflows.contracts import Assurance, CancelRun
 
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
@@ -44,6 +46,8 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
             kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
             await artifacts.record(tx, RUN, STEP, kept)
         await scene.hold("account:7")
+        async with scene.tx() as tx:
+            await steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
         await person(scene, "ann", "manager")
         async with administration(scene) as tx:
             await principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")

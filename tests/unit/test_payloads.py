@@ -41,7 +41,7 @@ def test_what_is_right_is_taken_with_what_a_newer_sender_adds() -> None:
         (Resolution, {**RESOLUTION, "actor": "nul \x00"}, "actor: "),
         (Resolution, {**RESOLUTION, "evidence": "nul \x00"}, "evidence: "),
         (Resolution, {**RESOLUTION, "intervention_id": "nul \x00"}, "intervention_id: "),
-        (Resolution, {}, "intervention_id: is missing; outcome: is missing; actor: is missing"),
+        (Resolution, {}, "actor: is missing; intervention_id: is missing; outcome: is missing"),
         (CancelRun, {"actor": "olga", "mode": "stop"}, "mode: "),
         (CancelRun, {}, "actor: is missing"),
         (CancelRun, {"actor": "olga", "reason": "nul \x00"}, "reason: "),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from workflows.contracts.base import Actor, ChainHead, Json, Message, Text
+from workflows.contracts.base import ChainHead, Json, Message, Text
+from workflows.contracts.steering import Steering
 
 
 class ResolutionOutcome(StrEnum):
@@ -18,12 +19,11 @@ class ResolutionOutcome(StrEnum):
     GIVE_UP = "give_up"
 
 
-class Resolution(Message):
+class Resolution(Steering):
     """Settles an intervention."""
 
     intervention_id: Text
     outcome: ResolutionOutcome
-    actor: Actor
     evidence: Text = ""
     receipt: Json = None
     """``happened``: what the call would have returned; later steps and the undo may need it."""

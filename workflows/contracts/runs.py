@@ -9,8 +9,9 @@ from typing import Literal
 from pydantic import JsonValue
 
 from workflows.contracts.approvals import ApprovalRequest, Verdict
-from workflows.contracts.base import Actor, ChainHead, Message, Text
+from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
+from workflows.contracts.interrupts import Interrupt
 from workflows.contracts.tools import ToolSpec
 from workflows.plan import Plan
 
@@ -20,7 +21,9 @@ class RunState(StrEnum):
 
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
+    WAITING_INPUT = "waiting_input"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_USER = "paused_user"
     PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
@@ -39,21 +42,14 @@ class StepState(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
+    WAITING_INPUT = "waiting_input"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_USER = "paused_user"
     PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
-
-
-class CancelMode(StrEnum):
-    """What a cancelled run does with the effects it has committed."""
-
-    COMPENSATE = "compensate"
-    KEEP = "keep"
-    CLEANUP = "cleanup"
-    """Only undo what tools declare as temporary (drafts, holds); keep the rest."""
 
 
 class StartRun(Message):
@@ -93,21 +89,6 @@ class RunClosed(Message):
     head: ChainHead
 
 
-class ResumeRun(Message):
-    """Has what is paused go on; the reason for the pause is looked at again."""
-
-    actor: Actor
-    reason: Text = ""
-
-
-class CancelRun(Message):
-    """Ends a run before its plan does."""
-
-    mode: CancelMode = CancelMode.COMPENSATE
-    actor: Actor
-    reason: Text = ""
-
-
 class StepView(Message):
     """A step as people see it."""
 
@@ -119,6 +100,8 @@ class StepView(Message):
     replayed: bool = False
     made_by: str | None = None
     error: str | None = None
+    original: JsonValue = None
+    """What it returned, where a human has put something else in its place."""
     undone: str | None = None
     """How its effect was undone afterwards, where it was; its state stays what it was."""
 
@@ -126,7 +109,7 @@ class StepView(Message):
 class Waiting(Message):
     """What a run waits for a human for."""
 
-    kind: Literal["approval", "intervention", "permission"]
+    kind: Literal["approval", "intervention", "permission", "pause", "question"]
     id: str
     step_id: str
     params_hash: str | None = None
@@ -171,6 +154,8 @@ class RunView(Message):
     plan_version: int
     started_at: datetime
     pending: list[ApprovalRequest] = []
+    interrupts: list[Interrupt] = []
+    """Questions that wait for an answer."""
     verdicts: list[Verdict] = []
     timeline: list[TimelineLine] = []
     refused_signals: list[RefusedSignal] = []

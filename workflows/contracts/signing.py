@@ -49,6 +49,25 @@ class DecisionClaims(Claims):
     """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
 
 
+class SteeringClaims(Claims):
+    """What steers a run: bound to the whole of what was sent."""
+
+    typ: ClassVar[str] = "surehand-steering+jws"
+
+    run_id: Text
+    verb: Text
+    content: Text
+    """Digest of ``Steering.content()``."""
+
+
+class ResumeClaims(Claims):
+    """Proof that whoever resumes a run has its resume token; the token itself stays at home."""
+
+    typ: ClassVar[str] = "surehand-resume+jws"
+
+    run_id: Text
+
+
 def audience(tenant: str) -> str:
     """Return the audience of what is signed for a tenant."""
     return f"surehand:{tenant}"

@@ -96,6 +96,8 @@ class ToolCall(Message):
     """The approved hash; must equal the hash of the validated params."""
     attempts_before: int = 0
     """Attempts of this step that earlier activities have used up."""
+    answers: list[JsonValue] = []
+    """What humans have answered to this call so far, in the order of its questions."""
     joined: str | None = None
     """The open intervention of another step or run that this call waits for."""
 
@@ -144,6 +146,15 @@ class PermissionNeeded(Message):
     attempts: int
 
 
+class InputNeeded(Message):
+    """The tool asks a human before it goes on; nothing was applied."""
+
+    kind: Literal["input_needed"] = "input_needed"
+    question: str
+    answer_schema: dict[str, JsonValue] = {}
+    attempts: int
+
+
 class HumanNeeded(Message):
     """Only a human can settle what happened; the intervention is open."""
 
@@ -166,7 +177,13 @@ class RateLimited(Message):
 
 
 ToolOutcome = Annotated[
-    Succeeded | AnsweredNo | ApprovalNeeded | PermissionNeeded | HumanNeeded | RateLimited,
+    Succeeded
+    | AnsweredNo
+    | ApprovalNeeded
+    | PermissionNeeded
+    | InputNeeded
+    | HumanNeeded
+    | RateLimited,
     Field(discriminator="kind"),
 ]
 

@@ -1,0 +1,82 @@
+"""``answer``: gives a run the values that it asks for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cli import options
+from cli.caller import Caller, perform
+from cli.exits import WrongUse
+from cli.ids import find_run_id
+from cli.steering import say, steer
+from cli.yamlfile import Unreadable, parse_json
+from workflows.contracts import AnswerInterrupts, Verb
+from workflows.payloads import Malformed, parse
+
+EXAMPLE = "Example: python starter.py answer refund-1 reason.1='sent twice'"
+
+
+def answer(
+    run: options.Run,
+    answers: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ID=]VALUE...",
+            help="JSON, or text. Without an ID it is for the only question that waits.",
+        ),
+    ],
+    user: options.Actor = None,
+    key: options.Key = None,
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
+) -> int:
+    """Answer what a run asks; several answers count together, or not at all."""
+
+    async def verb(caller: Caller) -> int:
+        run_id = find_run_id(caller.settings.tenant, run)
+        view = await (await caller.server()).view(run_id)
+        asked = {interrupt.interrupt_id for interrupt in view.interrupts}
+        message = {"actor": caller.settings.user, "reason": reason, **given(answers, asked)}
+        try:
+            sent = parse(AnswerInterrupts, message)
+        except Malformed as error:
+            raise WrongUse(f"answer: {error}") from error
+        return say(caller, run_id, await steer(caller, run_id, Verb.ANSWER, sent, leave=leave))
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
+
+
+def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
+    """Return answers as a run takes them.
+
+    Args:
+        answers: ``ID=VALUE``, or one ``VALUE``.
+        asked: The ids of the questions that wait: text before a ``=`` may be part of a value.
+
+    Raises:
+        WrongUse: Several without ids, or one question twice.
+    """
+    named: dict[str, Any] = {}
+    for text in answers:
+        id_, equals, value = text.partition("=")
+        if not equals or id_ not in asked:
+            if len(answers) == 1:
+                return {"answer": _value(text)} if _value(text) is not None else {}
+            listed = ", ".join(sorted(asked)) or "none"
+            raise WrongUse(f"{text!r} does not begin with the id of a question: waiting: {listed}")
+        if id_ in named:
+            raise WrongUse(f"{id_} is answered twice")
+        named[id_] = _value(value)
+    return {"answers": named}
+
+
+def _value(text: str) -> Any:
+    """Return JSON as its value, and anything else as the text that it is."""
+    try:
+        return parse_json(text)
+    except Unreadable:
+        return text

@@ -1,0 +1,116 @@
+"""Pausing and resuming whole runs: at consistent points, by whoever may."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from cli.resume_token import new_token, read_token
+from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.stage import Stage
+from tests.e2e.test_policies import STRICT, refund
+from tests.ledger.people import person, revoked
+from workflows.contracts import PauseRun, ReissueToken, ResumeRun, RunState, Verb
+from workflows.identity import DEFAULT_TENANT
+
+
+async def told(run: Run, verb: Verb, message: Any) -> str:
+    answer = await run.handle.execute_update(verb, message)
+    return str(answer["message"])
+
+
+async def refusal(run: Run, verb: Verb, message: Any) -> str:
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await run.handle.execute_update(verb, message)
+    return str(refused.value.cause)
+
+
+async def test_a_paused_run_calls_nothing_though_its_call_is_approved(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        assert await told(run, Verb.PAUSE, PauseRun(actor="olga", reason="legal")) == "paused"
+        assert (await run.decide(decision_on(request))).state == "approved"
+        view = await run.in_state(RunState.PAUSED_USER)
+        assert "paused by olga: legal" in [one.question for one in view.result.waiting_for]
+        assert stage.shop.counts(order_id)["refunds"] == 0
+
+        assert "going on" in await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_pause_outlives_its_worker_and_a_cancel_ends_it_without_a_call(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(refund(order_id))
+        await run.asks()
+        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+    async with stage.worker_here():
+        await run.in_state(RunState.PAUSED_USER)
+        await run.cancel()
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    assert [one.state for one in result.steps] == ["skipped"]
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_what_a_resume_token_resumes_looks_at_the_permission_again(
+    stage: Stage, order_id: str
+) -> None:
+    await person(stage, "uma", permissions=("refunds",))
+    async with stage.worker_here(tool_modules=STRICT):
+        run = await stage.start(refund(order_id))
+        request = await run.asks()
+        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
+        await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
+        await run.decide(decision_on(request))
+        await revoked(stage, "uma", "permission", "refunds")
+        token = read_token(text, DEFAULT_TENANT, run.run_id)
+        await told(run, Verb.RESUME, ResumeRun(actor="uma", proof=token.proof()))
+
+        await run.in_state(RunState.PAUSED_PERMISSION)
+
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        again = await refusal(run, Verb.RESUME, ResumeRun(actor="uma", proof=token.proof()))
+        assert "no resume token out" in again
+        await run.cancel()
+        await run.result()
+
+
+async def test_a_stale_a_void_and_a_foreign_resume_token_are_refused(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(refund(order_id))
+        request = await run.asks()
+        made = [new_token(DEFAULT_TENANT, run.run_id, "olga", timedelta(hours=1)) for _ in "123"]
+        tokens = [read_token(text, DEFAULT_TENANT, run.run_id) for text, _ in made]
+        await told(run, Verb.PAUSE, PauseRun(actor="olga", resume_key=made[0][1]))
+        await told(run, Verb.TOKEN, ReissueToken(actor="olga", resume_key=made[1][1]))
+
+        void = ResumeRun(actor="olga", proof=tokens[0].proof())
+        foreign = ResumeRun(actor="eve", proof=tokens[1].proof())
+        assert "void" in await refusal(run, Verb.RESUME, void)
+        assert "is olga's" in await refusal(run, Verb.RESUME, foreign)
+        edit = {**request.params, "amount": "15.00"}
+        await run.decide(decision_on(request, outcome="edit", params=edit))
+        await run.until(lambda view: [one.params for one in view.pending] == [edit])
+        stale = ResumeRun(actor="olga", proof=tokens[1].proof())
+        assert "other calls are waiting" in await refusal(run, Verb.RESUME, stale)
+
+        await told(run, Verb.TOKEN, ReissueToken(actor="olga", resume_key=made[2][1]))
+        fresh = ResumeRun(actor="olga", proof=tokens[2].proof())
+        assert "going on" in await told(run, Verb.RESUME, fresh)
+        await run.cancel()
+        await run.result()
+    assert len(await stage.events(run, "steering.refused")) == 3
+    assert stage.shop.counts(order_id)["refunds"] == 0

@@ -1,0 +1,337 @@
+"""Who may steer a run: whoever it acts for, and whoever is appointed; proven where it must be."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc.jwk import OKPKey
+from sqlalchemy import select
+
+from activities.ledger import principals, steering
+from activities.ledger.steering import Judged
+from activities.ledger.tables import events, steerings
+from cli.resume_token import ResumeToken, new_token, read_token
+from cli.signing import fresh_claims, sign
+from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
+from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from workflows.contracts import (
+    Assurance,
+    CancelRun,
+    IssuedToken,
+    ResumeRun,
+    Steer,
+    Steering,
+    Verb,
+)
+from workflows.contracts.signing import Claims, DecisionClaims, SteeringClaims
+from workflows.identity import digest
+
+_numbers = itertools.count(1)
+#: Whoever the scene's runs act for.
+OWNER = "ada"
+CALLS = digest({"refund": "sha256:1"})
+
+
+def sent(scene: Scene, message: Steering, verb: Verb = Verb.CANCEL, **changes: Any) -> Steer:
+    values = {
+        "tenant": scene.tenant,
+        "run_id": RUN,
+        "steering_id": f"{RUN}#first.s{next(_numbers)}",
+        "workflow_run_id": "first",
+        "verb": verb,
+        "actor": message.actor,
+        "content": message.content(),
+        "signature": message.signature,
+    }
+    return Steer.model_validate(values | changes)
+
+
+async def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> Judged:
+    async with scene.tx() as tx:
+        return await steering.judge(tx, asked, assurance)
+
+
+def signed(
+    scene: Scene,
+    key: Ed25519PrivateKey,
+    message: Steering,
+    **changes: Any,
+) -> Steering:
+    claims = {
+        **fresh_claims(message.actor, scene.tenant, int(time.time())),
+        "run_id": RUN,
+        "verb": Verb.CANCEL.value,
+        "content": digest(message.content()),
+    }
+    return message.model_copy(update={"signature": sign(key, SteeringClaims(**claims | changes))})
+
+
+async def test_where_nobody_is_appointed_anybody_steers_and_nothing_proves_the_name(
+    scene: Scene,
+) -> None:
+    judged = await judge(scene, sent(scene, CancelRun(actor="eve")))
+
+    assert (judged.code, judged.verified) == ("accepted", False)
+
+
+@pytest.mark.parametrize("permission", ["steer", "steer:cancel"])
+async def test_once_somebody_is_appointed_others_than_the_owner_need_the_permission(
+    scene: Scene, permission: str
+) -> None:
+    await person(scene, "olga", permissions=(permission,))
+    await person(scene, "eve", permissions=("steer:pause", "refunds"))
+
+    codes = {
+        actor: (await judge(scene, sent(scene, CancelRun(actor=actor)))).code
+        for actor in ("olga", OWNER, "eve", "nobody")
+    }
+    assert codes == {
+        "olga": "accepted",
+        OWNER: "accepted",
+        "eve": "not_permitted",
+        "nobody": "not_permitted",
+    }
+
+
+async def test_the_owner_does_not_settle_what_happened_where_somebody_is_appointed(
+    scene: Scene,
+) -> None:
+    await person(scene, "olga", permissions=("steer:resolve",))
+
+    judged = await judge(scene, sent(scene, Steering(actor=OWNER), Verb.RESOLVE))
+
+    assert judged.code == "not_permitted"
+
+
+async def test_a_permission_that_was_taken_away_steers_nothing(scene: Scene) -> None:
+    await person(scene, "olga", permissions=("steer",))
+    await person(scene, "oscar", permissions=("steer",))
+    await revoked(scene, "olga", "permission", "steer")
+
+    judged = await judge(scene, sent(scene, CancelRun(actor="olga")))
+
+    assert judged.code == "not_permitted"
+
+
+async def test_where_signatures_are_asked_for_nothing_unsigned_counts(scene: Scene) -> None:
+    await person(scene, OWNER)
+    key = await key_of(scene, OWNER)
+    bare = CancelRun(actor=OWNER)
+
+    refused = await judge(scene, sent(scene, bare), Assurance.SIGNED)
+    taken = await judge(scene, sent(scene, signed(scene, key, bare)), Assurance.SIGNED)
+
+    assert (refused.code, refused.verified) == ("unsigned", False)
+    assert (taken.code, taken.verified) == ("accepted", True)
+
+
+async def test_nobody_is_appointed_means_nobody_but_the_owner_where_names_are_proven(
+    scene: Scene,
+) -> None:
+    await person(scene, "eve")
+    key = await key_of(scene, "eve")
+
+    asked = sent(scene, signed(scene, key, CancelRun(actor="eve")))
+
+    assert (await judge(scene, asked, Assurance.SIGNED)).code == "not_permitted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run_id": OTHER_RUN},
+        {"verb": "pause"},
+        {"content": digest(CancelRun(actor=OWNER, reason="another").content())},
+        {"aud": "surehand:another"},
+        {"exp": int(time.time()) - 1},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_a_signature_for_something_else_is_refused(
+    scene: Scene, changes: dict[str, Any]
+) -> None:
+    await person(scene, OWNER)
+    key = await key_of(scene, OWNER)
+    message = signed(scene, key, CancelRun(actor=OWNER), **changes)
+
+    judged = await judge(scene, sent(scene, message), Assurance.SIGNED)
+
+    assert (judged.code, judged.verified) == ("bad_signature", False)
+
+
+async def test_anothers_signature_under_the_owners_name_is_refused(scene: Scene) -> None:
+    for name in (OWNER, "eve"):
+        await person(scene, name)
+    key = await key_of(scene, "eve")
+    message = signed(scene, key, CancelRun(actor=OWNER))
+
+    assert (await judge(scene, sent(scene, message))).code == "bad_signature"
+
+
+async def test_a_signed_decision_is_no_signature_that_steers(scene: Scene) -> None:
+    await person(scene, OWNER)
+    key = await key_of(scene, OWNER)
+    claims: Claims = DecisionClaims(
+        **fresh_claims(OWNER, scene.tenant, int(time.time())),
+        approval_id=f"{RUN}/refund/1",
+        run_id=RUN,
+        params_hash="sha256:1",
+        outcome="approve",  # type: ignore[arg-type]  # as it comes
+    )
+    message = CancelRun(actor=OWNER, signature=sign(key, claims))
+
+    assert (await judge(scene, sent(scene, message))).code == "bad_signature"
+
+
+async def test_a_captured_signature_steers_once(scene: Scene) -> None:
+    await person(scene, OWNER)
+    message = signed(scene, await key_of(scene, OWNER), CancelRun(actor=OWNER))
+
+    codes = [(await judge(scene, sent(scene, message))).code for _ in "12"]
+
+    assert codes == ["accepted", "used_signature"]
+
+
+async def test_a_run_that_was_reset_takes_what_it_had_taken_before(scene: Scene) -> None:
+    await person(scene, OWNER)
+    message = signed(scene, await key_of(scene, OWNER), CancelRun(actor=OWNER))
+    await judge(scene, sent(scene, message))
+
+    again = await judge(scene, sent(scene, message, workflow_run_id="second"))
+
+    assert again.code == "accepted"
+
+
+async def test_a_key_that_was_revoked_steers_nothing(scene: Scene) -> None:
+    await person(scene, OWNER)
+    key = await key_of(scene, OWNER)
+    async with administration(scene) as tx:
+        [kid] = (await principals.find(tx, [OWNER]))[OWNER].keys
+        assert await principals.revoke_key(tx, OWNER, kid, ADMINISTRATOR)
+    message = signed(scene, key, CancelRun(actor=OWNER))
+
+    assert (await judge(scene, sent(scene, message))).code == "bad_signature"
+
+
+async def test_the_same_delivery_is_judged_and_recorded_once(scene: Scene) -> None:
+    asked = sent(scene, CancelRun(actor="eve", reason="no more"))
+
+    judged = [await judge(scene, asked) for _ in "12"]
+
+    assert judged[0] == judged[1]
+    async with scene.tx() as tx:
+        rows = await tx.all(select(steerings).where(steerings.c.tenant_id == scene.tenant))
+        told = await tx.all(
+            select(events).where(
+                events.c.tenant_id == scene.tenant, events.c.type == "steering.accepted"
+            )
+        )
+    assert [row["content"]["reason"] for row in rows] == ["no more"]
+    assert [row["body"]["actor"] for row in told] == ["eve"]
+
+
+class TestResumeTokens:
+    """A token is good once, for its user, its run, and what waited when it was made."""
+
+    @staticmethod
+    def made(scene: Scene, user: str = OWNER) -> tuple[ResumeToken, IssuedToken]:
+        text, key = new_token(scene.tenant, RUN, user, timedelta(hours=1))
+        issued = IssuedToken(
+            user=user,
+            public_key=key.public_key,
+            expires_at=datetime.now(UTC) + key.lasts,
+            calls=CALLS,
+            verified=True,
+        )
+        return read_token(text, scene.tenant, RUN), issued
+
+    @staticmethod
+    def resume(
+        scene: Scene, held: ResumeToken, issued: IssuedToken | None, **changes: Any
+    ) -> Steer:
+        message = ResumeRun(actor=changes.pop("actor", OWNER), proof=held.proof())
+        return sent(scene, message, Verb.RESUME, **{"token": issued, "calls": CALLS, **changes})
+
+    async def test_resumes_without_a_key(self, scene: Scene) -> None:
+        token, issued = self.made(scene)
+
+        judged = await judge(scene, self.resume(scene, token, issued), Assurance.SIGNED)
+
+        assert (judged.code, judged.verified) == ("accepted", True)
+
+    async def test_is_worth_what_its_pause_was_worth(self, scene: Scene) -> None:
+        token, issued = self.made(scene)
+        unproven = issued.model_copy(update={"verified": False})
+
+        assert (await judge(scene, self.resume(scene, token, unproven))).verified is False
+        asked = self.resume(scene, token, unproven)
+        assert (await judge(scene, asked, Assurance.SIGNED)).code == "unsigned"
+
+    @pytest.mark.parametrize(
+        ("changes", "why"),
+        [
+            ({"actor": "eve"}, "is ada's"),
+            ({"calls": digest({"refund": "sha256:2"})}, "other calls are waiting"),
+            ({"token": None}, "no resume token out"),
+        ],
+    )
+    async def test_is_refused(self, scene: Scene, changes: dict[str, Any], why: str) -> None:
+        token, issued = self.made(scene)
+
+        judged = await judge(scene, self.resume(scene, token, issued, **changes))
+
+        assert judged.code == "bad_token" and why in judged.message
+
+    async def test_is_refused_once_it_has_expired(self, scene: Scene) -> None:
+        token, issued = self.made(scene)
+        async with scene.tx(after=timedelta(hours=1)) as tx:
+            judged = await steering.judge(tx, self.resume(scene, token, issued), Assurance.OPEN)
+
+        assert judged.code == "bad_token" and "expired" in judged.message
+
+    async def test_is_void_once_another_is_out(self, scene: Scene) -> None:
+        old, _ = self.made(scene)
+        _, issued = self.made(scene)
+
+        judged = await judge(scene, self.resume(scene, old, issued))
+
+        assert judged.code == "bad_token" and "void" in judged.message
+
+    async def test_is_for_one_run(self, scene: Scene) -> None:
+        await scene.open_run(OTHER_RUN)
+        token, issued = self.made(scene)
+
+        judged = await judge(scene, self.resume(scene, token, issued, run_id=OTHER_RUN))
+
+        assert judged.code == "bad_token"
+
+    async def test_cannot_be_used_by_who_may_not_resume_any_more(self, scene: Scene) -> None:
+        await person(scene, "olga", permissions=("steer",))
+        await person(scene, "oscar", permissions=("steer",))
+        token, issued = self.made(scene, "olga")
+        await revoked(scene, "olga", "permission", "steer")
+
+        asked = self.resume(scene, token, issued, actor="olga")
+
+        assert (await judge(scene, asked)).code == "not_permitted"
+
+    async def test_its_proof_counts_once(self, scene: Scene) -> None:
+        token, issued = self.made(scene)
+        asked = self.resume(scene, token, issued)
+        again = asked.model_copy(update={"steering_id": f"{RUN}#first.s{next(_numbers)}"})
+
+        codes = [(await judge(scene, one)).code for one in (asked, again)]
+
+        assert codes == ["accepted", "used_signature"]
+
+    def test_the_run_keeps_the_public_half_only(self, scene: Scene) -> None:
+        token, issued = self.made(scene)
+
+        assert token.seed not in issued.model_dump_json()
+        key = OKPKey.import_key({**issued.public_key})  # type: ignore[arg-type]  # plain JSON
+        assert not key.is_private

@@ -1,0 +1,88 @@
+"""Interrupts: places where a run waits for a human value, and the answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from pydantic import JsonValue
+
+from workflows.contracts.base import Json, JsonObject, Message
+from workflows.contracts.steering import Steering
+
+#: Characters of JSON; a larger answer belongs into an artifact that it names.
+LARGEST_ANSWER: Final = 8 * 1024
+
+
+class InterruptKind(StrEnum):
+    """Why a run waits for a human value."""
+
+    ASK = "ask"
+    """A step of the plan that asks."""
+    BEFORE = "before"
+    """A step is about to start."""
+    AFTER = "after"
+    """A step has its output."""
+    TOOL = "tool"
+    """A tool asks in the middle of its call, before its effect."""
+
+
+class Interrupt(Message):
+    """A question that waits for a human's answer."""
+
+    interrupt_id: str
+    """``{step_id}.{n}``: the n-th question of a step."""
+    step_id: str
+    kind: InterruptKind
+    question: str
+    answer_schema: dict[str, JsonValue] = {}
+    """JSON Schema (2020-12) of the answer; empty takes anything."""
+    value: JsonValue = None
+    """What it is about: of ``before`` the params, of ``after`` the output."""
+    expires_at: datetime | None = None
+
+
+class AnswerInterrupts(Steering):
+    """Answers what a run has asked: all of them count, or none."""
+
+    answers: JsonObject = {}
+    """By interrupt id."""
+    answer: Json = None
+    """Of the only question that waits, in the place of ``answers``."""
+
+
+class GivenAnswer(Message):
+    """An answer with the question it is for, as the ledger looks at it."""
+
+    interrupt: Interrupt
+    value: JsonValue
+
+
+class RecordInterrupt(Message):
+    """Records that a question was asked, or that nobody has answered it in time."""
+
+    tenant: str
+    run_id: str
+    interrupt: Interrupt
+    what: Literal["opened", "expired", "void"]
+    output: JsonValue = None
+    """Of an ``ask`` step that goes on without an answer: what it takes instead."""
+
+
+def accept_replace_reject(kind: InterruptKind) -> dict[str, Any]:
+    """Return the JSON Schema of the answer to a static interrupt."""
+    reject = {
+        "type": "object",
+        "properties": {"reject": {"type": "string"}},
+        "required": ["reject"],
+        "additionalProperties": False,
+    }
+    replace = {
+        "type": "object",
+        "properties": {"replace": True},
+        "required": ["replace"],
+        "additionalProperties": False,
+    }
+    ways: list[Any] = [{"enum": ["accept", "reject"]}, reject]
+    return {"anyOf": [*ways, replace] if kind is InterruptKind.AFTER else ways}

@@ -1,0 +1,183 @@
+"""What steers a run (cancel, pause, resume, ...): taken in, judged by the ledger, then followed.
+
+A signal and an update of each verb take the same payload. Handlers only put things into the inbox;
+the run's desk works it off, one at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from workflows import ports
+from workflows.book import Book
+from workflows.calls import Calls
+from workflows.contracts import Acknowledged, Steer, Steered, Steering, Verb
+from workflows.payloads import Malformed, parse
+
+#: Answers that a run remembers for those who wait for them; the ledger keeps all.
+MOST_ANSWERS: Final = 200
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Something that steers the run, as it arrived."""
+
+    steering_id: str
+    verb: Verb
+    message: Steering
+    verified: bool = False
+    """Whether it is proven who has sent it; known once it is judged."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the sender is told."""
+
+    accepted: bool
+    message: str
+
+
+#: Follows a message that counts; ``accepted=False`` where it changes nothing, and says why.
+Follow = Callable[[Any, Delivery], Awaitable[Answer]]
+#: What the ledger has to know besides the message, as fields of ``Steer``.
+Prepare = Callable[[Any], dict[str, Any]]
+
+
+def _nothing_more(_: Any) -> dict[str, Any]:
+    return {}
+
+
+class Helm:
+    """Takes what steers one run."""
+
+    def __init__(self, book: Book, call: Calls, refuse: Callable[[str, str], None]) -> None:
+        self._book = book
+        self._call = call
+        self._refuse = refuse
+        self._verbs: dict[Verb, tuple[type[Steering], Follow, Prepare]] = {}
+        self._answers: dict[str, Answer] = {}
+        self._standing: dict[str, str] = {}
+        """Deliveries that count, or still may, by content: the same one again is no second one."""
+        self._received = 0
+        self.inbox: deque[Delivery] = deque()
+
+    def take(
+        self,
+        verb: Verb,
+        model: type[Steering],
+        follow: Follow,
+        prepare: Prepare = _nothing_more,
+    ) -> None:
+        """Have the run take a verb, as a signal and as an update."""
+        self._verbs[verb] = (model, follow, prepare)
+
+        # Whatever is sent, also with no argument or with several, must not raise here: the run
+        # could not move on any more.
+        def by_signal(payload: Any = None, *_: Any) -> None:
+            try:
+                self.receive(verb, payload)
+            except Malformed as error:
+                self._book.say(workflow.now(), f"signal {verb} ignored: {error}")
+                self._refuse(verb, str(error))
+
+        async def by_update(payload: Any = None, *_: Any) -> Acknowledged:
+            try:
+                steering_id = self.receive(verb, payload)
+            except Malformed as error:
+                raise ApplicationError(str(error), type="Malformed", non_retryable=True) from error
+            answers = self._answers
+            await workflow.wait_condition(lambda: steering_id in answers)
+            answer = answers[steering_id]
+            if not answer.accepted:
+                raise ApplicationError(answer.message, type="SteeringRefused", non_retryable=True)
+            return Acknowledged(message=answer.message)
+
+        workflow.set_signal_handler(verb, by_signal)
+        workflow.set_update_handler(verb, by_update)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that arrived has been judged and followed."""
+        return not self.inbox
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        """What the run takes."""
+        return tuple(self._verbs)
+
+    def receive(self, verb: Verb, payload: Any) -> str:
+        """Put a message into the inbox and return the id of its delivery.
+
+        Raises:
+            Malformed: It is not what the verb takes, and why.
+        """
+        message = parse(self._verbs[verb][0], payload)
+        content = self._once(verb, message)
+        if content is not None and content in self._standing:
+            return self._standing[content]
+        self._received += 1
+        gate = self._book.gate
+        steering_id = f"{gate.run_id}#{gate.delivered_to}.s{self._received}"
+        if content is not None:
+            self._standing[content] = steering_id
+        self.inbox.append(Delivery(steering_id, verb, message))
+        return steering_id
+
+    def _once(self, verb: Verb, message: Steering) -> str | None:
+        """Return what makes a message the same as another one; ``None``: each is its own."""
+        # An intervention is settled once; whoever has no answer says the same again.
+        if message.id is None and message.signature is None and verb is not Verb.RESOLVE:
+            return None
+        return f"{verb} {message.signature} {json.dumps(message.content(), sort_keys=True)}"
+
+    async def work_one(self) -> None:
+        """Work off the first message of the inbox."""
+        delivery = self.inbox[0]  # until it is judged: a question's time may end meanwhile
+        steered = await self._judged(delivery)
+        if steered.accepted:
+            proven = replace(delivery, verified=steered.verified)
+            answer = await self._verbs[delivery.verb][1](delivery.message, proven)
+        else:
+            answer = Answer(False, steered.message)
+            self._refuse(delivery.verb, steered.message)
+        if answer.accepted:
+            mark = "" if steered.verified else " (unverified)"
+            text = f"{delivery.verb} by {delivery.message.actor}{mark}: {answer.message}"
+        else:
+            text = f"{delivery.verb} by {delivery.message.actor} refused: {answer.message}"
+            self._standing = {c: i for c, i in self._standing.items() if i != delivery.steering_id}
+        self.inbox.popleft()
+        self._book.say(workflow.now(), text)
+        self._remember(delivery.steering_id, answer)
+
+    async def _judged(self, delivery: Delivery) -> Steered:
+        book, message = self._book, delivery.message
+        asked = Steer(
+            tenant=book.request.tenant,
+            run_id=book.request.run_id,
+            steering_id=delivery.steering_id,
+            workflow_run_id=book.gate.delivered_to,
+            verb=delivery.verb,
+            actor=message.actor,
+            content=message.content(),
+            signature=message.signature,
+            **self._verbs[delivery.verb][2](message),
+        )
+        steered = await self._call(ports.STEER, asked, f"judge {delivery.verb}")
+        book.saw(steered.head)
+        return steered
+
+    def _remember(self, steering_id: str, answer: Answer) -> None:
+        self._answers[steering_id] = answer
+        while len(self._answers) > MOST_ANSWERS:
+            forgotten = next(iter(self._answers))
+            del self._answers[forgotten]
+            # Nobody may wait for an answer that is not remembered: it would be judged anew.
+            self._standing = {c: i for c, i in self._standing.items() if i != forgotten}

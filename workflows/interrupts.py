@@ -1,0 +1,152 @@
+"""Interrupts of one run: asking, waiting, and giving each answer to whoever has asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from pydantic import JsonValue
+from temporalio import workflow
+
+from workflows import ports
+from workflows.book import Book
+from workflows.calls import Calls
+from workflows.contracts import (
+    AnswerInterrupts,
+    GivenAnswer,
+    Interrupt,
+    InterruptKind,
+    RecordInterrupt,
+    StepState,
+    Verb,
+)
+from workflows.contracts.interrupts import accept_replace_reject
+from workflows.ends import StepFailed
+from workflows.helm import Answer, Delivery, Helm
+
+
+class Interrupts:
+    """Asks humans for values, for the steps of one run."""
+
+    def __init__(self, book: Book, call: Calls, helm: Helm, changed: Callable[[], None]) -> None:
+        self._book = book
+        self._call = call
+        self._helm = helm
+        self._changed = changed
+        self._asked: Counter[str] = Counter()
+        self._answers: dict[str, JsonValue] = {}
+        helm.take(Verb.ANSWER, AnswerInterrupts, self._answered, self._find)
+
+    async def ask(
+        self,
+        step_id: str,
+        kind: InterruptKind,
+        question: str,
+        schema: dict[str, Any],
+        *,
+        value: JsonValue = None,
+        expires_in: timedelta | None = None,
+        otherwise: JsonValue = None,
+    ) -> JsonValue:
+        """Ask a human, wait holding no process, and return the answer.
+
+        Raises:
+            StepFailed: Nobody has answered in time, and nothing is taken instead.
+        """
+        self._asked[step_id] += 1
+        interrupt = Interrupt(
+            interrupt_id=f"{step_id}.{self._asked[step_id]}",
+            step_id=step_id,
+            kind=kind,
+            question=question,
+            answer_schema=schema,
+            value=value,
+            expires_at=None if expires_in is None else workflow.now() + expires_in,
+        )
+        await self._record(interrupt, "opened")
+        self._book.interrupts[interrupt.interrupt_id] = interrupt
+        self._book.say(workflow.now(), f"asks: {question}", step_id)
+        self._book.set_step(step_id, StepState.WAITING_INPUT)
+        self._changed()
+        try:
+            if await self._wait(interrupt, expires_in):
+                return self._answers.pop(interrupt.interrupt_id)
+        finally:
+            self._book.interrupts.pop(interrupt.interrupt_id, None)
+        await self._record(interrupt, "expired", otherwise)
+        if otherwise is None:
+            reason = f"nobody has answered {interrupt.interrupt_id} in time"
+            raise StepFailed(reason, rejected=True, called=kind is InterruptKind.AFTER)
+        self._book.say(workflow.now(), "nobody has answered: going on without", step_id)
+        return otherwise
+
+    async def _wait(self, interrupt: Interrupt, expires_in: timedelta | None) -> bool:
+        """Return whether the answer came, in time."""
+
+        def answered() -> bool:
+            return interrupt.interrupt_id in self._answers
+
+        try:
+            await workflow.wait_condition(answered, timeout=expires_in)
+        except TimeoutError:
+            # One that is being judged was in time: the ledger may have taken it already.
+            await workflow.wait_condition(lambda: self._helm.idle)
+        return answered()
+
+    async def static(
+        self, step_id: str, kind: InterruptKind, question: str, value: JsonValue
+    ) -> JsonValue:
+        """Have a human look before or after a step; returns the value to go on with.
+
+        Raises:
+            StepFailed: It was rejected.
+        """
+        answer = await self.ask(step_id, kind, question, accept_replace_reject(kind), value=value)
+        if answer == "reject" or (isinstance(answer, dict) and "reject" in answer):
+            why = answer["reject"] if isinstance(answer, dict) else ""
+            reason = f"rejected by a human: {why}" if why else "rejected by a human"
+            raise StepFailed(reason, rejected=True, called=kind is InterruptKind.AFTER)
+        if isinstance(answer, dict) and "replace" in answer:
+            self._book.say(workflow.now(), "a human has replaced the output", step_id)
+            return answer["replace"]
+        return value
+
+    async def _record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
+        request = self._book.request
+        recorded = await self._call(
+            ports.RECORD_INTERRUPT,
+            RecordInterrupt(
+                tenant=request.tenant,
+                run_id=request.run_id,
+                interrupt=interrupt,
+                what=what,
+                output=output,
+            ),
+            f"{interrupt.step_id}: {what} {interrupt.interrupt_id}",
+        )
+        self._book.saw(recorded.head)
+
+    def _find(self, sent: AnswerInterrupts) -> dict[str, Any]:
+        """Return what the ledger has to know: each answer with its question, or what is wrong."""
+        waiting = self._book.interrupts
+        answers = dict(sent.answers)
+        listed = ", ".join(sorted(waiting)) or "none"
+        if not answers:
+            if len(waiting) != 1:
+                reason = f"say which question is answered: waiting are {listed}"
+                return {"refused": reason if waiting else "nothing is asked"}
+            answers = {next(iter(waiting)): sent.answer}
+        unknown = [one for one in answers if one not in waiting]
+        if unknown:
+            return {"refused": f"no question {', '.join(unknown)} waits: waiting are {listed}"}
+        given = [GivenAnswer(interrupt=waiting[one], value=answers[one]) for one in answers]
+        return {"answers": given}
+
+    async def _answered(self, sent: AnswerInterrupts, delivery: Delivery) -> Answer:
+        found: list[GivenAnswer] = self._find(sent).get("answers", [])
+        for one in found:
+            self._answers[one.interrupt.interrupt_id] = one.value
+            self._book.interrupts.pop(one.interrupt.interrupt_id, None)
+        return Answer(bool(found), f"answered {', '.join(o.interrupt.interrupt_id for o in found)}")

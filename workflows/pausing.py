@@ -1,0 +1,74 @@
+"""Pausing and resuming a run: at consistent points only, never between a claim and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio import workflow
+
+from workflows.book import Book
+from workflows.contracts import (
+    IssuedToken,
+    PauseRun,
+    ReissueToken,
+    ResumeKey,
+    ResumeRun,
+    StepState,
+    Verb,
+)
+from workflows.helm import Answer, Delivery, Helm
+
+
+class Pausing:
+    """Pauses and resumes one run."""
+
+    def __init__(self, book: Book, helm: Helm, ending: Callable[[], bool]) -> None:
+        self._book = book
+        self._ending = ending
+        helm.take(Verb.PAUSE, PauseRun, self._pause)
+        helm.take(Verb.RESUME, ResumeRun, self._resume, self._token_of)
+        helm.take(Verb.TOKEN, ReissueToken, self._reissue)
+
+    async def _pause(self, asked: PauseRun, delivery: Delivery) -> Answer:
+        book = self._book
+        if self._ending():
+            return Answer(False, "the run is ending: what it undoes is not paused")
+        if book.paused is not None:
+            return Answer(False, f"{book.paused.actor} has paused the run already")
+        book.paused = asked
+        self._issue(asked.actor, asked.resume_key, delivery.verified)
+        running = [view.id for view in book.in_state(StepState.RUNNING)]
+        return Answer(True, f"pausing after {', '.join(running)}" if running else "paused")
+
+    async def _resume(self, asked: ResumeRun, _: Delivery) -> Answer:
+        book = self._book
+        paused = [view.id for view in book.in_state(StepState.PAUSED_PERMISSION)]
+        if not paused and book.paused is None:
+            return Answer(True, "nothing is paused; nothing changed")
+        book.resumed += 1
+        book.paused = book.token = None
+        return Answer(True, f"going on: {', '.join(paused)}" if paused else "going on")
+
+    def _token_of(self, asked: ResumeRun) -> dict[str, Any]:
+        if asked.proof is None:
+            return {}
+        return {"token": self._book.token, "calls": self._book.calls_digest()}
+
+    async def _reissue(self, asked: ReissueToken, delivery: Delivery) -> Answer:
+        if self._book.paused is None:
+            return Answer(False, "nobody has paused the run: there is nothing to resume")
+        self._issue(asked.actor, asked.resume_key, delivery.verified)
+        return Answer(True, "a new resume token counts; the old one is void")
+
+    def _issue(self, user: str, key: ResumeKey | None, verified: bool) -> None:
+        if key is None:
+            self._book.token = None
+            return
+        self._book.token = IssuedToken(
+            user=user,
+            public_key=key.public_key,
+            expires_at=workflow.now() + key.lasts,
+            calls=self._book.calls_digest(),
+            verified=verified,
+        )
