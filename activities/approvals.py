@@ -16,6 +16,7 @@ from activities.ledger import approvals as approval_rows
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import decisions as decision_rows
 from activities.ledger.edits import Edited
+from activities.ledger.standing_uses import voters
 from activities.ledger.votes import needs_of
 from activities.preconditions import to_ask_with
 from activities.requests import (
@@ -26,6 +27,7 @@ from activities.requests import (
     prepare,
     prepare_params,
 )
+from activities.standing import covering
 from workflows.contracts import (
     ApprovalAsked,
     ApprovalClosed,
@@ -63,7 +65,7 @@ class ApprovalActivities:
             needs = needs.escalated(asked.escalated_to)
         async with resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
-            row, decided = None, None
+            row, decided, standing = None, None, tuple[str, ...]()
             if needs is None:
                 approval_rows.waive(tx, request)
             elif not await approval_rows.is_settled(tx, request):
@@ -76,7 +78,9 @@ class ApprovalActivities:
                     needs=needs,
                     assurance=resources.assurance,
                     editors=asked.editors,
+                    covers=covering(prepared),
                 )
+                standing = await voters(tx, row["approval_id"])
                 decided = await decision_rows.decided(tx, row)
         head = tx.heads[call.run_id]
         if row is None:
@@ -85,19 +89,21 @@ class ApprovalActivities:
         if kept.artifact is not None:
             async with self._resources.ledger.transaction(call.tenant) as tx:
                 await artifact_rows.record(tx, call.run_id, call.step_id, kept)
-        view = request_view({**row, "params": kept.value})
-        log.info(
-            "approval.waiting",
-            approval_id=view.approval_id,
-            tool=view.tool,
-            params_hash=view.params_hash,
-            expires_at=view.expires_at.isoformat(),
-        )
+        view = request_view({**row, "params": kept.value}, standing)
+        if row["state"] == ApprovalState.PENDING:
+            log.info(
+                "approval.waiting",
+                approval_id=view.approval_id,
+                tool=view.tool,
+                params_hash=view.params_hash,
+                expires_at=view.expires_at.isoformat(),
+            )
         return ApprovalAsked(
             request=view,
             state=ApprovalState(row["state"]),
             decided=decided,
             verified=decided is not None and row["verified"],
+            standing=standing,
             head=head,
         )
 
@@ -140,8 +146,13 @@ def _description(prepared: PreparedCall, call: ToolCall) -> str:
     return f"{described} (answers: {json.dumps(call.answers, ensure_ascii=False)})"
 
 
-def request_view(row: Mapping[str, Any]) -> ApprovalRequest:
-    """Return an approval row as people see it."""
+def request_view(row: Mapping[str, Any], votes: tuple[str, ...] = ()) -> ApprovalRequest:
+    """Return an approval row as people see it.
+
+    Args:
+        row: The row.
+        votes: Who has said yes when it was written: standing approvals.
+    """
     needs = needs_of(row)
     return ApprovalRequest(
         approval_id=row["approval_id"],
@@ -159,4 +170,5 @@ def request_view(row: Mapping[str, Any]) -> ApprovalRequest:
         editors=tuple(row["editors"]),
         on_expiry=needs.on_expiry,
         remind_every=needs.remind_every,
+        votes=votes,
     )

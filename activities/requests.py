@@ -167,6 +167,7 @@ def claim_request(
         approval_id=call.approval_id,
         requirements=needs.requirements if needs else (),
         assurance=assurance,
+        standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
     )

@@ -42,15 +42,19 @@ def holds(expression: str, params: BaseModel) -> bool:
         RuleBroken: It cannot be evaluated, or is neither true nor false: nobody may guess then.
     """
     try:
-        names = _plain(params.model_dump(), params.model_dump(mode="json"))
-        answer: object = _Evaluator(operators=_OPERATORS, functions={}, names=names).eval(
-            expression
-        )
+        evaluator = _Evaluator(operators=_OPERATORS, functions={}, names=exact_names(params))
+        answer: object = evaluator.eval(expression)
     except Exception as error:
         raise RuleBroken(f"rule {expression!r}: {error}") from error
     if not isinstance(answer, bool):
         raise RuleBroken(f"rule {expression!r}: is {answer!r}, neither true nor false")
     return answer
+
+
+def exact_names(params: BaseModel) -> dict[str, Any]:
+    """Return params by name as people write them: numbers exact, all else as in JSON."""
+    names: dict[str, Any] = _plain(params.model_dump(), params.model_dump(mode="json"))
+    return names
 
 
 class _Evaluator(EvalWithCompoundTypes):  # type: ignore[misc]

@@ -95,7 +95,7 @@ async def ledger_of(settings: Settings) -> AsyncIterator[Ledger]:
 
 @asynccontextmanager
 async def administration(tenant: str) -> AsyncIterator[Transaction]:
-    """Open a transaction that changes principals: all of it is written, or nothing.
+    """Open a transaction that changes who may decide: all of it is written, or nothing.
 
     Raises:
         WrongUse: The change cannot be made, or not with this role of the database.

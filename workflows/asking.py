@@ -100,7 +100,10 @@ class Asking:
         book.gate.ask(request, state, asked.decided, verified=asked.verified)
         if self._stopping():
             raise StepFailed("the run is ending", called=step.id in book.saga.unsettled())
-        book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
+        for vote in asked.standing:
+            book.say(workflow.now(), f"{request.approval_id}: approved by {vote}", step.id)
+        if state is ApprovalState.PENDING or not asked.standing:
+            book.say(workflow.now(), f"waiting for approval: {request.description}", step.id)
         book.set_step(step.id, StepState.WAITING_APPROVAL)
         self._changed()
         return request

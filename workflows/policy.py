@@ -84,6 +84,8 @@ class ApprovalPolicy(Written):
     may_edit: tuple[Role, ...] = ()
     """Who of those who may decide may also change the params; nothing means all of them."""
     rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=50)
+    standing: bool = True
+    """Whether votes that were given in advance count; ``False``: people look at each call."""
 
     @field_validator("expires_in", "remind_every")
     @classmethod
@@ -149,6 +151,8 @@ class Needs(BaseModel):
     remind_every: timedelta | None = None
     escalated_to: str | None = None
     """Who is asked now, because an earlier request has expired."""
+    standing: bool = True
+    """Whether standing approvals count: no policy that asks may refuse them."""
 
     def escalated(self, role: str) -> Needs:
         """Return what is asked for once a request has expired; nobody is asked after that."""
@@ -177,6 +181,7 @@ def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) ->
         expires_in=min(policy.expires_in for policy, _ in asking),
         on_expiry=_strictest([policy.on_expiry for policy, _ in asking]),
         remind_every=min(reminders, default=None),
+        standing=all(policy.standing for policy, _ in asking),
     )
 
 

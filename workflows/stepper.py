@@ -199,10 +199,10 @@ class Stepper:
         return report.outcome
 
     def _unapproved(self, call: ToolCall, outcome: ApprovalNeeded) -> ToolCall:
-        """Return the call as it is to be asked about again: a human decides in any case."""
+        """Return the call as it is to be asked about again: a human looks at it in any case."""
         tool = outcome.tool or call.tool
         self._tools[tool.name] = tool
-        anyway = ApprovalPolicy()
+        anyway = ApprovalPolicy(standing=False)
         policies = call.policies if anyway in call.policies else (*call.policies, anyway)
         changes: dict[str, Any] = {
             "tool": tool,

@@ -1,4 +1,7 @@
-"""Transactions that change principals; the workers' role of the database may not make any."""
+"""Transactions that change who may decide; the workers' role of the database may not make any.
+
+That is principals, and what they approve in advance.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _DENIED: Final = "42501"
 
 @asynccontextmanager
 async def administration(ledger: Ledger, tenant: str) -> AsyncIterator[Transaction]:
-    """Open a transaction that changes principals: all of it is written, or nothing.
+    """Open a transaction that changes who may decide: all of it is written, or nothing.
 
     Raises:
         PrincipalError: A change cannot be made, or not with this role of the database.
@@ -31,5 +34,6 @@ async def administration(ledger: Ledger, tenant: str) -> AsyncIterator[Transacti
             raise
         raise PrincipalError(
             f"permission denied: database role {ledger.engine.url.username!r} may not change"
-            " principals; name the role that owns the ledger's tables in SUREHAND_DATABASE_URL"
+            " principals or standing approvals; name the role that owns the ledger's tables in"
+            " SUREHAND_DATABASE_URL"
         ) from error

@@ -17,6 +17,7 @@ from activities.ledger.entries import (
     Mismatch,
     milliseconds,
 )
+from activities.ledger.standing_uses import Covers, apply, give_back
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, effects
 from activities.ledger.votes import missing, needs_of, requesters, votes_now
@@ -59,11 +60,26 @@ async def request(
     needs: Needs,
     assurance: Assurance = Assurance.OPEN,
     editors: Sequence[str] = (),
+    covers: Covers | None = None,
 ) -> Mapping[str, Any]:
-    """Write an approval request, or return the one of that id."""
+    """Write an approval request, or return the one of that id.
+
+    Args:
+        tx: The transaction.
+        call: What is asked about.
+        approval_id: Its id.
+        description: The call in one line.
+        undo: How its effect would be undone.
+        needs: Whose yes it needs.
+        assurance: What has to prove a decision.
+        editors: Who has changed the params.
+        covers: Says which standing approvals cover the call; they vote at once.
+    """
     already = await locked(tx, approval_id)
     if already is not None:
         return already
+    # What this step has been approved for before and has not used is not used any more.
+    await give_back(tx, call.run_id, step_id=call.step_id)
     row = await tx.one(
         insert(approvals)
         .values(
@@ -102,7 +118,7 @@ async def request(
         assurance=assurance.value,
         quorum=max(requirement.quorum for requirement in needs.requirements),
     )
-    return row
+    return row if covers is None else await apply(tx, row, covers)
 
 
 async def consume(
@@ -140,8 +156,9 @@ async def consume(
     if row["expires_ms"] <= tx.now_ms:
         return ApprovalRefused(f"approval {call.approval_id} has expired")
     assurance = Assurance(row["assurance"]).stricter(call.assurance)
-    votes = await votes_now(tx, call.approval_id, assurance)
     then = needs_of(row)
+    in_advance = then.standing and call.standing
+    votes = await votes_now(tx, call.approval_id, assurance, in_advance=in_advance)
     now = [one.escalated() if then.escalated_to else one for one in call.requirements]
     asked = (*then.requirements, *now)
     lacking = missing(asked, votes, requesters(row))
@@ -213,4 +230,5 @@ async def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> Appr
         .values(state=to, decided_by=None, verified=None)
     )
     tx.event(run_id, f"approval.{to}", step_id=row["step_id"], approval_id=approval_id)
+    await give_back(tx, run_id, approval_id=approval_id)
     return ApprovalState(to)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from activities.ledger.chain import GENESIS, event_hash
 from activities.ledger.votes import folded
 from workflows.contracts import ChainHead
+from workflows.contracts.standing import standing_label
 from workflows.identity import NotCanonical
 
 #: What an event's hash covers, beside the hash before it.
@@ -116,12 +117,14 @@ def _tell(story: _Story, event: Event) -> str | None:
             # What was waived before somebody was asked is not waived any more.
             story.waived = {waived for waived in story.waived if waived[0] != event["step_id"]}
         case "decision.accepted":
-            _vote(story, body)
+            _vote(story, body, body.get("outcome"))
+        case "approval.standing_used":
+            _vote(story, body, "approve")
         case "approval.approved":
             return _approve(story, body["approval_id"])
         case "approval.waived":
             story.waived.add((event["step_id"], body["params_hash"]))
-        case "approval.expired" | "approval.void":
+        case "approval.expired" | "approval.void" | "approval.standing_returned":
             story.approved.discard(body["approval_id"])
         case "approval.consumed":
             return _consume(story, body, event["at_ms"])
@@ -136,10 +139,10 @@ def _tell(story: _Story, event: Event) -> str | None:
     return None
 
 
-def _vote(story: _Story, body: Mapping[str, Any]) -> None:
+def _vote(story: _Story, body: Mapping[str, Any], outcome: str | None) -> None:
     asked = story.asked.get(body["approval_id"])
     proven = body.get("verified") or asked is None or asked.get("assurance") != "signed"
-    if body.get("outcome") == "approve" and proven:
+    if outcome == "approve" and proven:
         votes = story.votes.setdefault(body["approval_id"], set())
         votes.add(folded(body.get("approver") or ""))
 
@@ -204,12 +207,19 @@ def unverified_approvers(events: Sequence[Event]) -> list[str]:
         events: All events of a run, in order.
     """
     return [
-        event["body"].get("approver") or "nobody"
+        _voter(event["body"])
         for event in events
-        if event["type"] == "decision.accepted"
-        and event["body"].get("outcome") == "approve"
+        if (
+            event["type"] == "approval.standing_used"
+            or (event["type"] == "decision.accepted" and event["body"].get("outcome") == "approve")
+        )
         and not event["body"].get("verified")
     ]
+
+
+def _voter(body: Mapping[str, Any]) -> str:
+    name = body.get("approver") or "nobody"
+    return standing_label(name, body["standing_id"]) if "standing_id" in body else name
 
 
 def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]) -> Break | None:

@@ -12,6 +12,7 @@ from activities.ledger import principals
 from activities.ledger.approvals import locked
 from activities.ledger.edits import CheckEdit, Edited, checked_edit
 from activities.ledger.proofs import Proof, prove
+from activities.ledger.standing_uses import give_back
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, decisions
 from activities.ledger.votes import (
@@ -197,21 +198,25 @@ async def _with_vote(
 ) -> _Counts | Refusal:
     """Return where a request stands with one more yes."""
     recorded = await tx.all(
-        select(decisions.c.approver, decisions.c.verified).where(
+        select(decisions.c.approver, decisions.c.verified, decisions.c.standing_id).where(
             decisions.c.tenant_id == tx.tenant,
             decisions.c.approval_id == row["approval_id"],
             decisions.c.verdict == VerdictCode.ACCEPTED.value,
         )
     )
-    if folded(vote.approver) in {folded(one["approver"]) for one in recorded}:
+    needs = needs_of(row)
+    votes = await votes_now(tx, row["approval_id"], assurance, in_advance=needs.standing)
+    # Whose standing approval has ended since may look at the call and vote in person.
+    in_person = {folded(one["approver"]) for one in recorded if one["standing_id"] is None}
+    if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:
         return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
-    votes = [*await votes_now(tx, row["approval_id"], assurance), vote]
-    lacking = missing(needs_of(row).requirements, votes, requesters(row))
+    votes = [*votes, vote]
+    lacking = missing(needs.requirements, votes, requesters(row))
     if lacking is not None:
         message = f"approved by {vote.approver}; so far {lacking}"
         return _Counts(ApprovalState.PENDING, message, proof.verified)
     verified = proof.verified and all(one["verified"] for one in recorded)
-    message = f"approved by {', '.join(one.approver for one in votes)}"
+    message = f"approved by {', '.join(one.label for one in votes)}"
     return _Counts(ApprovalState.APPROVED, message, verified)
 
 
@@ -237,6 +242,8 @@ async def _close(
         edited_hash=counts.edited.params_hash if counts.edited else None,
         verified=counts.verified,
     )
+    if counts.state is not ApprovalState.APPROVED:
+        await give_back(tx, row["run_id"], approval_id=decision.approval_id)
 
 
 def _judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> Judged:

@@ -64,6 +64,8 @@ class ClaimRequest:
     """Votes that the policies ask for now; the approval's row knows what they asked for then."""
     assurance: Assurance = Assurance.OPEN
     """What has to prove each vote, as this worker sees it; the row may be stricter."""
+    standing: bool = True
+    """Whether the policies let standing approvals count now."""
     precondition: str | None = None
     """Digest of what the tool's precondition says now."""
     permissions: frozenset[str] = frozenset()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import select
 
 from activities.ledger import principals
 from activities.ledger.store import Transaction
 from activities.ledger.tables import decisions
-from activities.ledger.votes import Refusal
 from activities.signatures import BadSignature, header_kid, matches, verify
 from workflows.contracts import Decision, VerdictCode
 from workflows.contracts.signing import Claims, DecisionClaims
 from workflows.identity import NotCanonical, digest
+
+if TYPE_CHECKING:
+    from activities.ledger.votes import Refusal
 
 C = TypeVar("C", bound=Claims)
 
@@ -58,10 +60,19 @@ async def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Ref
     return Proof(kid, claims)
 
 
-async def signed_by(tx: Transaction, token: str, signer: str, claims_of: type[C]) -> tuple[str, C]:
+async def signed_by(
+    tx: Transaction, token: str, signer: str, claims_of: type[C], *, arrived_ms: int | None = None
+) -> tuple[str, C]:
     """Return the key id and the claims of a signature by a key that is registered for its signer.
 
     What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
+
+    Args:
+        tx: The transaction.
+        token: The compact JWS.
+        signer: Whose key it has to be, now.
+        claims_of: What it has to be a signature of.
+        arrived_ms: When it was taken, where it is looked at again; its expiry is judged by that.
 
     Raises:
         BadSignature: It is none, or its key is another's, or was revoked.
@@ -72,7 +83,8 @@ async def signed_by(tx: Transaction, token: str, signer: str, claims_of: type[C]
         raise BadSignature(f"{signer} has no key {kid}")
     if key.revoked:
         raise BadSignature(f"key {kid} was revoked")
-    return kid, verify(token, key.public_key, claims_of, now_s=tx.now_ms // 1000)
+    arrived = tx.now_ms if arrived_ms is None else arrived_ms
+    return kid, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
 
 
 def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:

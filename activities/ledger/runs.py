@@ -8,6 +8,7 @@ from sqlalchemy import insert, select, update
 
 from activities.ledger.chain import GENESIS
 from activities.ledger.entries import Entry
+from activities.ledger.standing_uses import give_back
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import effects, plans, runs, steps
 from workflows.contracts import CloseRun, EffectView, OpenRun
@@ -77,6 +78,7 @@ def _gated_steps(asked: OpenRun) -> list[str]:
 
 async def close_run(tx: Transaction, asked: CloseRun) -> None:
     """Record the end of a run; doing so twice changes nothing."""
+    await give_back(tx, asked.run_id)
     touched = await tx.execute(
         update(runs)
         .where(

@@ -23,7 +23,10 @@ from sqlalchemy import (
     text,
 )
 
-from activities.ledger import principal_tables
+from activities.ledger import (
+    principal_tables,
+    standing_tables,  # noqa: F401  (its tables are part of the metadata)
+)
 from activities.ledger.schema import Json, metadata, one_of, run_reference, tenant_columns
 
 ENTRY_STATES: Final = (
@@ -35,7 +38,8 @@ ENTRY_STATES: Final = (
     "compensating",
     "compensated",
 )
-
+#: Of a decision: a vote that its approver has sent.
+_IN_PERSON: Final = "verdict = 'accepted' AND outcome = 'approve' AND standing_id IS NULL"
 
 runs = Table(
     "runs",
@@ -246,18 +250,21 @@ decisions = Table(
     Column("kid", String(80)),
     Column("nonce", String(100)),
     Column("at_ms", BigInteger, nullable=False),
+    # The standing approval that has voted in its granter's place.
+    Column("standing_id", String(40)),
     CheckConstraint(
         "verified = (kid IS NOT NULL AND nonce IS NOT NULL)", name="verified_by_a_signature"
     ),
-    # G3: nobody counts twice for one request.
+    # G3: nobody counts twice for one request. Votes given in advance are counted by name with the
+    # others; their own key is that of their use.
     Index(
         "uq_decisions_vote",
         "tenant_id",
         "approval_id",
         "approver",
         unique=True,
-        sqlite_where=text("verdict = 'accepted' AND outcome = 'approve'"),
-        postgresql_where=text("verdict = 'accepted' AND outcome = 'approve'"),
+        sqlite_where=text(_IN_PERSON),
+        postgresql_where=text(_IN_PERSON),
     ),
     # G3: a signature counts once.
     Index(

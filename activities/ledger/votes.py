@@ -9,10 +9,11 @@ from typing import Any
 
 from sqlalchemy import select
 
-from activities.ledger import principals
+from activities.ledger import principals, standing
 from activities.ledger.store import Transaction
 from activities.ledger.tables import decisions
 from workflows.contracts import Assurance, VerdictCode
+from workflows.contracts.standing import standing_label
 from workflows.policy import Needs, Requirement
 
 #: Why a decision does not count.
@@ -25,6 +26,15 @@ class Vote:
 
     approver: str
     roles: frozenset[str]
+    standing_id: str | None = None
+    """The standing approval that has voted: the person has not looked at this call."""
+
+    @property
+    def label(self) -> str:
+        """How people are told whose yes it is."""
+        if self.standing_id is None:
+            return self.approver
+        return standing_label(self.approver, self.standing_id)
 
 
 def folded(name: str) -> str:
@@ -59,16 +69,29 @@ def missing(
     requirements = tuple(requirements)
     excluded = _not_counted(requirements, requesters)
     for requirement in requirements:
-        counted = {
-            folded(vote.approver)
-            for vote in votes
-            if _has_role(requirement.roles, vote.roles) and folded(vote.approver) not in excluded
-        }
+        counted = _counted(requirement, votes, excluded)
         if len(counted) < requirement.quorum:
             who = f" of {' or '.join(sorted(requirement.roles))}" if requirement.roles else ""
             eyes = ", the requester's own not counted" if requirement.four_eyes else ""
             return f"{len(counted)} of {requirement.quorum} approvals{who}{eyes}"
     return None
+
+
+def helps(
+    requirements: Iterable[Requirement],
+    votes: Sequence[Vote],
+    vote: Vote,
+    requesters: Collection[str],
+) -> bool:
+    """Return whether one more vote counts for a requirement that is not satisfied yet; pure."""
+    requirements = tuple(requirements)
+    excluded = _not_counted(requirements, requesters)
+    return any(
+        len(before) < requirement.quorum
+        and before != _counted(requirement, [*votes, vote], excluded)
+        for requirement in requirements
+        for before in [_counted(requirement, votes, excluded)]
+    )
 
 
 def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool:
@@ -89,13 +112,22 @@ def needs_of(row: Mapping[str, Any]) -> Needs:
     return Needs.model_validate(row["needs"])
 
 
-async def votes_now(tx: Transaction, approval_id: str, assurance: Assurance) -> list[Vote]:
+async def votes_now(
+    tx: Transaction, approval_id: str, assurance: Assurance, *, in_advance: bool
+) -> list[Vote]:
     """Return the votes that stand now.
 
-    A role that was taken away since, or the revocation of the key that signed, takes the vote away.
+    A role that was taken away since, or the revocation of the key that signed, takes the vote away;
+    the end of a standing approval takes away those that it has given.
+
+    Args:
+        tx: The transaction.
+        approval_id: The request.
+        assurance: What has to prove a vote.
+        in_advance: Whether votes of standing approvals count.
     """
     rows = await tx.all(
-        select(decisions.c.approver, decisions.c.verified, decisions.c.kid)
+        select(decisions.c.approver, decisions.c.verified, decisions.c.kid, decisions.c.standing_id)
         .where(
             decisions.c.tenant_id == tx.tenant,
             decisions.c.approval_id == approval_id,
@@ -105,12 +137,33 @@ async def votes_now(tx: Transaction, approval_id: str, assurance: Assurance) -> 
         .order_by(decisions.c.at_ms)
     )
     people = await principals.find(tx, [row["approver"] for row in rows])
+    given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
+    standing_now = await standing.voting(tx, approval_id, given) if in_advance else {}
+
+    def stands(row: Mapping[str, Any]) -> bool:
+        if row["standing_id"] is not None:
+            found = standing_now.get(row["standing_id"])
+            if found is None or (found.granter, found.kid) != (row["approver"], row["kid"]):
+                return False
+        if row["kid"] is None:
+            return assurance is Assurance.OPEN
+        return row["kid"] in people[row["approver"]].keys
+
     return [
-        Vote(row["approver"], people[row["approver"]].roles)
+        Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])
         for row in rows
-        if (row["kid"] in people[row["approver"]].keys)
-        or (row["kid"] is None and assurance is Assurance.OPEN)
+        if stands(row)
     ]
+
+
+def _counted(
+    requirement: Requirement, votes: Iterable[Vote], excluded: Collection[str]
+) -> frozenset[str]:
+    return frozenset(
+        folded(vote.approver)
+        for vote in votes
+        if _has_role(requirement.roles, vote.roles) and folded(vote.approver) not in excluded
+    )
 
 
 def _has_role(wanted: Collection[str], held: frozenset[str]) -> bool:

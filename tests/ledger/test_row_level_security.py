@@ -15,6 +15,7 @@ from activities.ledger.tables import ALL, APPEND_ONLY
 from tests.ledger.databases import Database
 from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.standing import ask, granted
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import OWNER, WORKER
 from workflows.contracts import Assurance, CancelRun
@@ -22,16 +23,18 @@ from workflows.contracts import Assurance, CancelRun
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
 #: Only an administrator writes these.
-PEOPLE = ["principals", "grants", "principal_keys", "principal_changes"]
+PEOPLE = ["principals", "grants", "principal_keys", "principal_changes", "standing_approvals"]
+#: Workers add to these, and may change one column of a row.
+ADDED_TO = ["standing_uses"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def worker_ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
     async with open_ledger(postgres_database.url) as ledger:
         yield ledger
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
     """Two tenants, each with a row in every table."""
     found = [await Scene.begin(worker_ledger, f"rls-{name}") for name in ("ours", "theirs")]
@@ -51,6 +54,8 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
         await person(scene, "ann", "manager")
         async with administration(scene) as tx:
             await principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
+        await granted(scene, "ann")
+        await ask(scene, step_id="standing")
         for table in ALL:
             assert await _count_as(scene, table) > 0, table
     return found[0], found[1]
@@ -131,7 +136,7 @@ async def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to
 ) -> None:
     async with engine.connect() as connection:
         await _be(connection, scenes[0].tenant)
-        if table in PEOPLE and engine.url.username == WORKER:
+        if table in [*PEOPLE, *ADDED_TO] and engine.url.username == WORKER:
             with pytest.raises(DBAPIError, match="permission denied"):
                 await connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
             return

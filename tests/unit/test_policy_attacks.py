@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.votes import Vote, may_edit, missing, refusal
+from activities.ledger.votes import Vote, helps, may_edit, missing, refusal
 from workflows.policy import ApprovalPolicy, Needs, combine
 
 STRICT: dict[str, Any] = {"quorum": 2, "roles": ["cfo"]}
@@ -60,3 +60,38 @@ def test_a_quorum_without_roles_is_not_lost_beside_a_smaller_one_with_roles() ->
 
 def test_the_earliest_end_of_all_policies_counts() -> None:
     assert needs({"expires_in": "1h"}, {"expires_in": "1d"}).expires_in == timedelta(hours=1)
+
+
+def test_no_policy_lets_votes_in_advance_count_where_another_that_asks_refuses_them() -> None:
+    assert not needs({}, {"standing": False}).standing
+    assert not needs({"standing": False}).escalated("ceo").standing
+    assert needs({}, {"roles": ["cfo"]}).standing
+
+
+def test_a_policy_that_lets_the_call_pass_refuses_it_no_votes_in_advance() -> None:
+    small = {"standing": False, "rules": [{"when": "small", "required": False}]}
+    policies = [ApprovalPolicy.model_validate(one) for one in (small, {})]
+
+    for is_small in (True, False):
+        found = combine(policies, lambda _, is_small=is_small: is_small)
+        assert found is not None
+        assert found.standing is is_small
+
+
+@pytest.mark.parametrize(
+    ("votes", "one_more", "does"),
+    [
+        ([], CFOS[0], True),
+        ([], INTERN, False),
+        (CFOS[:1], CFOS[0], False),
+        (CFOS[:1], CFOS[1], True),
+        (CFOS, Vote("cara", frozenset({"cfo"})), False),
+        ([], Vote("REX", frozenset({"cfo"})), False),
+    ],
+)
+def test_a_vote_helps_only_where_it_is_missing(
+    votes: list[Vote], one_more: Vote, does: bool
+) -> None:
+    asked = needs({**STRICT, "four_eyes": True})
+
+    assert helps(asked.requirements, votes, one_more, ["rex"]) is does

@@ -206,3 +206,17 @@ def test_a_tool_that_settles_slowly_has_that_much_longer_to_recover(
     slow = make(timeout=timedelta(minutes=1), settle=settle)
 
     assert request(slow, call(slow)).recovery_limit == timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize("refused_by", ["the plan", "the tool then", "the tool now", "nobody"])
+def test_votes_in_advance_count_at_the_claim_where_no_policy_has_come_to_refuse_them(
+    refused_by: str,
+) -> None:
+    refuses = ApprovalPolicy(standing=False)
+    then = make(approval=refuses if refused_by == "the tool then" else POLICY)
+    now = make(approval=refuses if refused_by == "the tool now" else POLICY)
+    plans = (refuses,) if refused_by == "the plan" else ()
+
+    claim = request(now, call(then, policies=plans, approval_id="acme/run-1/refund/1"))
+
+    assert claim.standing is (refused_by == "nobody")

@@ -107,6 +107,8 @@ class ApprovalAsked(Message):
     """What has rejected or edited a request that is not new: a run that was reset has no memory."""
     verified: bool = False
     """Whether a signature proves that."""
+    standing: tuple[str, ...] = ()
+    """Whose standing approvals have voted, as people are told: nobody has looked at the call."""
     head: ChainHead
 
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005_steering"
-down_revision = "0002_principals"
+down_revision = "0003_standing_approvals"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,151 @@
+"""Standing approvals as their granters give them, and the refunds that use them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel
+
+from activities.ledger import approvals, standing_grants
+from activities.ledger.entries import ClaimRequest
+from activities.ledger.standing import Standing
+from activities.ledger.standing_grants import Listed, all_standing
+from activities.requests import prepare_params
+from activities.standing import covering
+from activities.toolbox import WRITE, Tool, ToolContext, tool
+from cli.signing import sign
+from tests.ledger.people import Place, administration
+from tests.ledger.scene import ANYBODY, NOW, RUN, WINDOW, Scene
+from workflows.contracts.signing import audience
+from workflows.contracts.standing import Scope, StandingClaims, StandingGrant
+from workflows.identity import approval_id
+from workflows.policy import Needs, Requirement
+
+DAY: Final = timedelta(days=1)
+
+
+class Refund(BaseModel):
+    """Params of the tool of these tests."""
+
+    order: str = "1001"
+    amount: Decimal | None = None
+    share: float = 0.1
+    count: int = 1
+    urgent: bool = False
+    inner: dict[str, Any] = {}
+
+
+@tool("payments.refund", effect=WRITE, recovery="human")
+async def refund(params: Refund, ctx: ToolContext) -> None:
+    """Pay money back."""
+
+
+def scope(until: timedelta = DAY, **changes: Any) -> Scope:
+    """A scope of the tool as it is, for a day."""
+    values: dict[str, Any] = {
+        "tool": refund.name,
+        "version": refund.version,
+        "schema_hash": refund.schema_hash,
+        "until": int(time.time() + until.total_seconds()),
+        **changes,
+    }
+    return Scope(**values)
+
+
+def signed(
+    tenant: str, granter: str, wanted: Scope, key: Ed25519PrivateKey, **changes: Any
+) -> tuple[str, str]:
+    """Return the nonce and the signature of a standing approval."""
+    now, nonce = int(time.time()), changes.pop("jti", secrets.token_urlsafe(24))
+    claims = {"aud": audience(tenant), "sub": granter, "iat": now, "exp": now + 300, **changes}
+    return nonce, sign(key, StandingClaims(scope=wanted, jti=nonce, **claims))
+
+
+async def granted(
+    scene: Place,
+    granter: str,
+    key: Ed25519PrivateKey | None = None,
+    **limits: Any,
+) -> Standing:
+    """Grant a standing approval, signed if there is a key."""
+    wanted = scope(**limits)
+    nonce, signature = secrets.token_urlsafe(24), None
+    if key is not None:
+        nonce, signature = signed(scene.tenant, granter, wanted, key)
+    async with administration(scene) as tx:
+        return await standing_grants.grant(tx, grant(granter, wanted, nonce, signature))
+
+
+def grant(granter: str, wanted: Scope, nonce: str, signature: str | None) -> StandingGrant:
+    """A standing approval on its way to the ledger."""
+    return StandingGrant(
+        granter=granter, scope=wanted, nonce=nonce, signature=signature, reason="as every week"
+    )
+
+
+async def revoked(scene: Place, standing: Standing, actor: str = "root") -> None:
+    """Revoke a standing approval."""
+    async with administration(scene) as tx:
+        assert await standing_grants.revoke(tx, standing.standing_id, actor)
+
+
+async def ask(
+    scene: Scene,
+    amount: str | None = "120.00",
+    *,
+    step_id: str = "refund",
+    run_id: str = RUN,
+    number: int = 1,
+    requirement: Requirement | tuple[Requirement, ...] = ANYBODY,
+    with_tool: Tool = refund,
+    params: dict[str, Any] | None = None,
+    standing: bool = True,
+    after: timedelta = NOW,
+    expires_in: timedelta = WINDOW,
+    cut_off: bool = False,
+    **changes: Any,
+) -> ClaimRequest:
+    """Ask for a refund as a worker does, and return the call that uses the approval."""
+    given = {"order": step_id, "amount": amount} if params is None else params
+    prepared = prepare_params(with_tool, given, run_id, step_id)
+    call = scene.call(
+        run_id=run_id,
+        step_id=step_id,
+        tool_version=with_tool.version,
+        key=f"refund:{run_id}:{step_id}",
+        params=prepared.plain,
+        params_hash=prepared.params_hash,
+    )
+    wanted = requirement if isinstance(requirement, tuple) else (requirement,)
+    name = approval_id(run_id, step_id, number)
+    async with scene.tx(after) as tx:
+        await approvals.request(
+            tx,
+            call,
+            approval_id=name,
+            description="",
+            undo="",
+            needs=Needs(requirements=wanted, expires_in=expires_in, standing=standing),
+            covers=covering(prepared),
+            **changes,
+        )
+        if cut_off:
+            raise ConnectionResetError("before the commit")
+    return replace(call, gated=True, approval_id=name)
+
+
+async def listed(scene: Scene, standing: Standing) -> Listed:
+    """Return what is left of a standing approval."""
+    async with scene.tx() as tx:
+        [found] = [
+            one
+            for one in await all_standing(tx)
+            if one.standing.standing_id == standing.standing_id
+        ]
+    return found
