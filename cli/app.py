@@ -31,6 +31,7 @@ from cli import (
     proof,
     runs,
     setting_list,
+    standing,
     start,
     stats,
     steering,
@@ -124,6 +125,13 @@ _PRINCIPAL: Final[list[tuple[str, Callable[..., int], str]]] = [
     ("list", principal.list_principals, principal.LIST_EXAMPLE),
     ("keygen", principal.keygen, principal.KEYGEN_EXAMPLE),
 ]
+#: The group `standing`, as above.
+_STANDING: Final[list[tuple[str, Callable[..., int], str]]] = [
+    ("grant", standing.grant, standing.GRANT_EXAMPLE),
+    ("add", standing.add, standing.ADD_EXAMPLE),
+    ("list", standing.list_standing, standing.LIST_EXAMPLE),
+    ("revoke", standing.revoke, standing.REVOKE_EXAMPLE),
+]
 
 
 def build() -> typer.Typer:
@@ -133,11 +141,15 @@ def build() -> typer.Typer:
     for panel, verbs in _VERBS.items():
         for name, verb, example in verbs:
             app.command(name, epilog=example, rich_help_panel=panel)(verb)
-    people = typer.Typer(help="Say who may decide and act, and which keys they sign with.")
-    for name, verb, example in _PRINCIPAL:
-        people.command(name, epilog=example)(verb)
-    # A group stands behind all verbs, so it has a panel of its own, the last one.
-    app.add_typer(people, name="principal", rich_help_panel="Who may decide (in the ledger)")
+    # Groups stand behind all verbs, so they have a panel of their own, the last one.
+    for group, about, verbs in (
+        ("principal", "Say who may decide and act, and which keys they sign with.", _PRINCIPAL),
+        ("standing", "Approve calls within a scope in advance.", _STANDING),
+    ):
+        typed = typer.Typer(help=about)
+        for name, verb, example in verbs:
+            typed.command(name, epilog=example)(verb)
+        app.add_typer(typed, name=group, rich_help_panel="Who may decide (in the ledger)")
     return app
 
 

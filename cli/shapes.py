@@ -281,6 +281,50 @@ class NewKey(Shape):
     """The command that does it."""
 
 
+StandingState = Literal["active", "used_up", "over", "revoked", "worthless"]
+
+
+class StandingShown(Shape):
+    """A standing approval: its scope, and what is left of it."""
+
+    standing_id: str
+    granter: str
+    tool: str
+    version: str
+    when: str | None
+    count: int | None
+    uses: int
+    uses_left: int | None
+    total_of: str | None
+    total: str | None
+    total_left: str | None
+    """A decimal as text."""
+    until: datetime
+    reason: str
+    signed: bool
+    state: StandingState
+    worthless: str | None
+    """Why it does not count now, whatever is left of it."""
+    granted_at: datetime
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class StandingList(Shape):
+    """``standing list``, oldest first."""
+
+    standing: list[StandingShown]
+
+
+class StandingChanged(Shape):
+    """``standing grant``, ``add`` and ``revoke``."""
+
+    standing: StandingShown
+    """As it is now."""
+    changed: bool
+    """False: it was revoked already."""
+
+
 class ToolList(Shape):
     """``tools``."""
 

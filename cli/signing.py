@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: From signing to expiry: a decision is sent at once, or by hand a little later.
 USUAL_SIGNATURE: Final = timedelta(minutes=5)
 #: Bytes of a nonce: nobody meets another one's by chance.
-_NONCE: Final = 24
+NONCE: Final = 24
 #: Bytes; a key file has about 120.
 _LARGEST_FILE: Final = 16_384
 #: Permissions of group and others.
@@ -155,7 +155,7 @@ def fresh_claims(
         "sub": signer,
         "iat": now,
         "exp": now + seconds,
-        "jti": secrets.token_urlsafe(_NONCE),
+        "jti": secrets.token_urlsafe(NONCE),
     }
 
 

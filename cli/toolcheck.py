@@ -1,4 +1,4 @@
-"""Checks a plan against the tools of this machine, before anything is started.
+"""The tools of this machine; a plan is checked against them before anything is started.
 
 What counts are the worker's tools, and the run asks the worker again; but a plan that is refused
 here leaves no failed run behind.
@@ -6,13 +6,34 @@ here leaves no failed run behind.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cli.caller import Caller
 from cli.exits import PlanRefused, StarterError
 from cli.ledger_door import translated
 from workflows.plan import Plan
 
+if TYPE_CHECKING:
+    from activities.toolbox import Toolbox
+
 #: Names the modules; the worker reads the same setting.
 _SETTING = "SUREHAND_TOOL_MODULES"
+
+
+def named_tools(caller: Caller) -> Toolbox | None:
+    """Return the tools that this environment names; ``None`` if it names none.
+
+    Raises:
+        WrongUse: A tool module cannot be used.
+    """
+    modules = [part.strip() for part in caller.environment.get(_SETTING, "").split(",")]
+    modules = [part for part in modules if part]
+    if not modules:
+        return None
+    with translated():
+        from activities.toolbox import load_toolbox
+
+        return load_toolbox(modules)
 
 
 def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
@@ -26,16 +47,14 @@ def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
     Raises:
         PlanRefused: With each problem.
     """
-    modules = [part.strip() for part in caller.environment.get(_SETTING, "").split(",")]
-    modules = [part for part in modules if part]
-    if not modules:
-        return
     try:
+        toolbox = named_tools(caller)
+        if toolbox is None:
+            return
         with translated():
-            from activities.toolbox import load_toolbox
             from activities.tools import describe_plan
 
-            problems = describe_plan(load_toolbox(modules), plan).problems
+            problems = describe_plan(toolbox, plan).problems
     except StarterError as error:
         caller.printer.warn(f"the plan is not checked here, but by the worker: {error}")
         return

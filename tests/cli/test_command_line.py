@@ -43,7 +43,12 @@ VERBS = [
     "demo",
 ]
 GROUP = ["add", "grant", "revoke", "key", "list", "keygen"]
-LEAVES = [*([verb] for verb in VERBS), *(["principal", verb] for verb in GROUP)]
+STANDING = ["grant", "add", "list", "revoke"]
+LEAVES = [
+    *([verb] for verb in VERBS),
+    *(["principal", verb] for verb in GROUP),
+    *(["standing", verb] for verb in STANDING),
+]
 
 #: Verbs that need a server, with valid arguments.
 REMOTE = [
@@ -63,6 +68,8 @@ LEDGER = [
     ["interventions"],
     ["principal", "list"],
     ["principal", "add", "ana"],
+    ["standing", "list"],
+    ["standing", "revoke", "SA-1"],
 ]
 LOCAL = [*LEDGER, ["tools"]]
 
@@ -114,7 +121,13 @@ def test_an_example_can_be_pasted_from_a_terminal_of_80_columns(
 
 
 @pytest.mark.parametrize(
-    ("of", "verbs"), [([], [*VERBS, "principal"]), (["principal"], GROUP)], ids=["all", "principal"]
+    ("of", "verbs"),
+    [
+        ([], [*VERBS, "principal", "standing"]),
+        (["principal"], GROUP),
+        (["standing"], STANDING),
+    ],
+    ids=["all", "principal", "standing"],
 )
 def test_no_verb_is_missing_here(
     of: list[str], verbs: list[str], capsys: pytest.CaptureFixture[str]
@@ -139,6 +152,14 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["principal", "grant", "ana"], "name a --role or a --permission"),
         (["principal", "revoke", "ana"], "name a --role, a --permission or a --key"),
         (["principal", "keygen", "none/ana.pem"], "none/ana.pem: No such file or directory"),
+        (["standing", "grant", "--tool", "t"], "Missing option '--until'"),
+        (["standing", "grant", "--tool", "t", "--until", "soon"], "--until 'soon': write a time"),
+        (["standing", "grant", "--tool", "t", "--until", "2020-01-01"], "'2020-01-01': is over"),
+        (["standing", "grant", "--tool", "t", "--until", "9999d"], "at most 3650 d from now"),
+        (["standing", "grant", "--tool", "t", "--until", "2026-13-01"], "such as 2026-12-31"),
+        (["standing", "grant", "--tool", "t", "--until", "1d", "--count", "0"], "equal to 1"),
+        (["standing", "add", "none.json"], "grant none.json: No such file or directory"),
+        (["standing", "add", REFUND], "refund.yaml: "),
         (["strat"], "No such command 'strat'. Did you mean"),
         (["show"], "Missing argument 'RUN'"),
         (["show", "r", "--nope"], "No such option"),
