@@ -55,7 +55,9 @@ class CompensationActivities:
     async def compensate(self, asked: Compensate) -> CompensationReport:
         """Bar the step, settle what is in doubt, and undo what stands."""
         attempt = Attempt.current()
-        return await to_the_end(self._compensate(asked, attempt), attempt.doing)
+        report = await to_the_end(self._compensate(asked, attempt), attempt.doing)
+        # Each run's history carries the heads of its own chain, and of no other.
+        return report if asked.parent is None else report.model_copy(update={"head": None})
 
     async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
         async with self._resources.ledger.transaction(asked.tenant) as tx:

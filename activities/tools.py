@@ -183,6 +183,13 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     specs, problems = {}, []
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
+        if step.plan is not None:
+            inside = describe_plan(toolbox, step.plan)
+            problems += [
+                PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
+                for problem in inside.problems
+            ]
+            continue
         if step.ask is not None:
             reason = schema_problem(step.ask.answer)
             if reason is not None:

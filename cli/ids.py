@@ -12,7 +12,8 @@ from typing import Final
 from cli.exits import NotFound, WrongUse
 from workflows.identity import approval_id, run_id_for, run_of_approval, tenant_of_run
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}")
+#: Child runs have their step's name behind their parent's.
+_FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64})*")
 _ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
 
 
@@ -27,6 +28,8 @@ def chosen_run_id(tenant: str, text: str) -> str:
     Raises:
         WrongUse: If it has not the form of a run id, or names another tenant.
     """
+    if "~" in text:
+        raise WrongUse(f"run id {text!r}: {_ALLOWED}")
     try:
         return find_run_id(tenant, text)
     except NotFound as error:
@@ -43,7 +46,7 @@ def find_run_id(tenant: str, text: str) -> str:
         NotFound: If it belongs to another tenant.
     """
     name = text.rpartition("/")[2] if text.count("/") == 1 else text
-    if not _NAME.fullmatch(name) or text.startswith("/"):
+    if not _FOUND.fullmatch(name) or text.startswith("/"):
         raise WrongUse(f"run id {text!r}: {_ALLOWED}")
     if "/" in text and tenant_of_run(text) != tenant:
         raise NotFound(f"run not found: {text}")

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.approvals import Gate
     from workflows.book import OPEN, Book, Question
     from workflows.calls import Calls
+    from workflows.children import Children
     from workflows.contracts import (
         CancelMode,
         CancelRun,
@@ -35,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
         ToolSpec,
         Verb,
         Verdict,
+        VerdictCode,
     )
     from workflows.desk import Desk
     from workflows.details import current_details
@@ -45,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.interrupts import Interrupts
     from workflows.pausing import Pausing
     from workflows.plan import Goto, Step
+    from workflows.reporting import Reporter
     from workflows.saga import Saga
     from workflows.stepper import Stepper
     from workflows.unwinding import Unwinding
@@ -66,10 +69,17 @@ class AgentRun:
         self._call = Calls(self._book, self._changed)
         self._helm = Helm(self._book, self._call, self._refuse_signal)
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
+        self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
         Pausing(self._book, self._helm, lambda: self._ending or self._cancel is not None)
-        self._interrupts = Interrupts(self._book, self._call, self._helm, self._changed)
-        self._unwinding = Unwinding(self._book, self._desk, self._call, self._changed)
+        self._children = Children(self._book, self._call, self._changed)
+        self._helm.forward = self._children.forward
+        self._interrupts = Interrupts(
+            self._book, self._call, self._helm, self._children, self._changed
+        )
+        self._unwinding = Unwinding(
+            self._book, self._desk, self._call, self._children, self._changed
+        )
         self._tools: dict[str, ToolSpec] = {}
         self._cancel: CancelRun | None = None
         self._cancelled_by_temporal = False
@@ -156,6 +166,7 @@ class AgentRun:
             stopping=lambda: stopping,
             undo=self._unwinding.undo,
             interrupts=self._interrupts,
+            children=self._children,
         )
         stopping = False
         running: dict[str, asyncio.Task[Goto | None]] = {}
@@ -282,7 +293,9 @@ class AgentRun:
         book.ended = state
         book.say(workflow.now(), state.value)
         self._changed()
-        await workflow.wait_condition(lambda: self._desk.idle and workflow.all_handlers_finished())
+        await workflow.wait_condition(
+            lambda: self._desk.idle and workflow.all_handlers_finished() and not book.sending
+        )
         return book.result()
 
     def _changed(self) -> None:
@@ -297,21 +310,41 @@ class AgentRun:
                 ]
             )
         workflow.set_current_details(current_details(self._book))
+        self._reporter.changed()
 
     # Whatever is sent, also with no argument or with several, must not raise here: the run could
     # not move on any more.
     @workflow.signal(name=names.DECIDE)
     def decide_signal(self, decision: Any = None, *_: Any) -> None:
         """Take a decision; its verdict shows in the view and in the events."""
-        self._book.gate.receive(decision)
+        if self._children.decides(decision) is None:
+            self._book.gate.receive(decision)
 
     @workflow.update(name=names.DECIDE)
     async def decide(self, decision: Any = None, *_: Any) -> Verdict:
         """Take a decision and return its verdict; an early one is held and says so at once."""
+        child = self._children.decides(decision)
+        if child is not None:
+            return Verdict(
+                decision_id="",
+                approval_id=str(decision["approval_id"]),
+                code=VerdictCode.HELD,
+                message=f"handed on to child run {child}",
+            )
         decision_id = self._book.gate.receive(decision)
         verdicts = self._book.gate.verdicts
         await workflow.wait_condition(lambda: decision_id in verdicts)
         return verdicts[decision_id]
+
+    @workflow.signal(name=names.CHILD)
+    def child_signal(self, report: Any = None, *_: Any) -> None:
+        """Take note of where a child run stands."""
+        self._children.report(report)
+
+    @workflow.signal(name=names.FORWARDED)
+    def forwarded_signal(self, forwarded: Any = None, *_: Any) -> None:
+        """Take what this run's parent hands on; the ledger knows whether the parent has it."""
+        self._helm.receive_forwarded(forwarded)
 
     async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
         if self._ending:

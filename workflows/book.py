@@ -5,8 +5,10 @@ Pure state without decisions: ``AgentRun`` writes it, the queries and the Web UI
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +18,7 @@ from workflows.contracts import (
     ENDED,
     ChainHead,
     Checkpoint,
+    ChildReport,
     CurrentStep,
     EffectView,
     Interrupt,
@@ -104,6 +107,12 @@ class Book:
     """The resume token that is out."""
     interrupts: dict[str, Interrupt] = field(default_factory=dict)
     """Questions that wait for an answer, in the order in which they were asked."""
+    reports: dict[str, ChildReport] = field(default_factory=dict)
+    """Where child runs under way stand, by step id."""
+    child_results: dict[str, RunResult] = field(default_factory=dict)
+    """How child runs have ended; the effects are those that stand."""
+    sending: set[asyncio.Task[None]] = field(default_factory=set)
+    """Signals to other runs that are on their way."""
     calls: dict[str, str] = field(default_factory=dict)
     """Params hashes of the calls that have been asked about and not ended, by step id."""
     lost: str | None = None
@@ -165,9 +174,12 @@ class Book:
             return RunState.COMPENSATING
         if self.paused is not None and not self.in_state(StepState.RUNNING):
             return RunState.PAUSED_USER
-        if self.gate.pending and not self.in_state(StepState.RUNNING):
+        if self.in_state(StepState.NEEDS_INTERVENTION) and not self.in_state(StepState.RUNNING):
+            return RunState.NEEDS_INTERVENTION
+        waits = self.gate.pending or self.in_state(StepState.WAITING_APPROVAL)
+        if waits and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_APPROVAL
-        if self.interrupts and not self.in_state(StepState.RUNNING):
+        if self.in_state(StepState.WAITING_INPUT) and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_INPUT
         if self.in_state(StepState.PAUSED_PERMISSION) and not self.in_state(StepState.RUNNING):
             return RunState.PAUSED_PERMISSION
@@ -204,7 +216,18 @@ class Book:
             Waiting(kind="question", id=i.interrupt_id, step_id=i.step_id, question=i.question)
             for i in self.interrupts.values()
         ]
-        return approvals + asked + questions + paused + self._pause()
+        own = approvals + asked + questions + paused + self._pause()
+        return own + list(self._children_wait())
+
+    def _children_wait(self) -> Iterator[Waiting]:
+        """Yield what child runs wait for, with the ids by which it is answered here."""
+        for step_id, report in self.reports.items():
+            for item in report.waiting:
+                if item.kind == "pause":
+                    continue
+                id_ = f"{step_id}/{item.id}" if item.kind == "question" else item.id
+                inside = f"{step_id}/{item.step_id}"
+                yield item.model_copy(update={"id": id_, "step_id": inside})
 
     def _pause(self) -> list[Waiting]:
         if self.paused is None:
@@ -215,13 +238,23 @@ class Book:
 
     def result(self) -> RunResult:
         """Return how the run ended, or stands."""
-        live = list(self.effects.values())
+        own = list(self.effects.values()) if self.final_effects is None else self.final_effects
+        children = [
+            effect.model_copy(update={"run_id": effect.run_id or result.run_id})
+            for result in self.child_results.values()
+            for effect in result.effects
+        ]
+        left = [
+            effect.model_copy(update={"run_id": effect.run_id or result.run_id})
+            for result in self.child_results.values()
+            for effect in result.uncompensated
+        ]
         return RunResult(
             run_id=self.request.run_id,
             state=self.state,
             steps=self._shown_steps(),
-            effects=live if self.final_effects is None else self.final_effects,
-            uncompensated=self.uncompensated,
+            effects=own + children,
+            uncompensated=self.uncompensated + left,
             waiting_for=[] if self.ended else self.waiting(),
             error=self.last_error,
         )

@@ -18,7 +18,15 @@ from temporalio.exceptions import ApplicationError
 from workflows import ports
 from workflows.book import Book
 from workflows.calls import Calls
-from workflows.contracts import Acknowledged, Steer, Steered, Steering, Verb
+from workflows.contracts import (
+    Acknowledged,
+    AnswerInterrupts,
+    Forwarded,
+    Steer,
+    Steered,
+    Steering,
+    Verb,
+)
 from workflows.payloads import Malformed, parse
 
 #: Answers that a run remembers for those who wait for them; the ledger keeps all.
@@ -32,8 +40,15 @@ class Delivery:
     steering_id: str
     verb: Verb
     message: Steering
+    forwarded: Forwarded | None = None
+    """As this run's parent has taken it."""
     verified: bool = False
     """Whether it is proven who has sent it; known once it is judged."""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What was sent, in JSON form."""
+        return self.forwarded.content if self.forwarded else self.message.content()
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,8 @@ class Helm:
         """Deliveries that count, or still may, by content: the same one again is no second one."""
         self._received = 0
         self.inbox: deque[Delivery] = deque()
+        self.forward: Callable[[Delivery], None] = lambda _: None
+        """Hands on to the run's children what counts."""
 
     def take(
         self,
@@ -130,6 +147,24 @@ class Helm:
         self.inbox.append(Delivery(steering_id, verb, message))
         return steering_id
 
+    def receive_forwarded(self, payload: Any) -> None:
+        """Put what the run's parent hands on into the inbox; what is nothing such is dropped."""
+        parent = self._book.request.parent
+        try:
+            forwarded = parse(Forwarded, payload)
+            if parent is None or forwarded.verb not in self._verbs:
+                raise Malformed("there is no parent that could hand this on")
+            message = parse(self._verbs[forwarded.verb][0], forwarded.content)
+        except Malformed as error:
+            self._refuse("forwarded", str(error))
+            return
+        if isinstance(message, AnswerInterrupts):
+            message = message.inside(parent.step_id)
+        self._received += 1
+        gate = self._book.gate
+        steering_id = f"{gate.run_id}#{gate.delivered_to}.s{self._received}"
+        self.inbox.append(Delivery(steering_id, forwarded.verb, message, forwarded))
+
     def _once(self, verb: Verb, message: Steering) -> str | None:
         """Return what makes a message the same as another one; ``None``: each is its own."""
         # An intervention is settled once; whoever has no answer says the same again.
@@ -144,6 +179,8 @@ class Helm:
         if steered.accepted:
             proven = replace(delivery, verified=steered.verified)
             answer = await self._verbs[delivery.verb][1](delivery.message, proven)
+            if answer.accepted:
+                self.forward(delivery)
         else:
             answer = Answer(False, steered.message)
             self._refuse(delivery.verb, steered.message)
@@ -159,6 +196,7 @@ class Helm:
 
     async def _judged(self, delivery: Delivery) -> Steered:
         book, message = self._book, delivery.message
+        parent = book.request.parent
         asked = Steer(
             tenant=book.request.tenant,
             run_id=book.request.run_id,
@@ -166,8 +204,10 @@ class Helm:
             workflow_run_id=book.gate.delivered_to,
             verb=delivery.verb,
             actor=message.actor,
-            content=message.content(),
-            signature=message.signature,
+            content=delivery.content,
+            signature=None if delivery.forwarded else message.signature,
+            forwarded_by=parent.run_id if parent and delivery.forwarded else None,
+            forwarded_as=delivery.forwarded.steering_id if delivery.forwarded else None,
             **self._verbs[delivery.verb][2](message),
         )
         steered = await self._call(ports.STEER, asked, f"judge {delivery.verb}")

@@ -106,6 +106,14 @@ def run_id_for(tenant: str, name: str) -> str:
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
+def child_run_id(run_id: str, step_id: str) -> str:
+    """Return the id of the run that does a step which is a plan: ``refund-1~pay``.
+
+    People's own run names have no ``~``, so nobody else has this id.
+    """
+    return f"{run_id}~{step_id}"
+
+
 def tenant_of_run(run_id: str) -> str:
     """Return the tenant that a run id belongs to."""
     tenant, slash, _ = run_id.partition("/")

@@ -13,6 +13,7 @@ from temporalio import workflow
 from workflows import ports
 from workflows.book import Book
 from workflows.calls import Calls
+from workflows.children import Children
 from workflows.contracts import (
     AnswerInterrupts,
     GivenAnswer,
@@ -30,8 +31,16 @@ from workflows.helm import Answer, Delivery, Helm
 class Interrupts:
     """Asks humans for values, for the steps of one run."""
 
-    def __init__(self, book: Book, call: Calls, helm: Helm, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        call: Calls,
+        helm: Helm,
+        children: Children,
+        changed: Callable[[], None],
+    ) -> None:
         self._book = book
+        self._children = children
         self._call = call
         self._helm = helm
         self._changed = changed
@@ -130,7 +139,8 @@ class Interrupts:
 
     def _find(self, sent: AnswerInterrupts) -> dict[str, Any]:
         """Return what the ledger has to know: each answer with its question, or what is wrong."""
-        waiting = self._book.interrupts
+        own, inside = self._book.interrupts, dict(self._children.questions())
+        waiting = {**own, **inside}
         answers = dict(sent.answers)
         listed = ", ".join(sorted(waiting)) or "none"
         if not answers:
@@ -141,12 +151,17 @@ class Interrupts:
         unknown = [one for one in answers if one not in waiting]
         if unknown:
             return {"refused": f"no question {', '.join(unknown)} waits: waiting are {listed}"}
-        given = [GivenAnswer(interrupt=waiting[one], value=answers[one]) for one in answers]
-        return {"answers": given}
+        return {
+            "answers": [
+                GivenAnswer(interrupt=waiting[id_], value=value, elsewhere=id_ in inside)
+                for id_, value in answers.items()
+            ]
+        }
 
     async def _answered(self, sent: AnswerInterrupts, delivery: Delivery) -> Answer:
         found: list[GivenAnswer] = self._find(sent).get("answers", [])
         for one in found:
-            self._answers[one.interrupt.interrupt_id] = one.value
-            self._book.interrupts.pop(one.interrupt.interrupt_id, None)
+            if not one.elsewhere:
+                self._answers[one.interrupt.interrupt_id] = one.value
+                self._book.interrupts.pop(one.interrupt.interrupt_id, None)
         return Answer(bool(found), f"answered {', '.join(o.interrupt.interrupt_id for o in found)}")

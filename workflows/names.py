@@ -14,6 +14,10 @@ UNWIND: Final = "Unwind"
 #: Signal and update of the same name take the same payload; the others are ``contracts.Verb``.
 DECIDE: Final = "decide"
 
+#: Signals between a run and its child runs.
+CHILD: Final = "child"
+FORWARDED: Final = "forwarded"
+
 #: Queries.
 VIEW: Final = "view"
 CHECKPOINT: Final = "checkpoint"

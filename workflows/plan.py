@@ -53,6 +53,8 @@ Place = Literal["before", "after"]
 Places = Annotated[tuple[Place, ...], BeforeValidator(_places)]
 #: What a step that asks is called where others have a tool's name.
 ASKING: Final = "ask"
+#: The same of a step that is a plan.
+CHILD_PLAN: Final = "plan"
 
 
 class Defaults(Written):
@@ -71,6 +73,8 @@ class Step(Written):
     id: str = Field(pattern=ID_FORM)
     tool: str = Field(default="", max_length=120)
     ask: Annotated[Ask | None, BeforeValidator(_ask)] = None
+    plan: Plan | None = None
+    """A plan of its own, in a child run; ``params`` are added to its input."""
     params: dict[str, JsonValue] = {}
     after: tuple[str, ...] | None = None
     """Steps that come first; ``None`` means the one listed before, ``[]`` none at all."""
@@ -85,16 +89,18 @@ class Step(Written):
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Self:
-        if bool(self.tool) == (self.ask is not None):
-            raise ValueError("needs `tool` or `ask`, and not both")
+        if [bool(self.tool), self.ask is not None, self.plan is not None].count(True) != 1:
+            raise ValueError("needs one of `tool`, `ask` and `plan`")
+        if self.plan is not None and self.approval is not None:
+            raise ValueError("a step that is a plan has no `approval`: its own steps have")
         if self.ask is not None and (self.params or self.approval is not None):
             raise ValueError("a step that asks has no `params` and no `approval`")
         return self
 
     @property
     def does(self) -> str:
-        """The tool's name, or `ask`."""
-        return self.tool or ASKING
+        """The tool's name, or `ask`, or `plan`."""
+        return self.tool or (ASKING if self.ask is not None else CHILD_PLAN)
 
 
 class Interrupts(Written):
@@ -210,3 +216,7 @@ class Plan(Written):
             and step.id != target
             and target not in ancestors(step.id, dependencies)
         )
+
+
+# A step may be a plan, and a plan has steps: neither can be defined before the other.
+Step.model_rebuild()

@@ -13,6 +13,7 @@ from workflows import ports
 from workflows.asking import Asking
 from workflows.book import Book, Question
 from workflows.calls import Calls
+from workflows.children import Children
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
@@ -33,7 +34,7 @@ from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.options import tool_call
-from workflows.plan import Ask, Goto, Step
+from workflows.plan import Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved, resolve
 
@@ -51,7 +52,9 @@ class Stepper:
         stopping: Callable[[], bool],
         undo: Callable[[str], Awaitable[None]],
         interrupts: Interrupts,
+        children: Children,
     ) -> None:
+        self._children = children
         self._undo = undo
         self._interrupts = interrupts
         self._book = book
@@ -108,15 +111,20 @@ class Stepper:
         if step.ask is not None:
             await self._ask(step, step.ask)
             return None
-        spec = self._tools[step.tool]
         try:
             params, late = resolve_inline(step.params, self._facts)
         except ReferenceUnresolved as error:
             raise StepFailed(str(error)) from error
         plan = self._book.request.plan
         if plan.interrupted(step, "before"):
-            question = f"{step.id} is about to start: {step.tool}"
+            question = f"{step.id} is about to start: {step.does}"
             await self._interrupts.static(step.id, InterruptKind.BEFORE, question, params)
+        if step.plan is not None:
+            if late:
+                raise StepFailed("the input of a child run cannot reach into an artifact")
+            await self._run_child(step, step.plan, params)
+            return None
+        spec = self._tools[step.tool]
         request = self._book.request
         call = ToolCall(
             tenant=request.tenant,
@@ -239,6 +247,24 @@ class Stepper:
         self._set(step, StepState.WAITING_RATE_LIMIT, error=text, attempts=limited.attempts)
         await workflow.sleep(limited.pause)
         self._set(step, StepState.RUNNING, error=None)
+
+    async def _run_child(self, step: Step, plan: Plan, params: dict[str, Any]) -> None:
+        """Run a plan of its own in a child run; the outputs of its steps are this one's."""
+        book = self._book
+        book.saga.register(step.id)
+        started = plan.model_copy(update={"input": {**plan.input, **params}})
+        try:
+            result = await self._children.run(step.id, started)
+        except StepFailed:
+            # It has undone what it had done, or says what it could not.
+            book.saga.drop(step.id)
+            raise
+        if book.head is not None:
+            book.saga.committed(step.id, book.head.seq)
+        output = {view.id: view.output for view in result.steps}
+        self._facts[step.id] = output
+        book.say(workflow.now(), f"child run {result.run_id} is done", step.id)
+        self._set(step, StepState.SUCCEEDED, output=output)
 
     async def _ask(self, step: Step, ask: Ask) -> None:
         """Ask a human; the answer is the step's output."""

@@ -9,6 +9,7 @@ from temporalio import workflow
 from workflows import ports
 from workflows.book import Book, Question
 from workflows.calls import Calls
+from workflows.children import Children
 from workflows.contracts import Compensate, CompensationOutcome
 from workflows.desk import Desk
 from workflows.options import compensation_call
@@ -17,7 +18,15 @@ from workflows.options import compensation_call
 class Unwinding:
     """Undoes the writes of one run."""
 
-    def __init__(self, book: Book, desk: Desk, call: Calls, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        desk: Desk,
+        call: Calls,
+        children: Children,
+        changed: Callable[[], None],
+    ) -> None:
+        self._children = children
         self._book = book
         self._desk = desk
         self._call = call
@@ -28,6 +37,7 @@ class Unwinding:
     def keep(self) -> None:
         """Leave everything as it is."""
         self.reasons = dict.fromkeys(self._book.saga.order(), "kept on cancel")
+        self._children.keep()
 
     async def run(self, *, cleanup: bool) -> None:
         """Undo the run's writes, last first; what needs a human is asked while the rest goes on.
@@ -57,6 +67,8 @@ class Unwinding:
 
     async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
         request = self._book.request
+        if request.plan.step(step_id).plan is not None:
+            return await self._undo_child(step_id, cleanup=cleanup)
         tool = request.plan.step(step_id).tool
         report = await self._call(
             ports.COMPENSATE,
@@ -80,4 +92,11 @@ class Unwinding:
             effect = self._book.effects[step_id]
             self._book.effects[step_id] = effect.model_copy(update={"state": "compensated"})
         self._book.say(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
+        return None
+
+    async def _undo_child(self, step_id: str, *, cleanup: bool) -> Question | None:
+        report = await self._children.undo(step_id, cleanup=cleanup)
+        if report is not None and report.intervention_id is not None:
+            return Question(report.intervention_id, step_id, report.reason)
+        self._book.say(workflow.now(), "what its child run has done is undone", step_id)
         return None

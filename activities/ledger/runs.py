@@ -63,6 +63,7 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
         plan=request.plan.name,
         plan_digest=digest(plan),
         gated=_gated_steps(asked),
+        parent=request.parent.run_id if request.parent else None,
     )
 
 

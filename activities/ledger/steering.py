@@ -69,8 +69,11 @@ async def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> Judged:
         return Judged(code, recorded["message"], recorded["verified"])
     proof = _Proof()
     try:
-        proof = await _prove(tx, asked)
-        await _permit(tx, asked, proof, assurance)
+        if asked.forwarded_as is not None:
+            await _taken_by_parent(tx, asked)
+        else:
+            proof = await _prove(tx, asked)
+            await _permit(tx, asked, proof, assurance)
         _fits(asked)
         judged = Judged(SteeringCode.ACCEPTED, "accepted", proof.verified)
     except _Refused as refused:
@@ -78,8 +81,31 @@ async def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> Judged:
     await _record(tx, asked, judged, proof)
     if judged.code is SteeringCode.ACCEPTED:
         for given in asked.answers:
-            await interrupts.answered(tx, asked, given)
+            if not given.elsewhere:
+                await interrupts.answered(tx, asked, given)
     return judged
+
+
+async def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
+    """Look whether a run's parent has taken exactly this: then it counts here, too.
+
+    Raises:
+        _Refused: It has not.
+    """
+    row = await tx.one(
+        select(steerings).where(
+            steerings.c.tenant_id == tx.tenant,
+            steerings.c.steering_id == asked.forwarded_as,
+            steerings.c.run_id == asked.forwarded_by,
+            steerings.c.code == SteeringCode.ACCEPTED.value,
+        )
+    )
+    if row is None or (row["verb"], row["actor"], row["content"]) != (
+        asked.verb.value,
+        asked.actor,
+        asked.content,
+    ):
+        raise _Refused(SteeringCode.NOT_PERMITTED, "the parent run has not taken this")
 
 
 async def _prove(tx: Transaction, asked: Steer) -> _Proof:
@@ -230,5 +256,6 @@ async def _record(tx: Transaction, asked: Steer, judged: Judged, proof: _Proof) 
         content=_digest(asked.content) or None,
         verified=judged.verified,
         kid=proof.kid,
+        forwarded_as=asked.forwarded_as,
         reason=None if accepted else judged.code.value,
     )

@@ -41,6 +41,7 @@ from workflows.contracts.checkpoint import (
     ResumePolicy,
     SideEffect,
 )
+from workflows.contracts.children import ChildReport, Forwarded
 from workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -63,20 +64,18 @@ from workflows.contracts.interrupts import (
 )
 from workflows.contracts.judging import Steer, Steered, SteeringCode
 from workflows.contracts.runs import (
-    ENDED,
     CloseRun,
     OpenRun,
+    Parent,
     RefusedSignal,
     RunClosed,
     RunResult,
-    RunState,
     RunView,
     StartRun,
-    StepState,
     StepView,
     TimelineLine,
-    Waiting,
 )
+from workflows.contracts.states import ENDED, RunState, StepState, Waiting
 from workflows.contracts.steering import (
     CancelMode,
     CancelRun,
@@ -135,6 +134,7 @@ __all__ = [
     "CancelRun",
     "ChainHead",
     "Checkpoint",
+    "ChildReport",
     "CloseApproval",
     "CloseRun",
     "Compensate",
@@ -147,6 +147,7 @@ __all__ = [
     "Effect",
     "EffectView",
     "FindQuestions",
+    "Forwarded",
     "GivenAnswer",
     "HumanNeeded",
     "InputNeeded",
@@ -159,6 +160,7 @@ __all__ = [
     "NotUndone",
     "OpenQuestion",
     "OpenRun",
+    "Parent",
     "PauseRun",
     "PendingCall",
     "PermissionNeeded",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from workflows.contracts.base import Message
-from workflows.contracts.runs import StepState
+from workflows.contracts.states import StepState
 
 
 class ResumePolicy(StrEnum):

@@ -79,6 +79,8 @@ class Compensate(Message):
     cleanup: bool = False
     """Run the tool's ``cleanup`` instead of its ``compensate``."""
     attempts_before: int = 0
+    parent: str | None = None
+    """The run that undoes what its child, ``run_id``, has done."""
 
 
 class CompensationOutcome(StrEnum):
@@ -114,5 +116,7 @@ class EffectView(Message):
     step_id: str
     undoes: str | None = None
     """The entry this one compensates."""
+    run_id: str | None = None
+    """Whose it is, where it is a child run's."""
     reason: str | None = None
     """Why it is not compensated, where it is not."""

@@ -51,12 +51,20 @@ class AnswerInterrupts(Steering):
     answer: Json = None
     """Of the only question that waits, in the place of ``answers``."""
 
+    def inside(self, step_id: str) -> AnswerInterrupts:
+        """Return what of it is for the child run of a step, under the child's own ids."""
+        prefix = f"{step_id}/"
+        mine = {k.removeprefix(prefix): v for k, v in self.answers.items() if k.startswith(prefix)}
+        return self.model_copy(update={"answers": mine})
+
 
 class GivenAnswer(Message):
     """An answer with the question it is for, as the ledger looks at it."""
 
     interrupt: Interrupt
     value: JsonValue
+    elsewhere: bool = False
+    """Asked by a child run, which records the answer."""
 
 
 class RecordInterrupt(Message):

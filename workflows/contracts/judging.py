@@ -30,6 +30,9 @@ class Steer(Message):
     """Digest of the calls that are waiting now."""
     answers: list[GivenAnswer] = []
     """``answer``: what was answered, each with its question."""
+    forwarded_by: str | None = None
+    """The parent's run, whose ``forwarded_as`` is accepted."""
+    forwarded_as: str | None = None
     refused: str | None = None
     """Set when the run already knows why it cannot count."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
-from typing import Literal
 
 from pydantic import JsonValue
 
@@ -12,44 +10,16 @@ from workflows.contracts.approvals import ApprovalRequest, Verdict
 from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
 from workflows.contracts.interrupts import Interrupt
+from workflows.contracts.states import RunState, StepState, Waiting
 from workflows.contracts.tools import ToolSpec
 from workflows.plan import Plan
 
 
-class RunState(StrEnum):
-    """Where a run stands; also the search attribute ``RunState``."""
+class Parent(Message):
+    """The run and the step that a child run was started by."""
 
-    RUNNING = "running"
-    WAITING_APPROVAL = "waiting_approval"
-    WAITING_INPUT = "waiting_input"
-    WAITING_RATE_LIMIT = "waiting_rate_limit"
-    PAUSED_USER = "paused_user"
-    PAUSED_PERMISSION = "paused_permission"
-    NEEDS_INTERVENTION = "needs_intervention"
-    COMPENSATING = "compensating"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-#: The states in which a run has ended.
-ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
-
-
-class StepState(StrEnum):
-    """Where a step stands."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    WAITING_APPROVAL = "waiting_approval"
-    WAITING_INPUT = "waiting_input"
-    WAITING_RATE_LIMIT = "waiting_rate_limit"
-    PAUSED_USER = "paused_user"
-    PAUSED_PERMISSION = "paused_permission"
-    NEEDS_INTERVENTION = "needs_intervention"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    SKIPPED = "skipped"
+    run_id: str
+    step_id: str
 
 
 class StartRun(Message):
@@ -59,6 +29,7 @@ class StartRun(Message):
     tenant: str
     user: str
     plan: Plan
+    parent: Parent | None = None
 
 
 class OpenRun(Message):
@@ -102,18 +73,10 @@ class StepView(Message):
     error: str | None = None
     original: JsonValue = None
     """What it returned, where a human has put something else in its place."""
+    child: str | None = None
+    """The run that does it, of a step that is a plan."""
     undone: str | None = None
     """How its effect was undone afterwards, where it was; its state stays what it was."""
-
-
-class Waiting(Message):
-    """What a run waits for a human for."""
-
-    kind: Literal["approval", "intervention", "permission", "pause", "question"]
-    id: str
-    step_id: str
-    params_hash: str | None = None
-    question: str
 
 
 class RunResult(Message):

@@ -1,0 +1,152 @@
+"""Child runs: seen, answered, steered and undone through the run that has started them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.runs import Run, decision_on, step
+from tests.e2e.stage import Stage
+from tests.e2e.test_interrupts import answered, plan, refund_step, refused
+from workflows.contracts import CancelMode, PauseRun, ResumeRun, RunState
+
+UNGATED = "tests.variants.refund_ungated"
+
+
+def child(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "pay", "plan": {"name": "pay", "steps": list(steps)}, **more}
+
+
+def inside(stage: Stage, run: Run, step_id: str = "pay") -> Run:
+    """Return the run that does a step of a run."""
+    run_id = f"{run.run_id}~{step_id}"
+    found = Run(run_id, stage.client.get_workflow_handle(run_id))
+    if found not in stage.started:
+        stage.started.append(found)
+    return found
+
+
+async def test_a_childs_outputs_and_its_effects_are_its_parents(
+    stage: Stage, order_id: str
+) -> None:
+    pay = refund_step("${input.order}")
+    after = {"id": "after", "ask": "Paid ${pay.refund.amount}. Well?"}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(child(pay, params={"order": order_id}), after))
+        view = await run.until(lambda view: bool(view.interrupts))
+        assert view.interrupts[0].question == "Paid 120.00. Well?"
+        await answered(run, answer="yes")
+        result = await run.result()
+        inner = await inside(stage, run).result()
+
+    assert (result.state, inner.state) == (RunState.COMPLETED, RunState.COMPLETED)
+    assert [(e.tool, e.run_id) for e in result.effects] == [("payments.refund", inner.run_id)]
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_childs_question_and_approval_show_at_its_parent_and_are_answered_there(
+    stage: Stage, order_id: str
+) -> None:
+    number = {"question": "How many?", "answer": {"type": "integer"}}
+    async with stage.worker_here():
+        run = await stage.start(plan(child({"id": "many", "ask": number}, refund_step(order_id))))
+        view = await run.in_state(RunState.WAITING_INPUT)
+        assert [(w.kind, w.id) for w in view.result.waiting_for] == [("question", "pay/many.1")]
+        assert "is not of type 'integer'" in await refused(run, answers={"pay/many.1": "two"})
+        await answered(run, answers={"pay/many.1": 2})
+        view = await run.in_state(RunState.WAITING_APPROVAL)
+        [waiting] = view.result.waiting_for
+        assert (waiting.kind, waiting.id) == ("approval", f"{run.run_id}~pay/refund/1")
+        request = await inside(stage, run).asks()
+        verdict = await run.decide(decision_on(request))
+        assert verdict.code == "held"
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert step(await inside(stage, run).result(), "many").output == 2
+
+
+async def test_what_a_child_has_done_is_undone_when_its_parent_fails_later(
+    stage: Stage, order_id: str
+) -> None:
+    gated = {"id": "no", "ask": {"question": "Nobody answers", "expires_in": "1s"}}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(child(refund_step(order_id)), gated))
+        result = await run.result()
+        inner = await inside(stage, run).result()
+
+    assert (result.state, inner.state) == (RunState.FAILED, RunState.COMPLETED)
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert [effect.state for effect in result.effects] == ["compensated"]
+    assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("mode", [CancelMode.COMPENSATE, CancelMode.KEEP])
+async def test_a_cancelled_parent_cancels_its_child_in_the_same_mode(
+    stage: Stage, order_id: str, mode: CancelMode
+) -> None:
+    wait = {"id": "wait", "ask": "Go on?"}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(child(refund_step(order_id), wait)))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.cancel(mode=mode)
+        result = await run.result()
+        inner = await inside(stage, run).result()
+
+    assert (result.state, inner.state) == (RunState.CANCELLED, RunState.CANCELLED)
+    undone = mode is CancelMode.COMPENSATE
+    assert stage.shop.counts(order_id)["refund_cancellations"] == int(undone)
+    assert len(inner.uncompensated) == int(not undone)
+
+
+async def test_a_child_is_paused_and_resumed_with_its_parent_over_a_worker_change(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan(child(refund_step(order_id))))
+        await run.in_state(RunState.WAITING_APPROVAL)
+        request = await inside(stage, run).asks()
+        await run.handle.execute_update("pause", PauseRun(actor="olga"))
+        await inside(stage, run).in_state(RunState.PAUSED_USER)
+        await inside(stage, run).decide(decision_on(request))
+    async with stage.worker_here():
+        await run.in_state(RunState.PAUSED_USER)
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await run.handle.execute_update("resume", ResumeRun(actor="olga"))
+        assert (await run.result()).state is RunState.COMPLETED
+        await inside(stage, run).result()
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_nobody_steers_a_child_by_saying_that_its_parent_has(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan(child(refund_step(order_id))))
+        await run.in_state(RunState.WAITING_APPROVAL)
+        forged = {"steering_id": f"{run.run_id}#x.s1", "verb": "cancel"}
+        inner = inside(stage, run)
+        await inner.handle.signal("forwarded", {**forged, "content": {"actor": "eve"}})
+        view = await inner.until(lambda view: bool(view.refused_signals))
+        assert "has not taken this" in view.refused_signals[-1].reason
+        assert view.result.state is RunState.WAITING_APPROVAL
+        await run.cancel()
+        await run.result()
+        await inner.result()
+
+
+async def test_a_child_that_fails_has_undone_its_own_work_and_fails_its_step(
+    stage: Stage, order_id: str
+) -> None:
+    no = {"id": "no", "ask": {"question": "Nobody answers", "expires_in": "1s"}}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(child(refund_step(order_id), no)))
+        result = await run.result()
+        inner = await inside(stage, run).result()
+
+    assert (result.state, inner.state) == (RunState.FAILED, RunState.FAILED)
+    assert "nobody has answered no.1" in (result.error or "")
+    assert stage.shop.counts(order_id)["refund_cancellations"] == 1

@@ -1,0 +1,248 @@
+"""Child runs of one run: started by its steps, seen through it, steered and undone with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ApplicationError,
+    ChildWorkflowError,
+    WorkflowAlreadyStartedError,
+)
+
+from workflows import names, ports
+from workflows.book import Book
+from workflows.calls import Calls
+from workflows.contracts import (
+    AnswerInterrupts,
+    ChildReport,
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    EffectView,
+    Forwarded,
+    Interrupt,
+    Parent,
+    RunResult,
+    RunState,
+    StartRun,
+    StepState,
+    Verb,
+)
+from workflows.ends import StepFailed
+from workflows.helm import Delivery
+from workflows.identity import child_run_id, run_of_approval
+from workflows.options import compensation_call, move_timeout
+from workflows.payloads import Malformed, parse
+from workflows.plan import Plan
+
+#: What a child is told when its parent is told; the rest it is told itself.
+_HANDED_ON: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME})
+#: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
+LONGEST_ID: Final = 230
+#: States of a child that its parent's step shows as its own.
+_SHOWN: Final = {state.value: state for state in StepState}
+
+
+class Children:
+    """The child runs of one run."""
+
+    def __init__(self, book: Book, call: Calls, changed: Callable[[], None]) -> None:
+        self._book = book
+        self._call = call
+        self._changed = changed
+        self._running: dict[str, str] = {}
+        """Run ids of children under way, by step id."""
+        self._told_to_end: set[str] = set()
+
+    async def run(self, step_id: str, plan: Plan) -> RunResult:
+        """Run a child to its end and return its result.
+
+        Raises:
+            StepFailed: It has not completed; what it had done, it has undone itself.
+        """
+        request = self._book.request
+        child_id = child_run_id(request.run_id, step_id)
+        if len(child_id) > LONGEST_ID:
+            raise StepFailed(f"child runs are nested too deeply: {child_id}", called=False)
+        start = StartRun(
+            run_id=child_id,
+            tenant=request.tenant,
+            user=request.user,
+            plan=plan,
+            parent=Parent(run_id=request.run_id, step_id=step_id),
+        )
+        try:
+            handle: Any = await workflow.start_child_workflow(
+                names.WORKFLOW,
+                start,
+                id=child_id,
+                result_type=RunResult,
+                # A parent that is stopped from outside leaves nobody behind who goes on.
+                parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+                task_timeout=move_timeout(len(plan.steps)),
+                memo={"plan": plan.name},
+                static_summary=f"{step_id}: {plan.name}",
+            )
+        except WorkflowAlreadyStartedError as error:
+            raise StepFailed(f"there is a run {child_id} already", called=False) from error
+        self._running[step_id] = child_id
+        self._book.set_step(step_id, StepState.RUNNING, child=child_id)
+        self._changed()
+        try:
+            return await self._ended(step_id, child_id, asyncio.ensure_future(handle))
+        finally:
+            self._running.pop(step_id, None)
+            self._book.reports.pop(step_id, None)
+
+    async def _ended(self, step_id: str, child_id: str, end: asyncio.Future[Any]) -> RunResult:
+        try:
+            await workflow.wait_condition(end.done)
+        except asyncio.CancelledError:
+            if step_id not in self._told_to_end:
+                await workflow.get_external_workflow_handle(child_id).cancel()
+            # It undoes what it has done before anything else of this run is undone.
+            await workflow.wait_condition(end.done)
+            self._note(step_id, end)
+            raise
+        return self._note(step_id, end)
+
+    def _note(self, step_id: str, end: asyncio.Future[Any]) -> RunResult:
+        """Keep what a child has done, and return its result if it has completed."""
+        error = None if end.cancelled() else end.exception()
+        if error is None and not end.cancelled():
+            result: RunResult = end.result()
+            if result.state is RunState.COMPLETED:
+                self._book.child_results[step_id] = result
+                return result
+            self._book.child_results[step_id] = result.model_copy(update={"effects": []})
+            raise StepFailed(f"child run {result.run_id}: {result.error or result.state}")
+        cause = error.cause if isinstance(error, ChildWorkflowError) else error
+        if isinstance(cause, ApplicationError) and cause.type == "RunFailed" and cause.details:
+            failed = RunResult.model_validate(cause.details[0])
+            self._book.child_results[step_id] = failed.model_copy(update={"effects": []})
+        raise StepFailed(f"child run of {step_id}: {cause or 'cancelled'}")
+
+    def report(self, payload: Any) -> None:
+        """Take note of where a child stands; what is no report of a child of ours is dropped."""
+        try:
+            report = parse(ChildReport, payload)
+        except Malformed:
+            return
+        if self._running.get(report.step_id) != report.run_id:
+            return
+        self._book.reports[report.step_id] = report
+        shown = _SHOWN.get(report.state.value, StepState.RUNNING)
+        if shown not in (StepState.FAILED, StepState.SKIPPED, StepState.SUCCEEDED):
+            self._book.set_step(report.step_id, shown)
+        self._changed()
+
+    def forward(self, delivery: Delivery) -> None:
+        """Hand on to the children what they are told together with this run."""
+        message = delivery.message
+        for step_id, child_id in self._running.items():
+            if isinstance(message, AnswerInterrupts):
+                mine = any(name.startswith(f"{step_id}/") for name in self.named(message))
+                if not mine:
+                    continue
+            elif delivery.verb not in _HANDED_ON:
+                continue
+            if delivery.verb is Verb.CANCEL:
+                self._told_to_end.add(step_id)
+            handed = Forwarded(
+                steering_id=delivery.steering_id,
+                verb=delivery.verb,
+                content=delivery.content,
+            )
+            self._send(child_id, names.FORWARDED, handed)
+
+    def decides(self, decision: Any) -> str | None:
+        """Hand on a decision on a child's request; returns the child's run id, if it is one."""
+        named = decision.get("approval_id") if isinstance(decision, dict) else None
+        found = run_of_approval(named) if isinstance(named, str) else None
+        if found is None:
+            return None
+        for child_id in self._running.values():
+            if found[0] == child_id or found[0].startswith(f"{child_id}~"):
+                self._send(child_id, names.DECIDE, decision)
+                return child_id
+        return None
+
+    def questions(self) -> Iterator[tuple[str, Interrupt]]:
+        """Yield the children's questions under the ids that this run's people answer them by."""
+        for step_id, report in self._book.reports.items():
+            for interrupt in report.interrupts:
+                yield f"{step_id}/{interrupt.interrupt_id}", interrupt
+
+    def named(self, sent: AnswerInterrupts) -> list[str]:
+        """Return the ids that an answer names; without one, that of the only question."""
+        if sent.answers:
+            return list(sent.answers)
+        return [name for name, _ in self.questions()]
+
+    def _send(self, child_id: str, name: str, message: Any) -> None:
+        async def send() -> None:
+            try:
+                await workflow.get_external_workflow_handle(child_id).signal(name, message)
+            except ApplicationError:
+                self._book.say(workflow.now(), f"{name}: {child_id} has ended already")
+
+        task = asyncio.create_task(send())
+        self._book.sending.add(task)
+        task.add_done_callback(self._book.sending.discard)
+
+    async def undo(self, step_id: str, *, cleanup: bool) -> CompensationReport | None:
+        """Undo what a completed child has done, last first; ``None`` when nothing is to be asked.
+
+        Returns:
+            The report of the first effect that only a human can settle.
+        """
+        request, result = self._book.request, self._book.child_results.get(step_id)
+        for effect in reversed(result.effects if result else []):
+            if result is None or effect.undoes is not None or effect.state != "committed":
+                continue
+            owner = effect.run_id or result.run_id
+            report = await self._call(
+                ports.COMPENSATE,
+                Compensate(
+                    tenant=request.tenant,
+                    run_id=owner,
+                    step_id=effect.step_id,
+                    user=request.user,
+                    cleanup=cleanup,
+                    parent=request.run_id,
+                ),
+                step_id,
+                options=compensation_call(f"{step_id}: undo {effect.tool} of {owner}"),
+            )
+            if report.outcome is CompensationOutcome.HUMAN_NEEDED:
+                return report
+            if report.outcome is CompensationOutcome.UNCOMPENSATED:
+                self._stands(step_id, effect, report.reason)
+            else:
+                self._change(step_id, effect, state="compensated")
+        return None
+
+    def keep(self) -> None:
+        """Leave what completed children have done as it is, and say so."""
+        for step_id, result in list(self._book.child_results.items()):
+            for effect in result.effects:
+                if effect.undoes is None and effect.state == "committed":
+                    self._stands(step_id, effect, "kept on cancel")
+
+    def _stands(self, step_id: str, effect: EffectView, reason: str) -> None:
+        self._change(step_id, effect, reason=reason)
+        result = self._book.child_results[step_id]
+        left = [*result.uncompensated, effect.model_copy(update={"reason": reason})]
+        self._book.child_results[step_id] = result.model_copy(update={"uncompensated": left})
+
+    def _change(self, step_id: str, effect: EffectView, **changes: Any) -> None:
+        result = self._book.child_results[step_id]
+        effects = [
+            one.model_copy(update=changes) if one.entry_id == effect.entry_id else one
+            for one in result.effects
+        ]
+        self._book.child_results[step_id] = result.model_copy(update={"effects": effects})

@@ -1,0 +1,54 @@
+"""Where runs and steps stand, and what they wait for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from workflows.contracts.base import Message
+
+
+class RunState(StrEnum):
+    """Where a run stands; also the search attribute ``RunState``."""
+
+    RUNNING = "running"
+    WAITING_APPROVAL = "waiting_approval"
+    WAITING_INPUT = "waiting_input"
+    WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_USER = "paused_user"
+    PAUSED_PERMISSION = "paused_permission"
+    NEEDS_INTERVENTION = "needs_intervention"
+    COMPENSATING = "compensating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+#: The states in which a run has ended.
+ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+
+
+class StepState(StrEnum):
+    """Where a step stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING_APPROVAL = "waiting_approval"
+    WAITING_INPUT = "waiting_input"
+    WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_USER = "paused_user"
+    PAUSED_PERMISSION = "paused_permission"
+    NEEDS_INTERVENTION = "needs_intervention"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Waiting(Message):
+    """What a run waits for a human for."""
+
+    kind: Literal["approval", "intervention", "permission", "pause", "question"]
+    id: str
+    step_id: str
+    params_hash: str | None = None
+    question: str
