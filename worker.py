@@ -26,6 +26,7 @@ from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
 from activities.metrics import Metrics
+from activities.plans import PlanActivities
 from activities.resource_leases import keep_sweeping
 from activities.runs import RunActivities
 from activities.settings import Settings, SettingsError, load_settings
@@ -69,6 +70,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
     steering = SteeringActivities(resources)
+    plans = PlanActivities(resources)
     compensation = CompensationActivities(resources)
     upkeep = UpkeepActivities(resources)
     return Worker(
@@ -88,6 +90,8 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,
+            plans.evaluate,
+            plans.amend_run,
             upkeep.sweep,
             upkeep.begin_unwind,
         ],

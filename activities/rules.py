@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -41,14 +41,37 @@ def holds(expression: str, params: BaseModel) -> bool:
     Raises:
         RuleBroken: It cannot be evaluated, or is neither true nor false: nobody may guess then.
     """
+    return _evaluated(expression, lambda: exact_names(params))
+
+
+def _evaluated(expression: str, names: Callable[[], dict[str, Any]]) -> bool:
     try:
-        evaluator = _Evaluator(operators=_OPERATORS, functions={}, names=exact_names(params))
+        evaluator = _Evaluator(operators=_OPERATORS, functions={}, names=names())
         answer: object = evaluator.eval(expression)
     except Exception as error:
         raise RuleBroken(f"rule {expression!r}: {error}") from error
     if not isinstance(answer, bool):
         raise RuleBroken(f"rule {expression!r}: is {answer!r}, neither true nor false")
     return answer
+
+
+def condition_holds(expression: str, values: Mapping[str, Any]) -> bool:
+    """Return whether an expression is true of outputs; ``order.paid`` reaches into an object.
+
+    Raises:
+        RuleBroken: It cannot be evaluated, or is neither true nor false.
+    """
+    return _evaluated(expression, lambda: {k: _plain(value, value) for k, value in values.items()})
+
+
+def condition_problem(expression: str) -> str | None:
+    """Return what is wrong with a condition, as far as that shows without values."""
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        return f"{expression!r}: {getattr(error, 'msg', error)}"
+    calls = any(isinstance(node, ast.Call) for node in ast.walk(tree))
+    return f"{expression!r}: calls no functions" if calls else None
 
 
 def exact_names(params: BaseModel) -> dict[str, Any]:

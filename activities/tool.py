@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from activities.answers import Dedupes, LookupAnswer, Undo
+from activities.metering import spend
 from activities.outputs import clean_text
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.policy import ApprovalPolicy
@@ -39,6 +41,14 @@ class ToolContext:
     ones."""
     answers: Answers | None = None
     """What humans have answered so far; ``None`` where nobody can be asked."""
+
+    def spend(self, *, tokens: int = 0, money: str | Decimal = "0") -> None:
+        """Say what this call has used of the run's budget: tokens, and money as a decimal number.
+
+        Raises:
+            ValueError: Less than nothing, or no number.
+        """
+        spend(tokens, money)
 
     async def ask(self, question: str, answer: dict[str, Any] | None = None) -> JsonValue:
         """Ask a human and return the answer; the run waits for it, holding no process.

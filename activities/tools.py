@@ -23,6 +23,7 @@ from activities.ledger.entries import (
     Entry,
     Forbidden,
 )
+from activities.metering import metering
 from activities.preconditions import to_call_with
 from activities.reading import ReadCall
 from activities.recorder import Done, SaidNo, WantsAnswer
@@ -79,7 +80,9 @@ class ToolActivities:
                 await self._refuse_changed_params(call, prepared)
             is_read = prepared.tool.effect is Effect.READ
             work = self._read if is_read else self._write
-            return await to_the_end(work(call, prepared, attempt), attempt.doing)
+            with metering() as meter:
+                report = await to_the_end(work(call, prepared, attempt), attempt.doing)
+            return report.model_copy(update={"usage": meter.usage()})
         except ApplicationError as error:
             if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:
                 return _limited(call, attempt, error)
@@ -183,6 +186,10 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     specs, problems = {}, []
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
+        if step.when is not None and (wrong := rules.condition_problem(step.when)) is not None:
+            problems.append(PlanError(where=f"{where}.when", reason=wrong))
+        if step.wait is not None:
+            continue
         if step.plan is not None:
             inside = describe_plan(toolbox, step.plan)
             problems += [
@@ -202,6 +209,13 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             problems.append(PlanError(where=f"{where}.tool", reason=reason))
             continue
         specs[tool.name] = tool.spec()
+        if step.fallback is not None:
+            instead = toolbox.get(step.fallback.tool)
+            if instead is None or {tool.effect, instead.effect} != {Effect.READ}:
+                reason = f"{step.fallback.tool!r}: a read that is loaded, in the place of a read"
+                problems.append(PlanError(where=f"{where}.fallback.tool", reason=reason))
+            else:
+                specs[instead.name] = instead.spec()
         problems += [
             PlanError(where=f"{where}.params{path}", reason=reason)
             for path, reason in literal_problems(tool, step)

@@ -65,16 +65,16 @@ def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
         id_, equals, value = text.partition("=")
         if not equals or id_ not in asked:
             if len(answers) == 1:
-                return {"answer": _value(text)} if _value(text) is not None else {}
+                return {"answer": value_of(text)} if value_of(text) is not None else {}
             listed = ", ".join(sorted(asked)) or "none"
             raise WrongUse(f"{text!r} does not begin with the id of a question: waiting: {listed}")
         if id_ in named:
             raise WrongUse(f"{id_} is answered twice")
-        named[id_] = _value(value)
+        named[id_] = value_of(value)
     return {"answers": named}
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """Return JSON as its value, and anything else as the text that it is."""
     try:
         return parse_json(text)

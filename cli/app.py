@@ -22,6 +22,7 @@ from cli import (
     answering,
     approvals,
     artifacts,
+    controls,
     demo,
     doctor,
     editing,
@@ -88,6 +89,9 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("pause", steering.pause, steering.PAUSE_EXAMPLE),
         ("resume", steering.resume, steering.RESUME_EXAMPLE),
         ("token", steering.token, steering.TOKEN_EXAMPLE),
+        ("event", controls.event, controls.EVENT_EXAMPLE),
+        ("top-up", controls.top_up, controls.TOP_UP_EXAMPLE),
+        ("amend", controls.amend, controls.AMEND_EXAMPLE),
         ("cancel", steering.cancel, steering.CANCEL_EXAMPLE),
     ],
     "What needs a human": [

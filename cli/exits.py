@@ -63,6 +63,9 @@ OF_STATE: Final = {
     RunState.PAUSED_PERMISSION: ExitCode.HUMAN_NEEDED,
     RunState.PAUSED_USER: ExitCode.HUMAN_NEEDED,
     RunState.WAITING_INPUT: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_BUDGET: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_FAILURE: ExitCode.HUMAN_NEEDED,
+    RunState.WAITING_EVENT: ExitCode.HUMAN_NEEDED,
 }
 
 

@@ -67,6 +67,15 @@ def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterat
     elif waiting.kind == "pause":
         yield f"The run is {waiting.question}"
         yield f"  {command('resume', run_id)}"
+    elif waiting.kind == "budget":
+        yield f"Step {waiting.step_id}: {waiting.question}"
+        yield f"  {command('top-up', run_id)} --steps N --tokens N --money N --time DURATION"
+    elif waiting.kind == "failure":
+        yield f"Step {waiting.step_id} has failed: {waiting.question}"
+        yield f"  {command('resume', run_id, '--step', waiting.step_id)} [--way skip|compensate]"
+    elif waiting.kind == "event":
+        yield f"Step {waiting.step_id} waits for an event from outside"
+        yield f"  {command('event', run_id)} NAME --about KEY --id ID"
     elif waiting.kind == "question":
         yield f"Step {waiting.step_id} asks: {waiting.question}"
         yield f"  {command('answer', run_id)} {waiting.id}=VALUE"

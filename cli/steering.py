@@ -6,14 +6,15 @@ import sys
 import time
 import uuid
 from datetime import timedelta
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from cli import options
 from cli.caller import Caller, perform
 from cli.delivery import LEFT, deliver, say_left
-from cli.exits import ExitCode
+from cli.editing import changed
+from cli.exits import ExitCode, WrongUse
 from cli.follow import follow
 from cli.ids import find_run_id
 from cli.resume_token import new_token, read_token
@@ -29,6 +30,7 @@ from workflows.contracts import (
     ResumeRun,
     Steering,
     Verb,
+    Way,
 )
 from workflows.contracts.signing import SteeringClaims
 from workflows.identity import digest
@@ -152,6 +154,17 @@ def resume(
         str | None,
         typer.Option("--token", help="A resume token in the place of a key; `-` reads it."),
     ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="Only this step, of several that have failed.")
+    ] = None,
+    way: Annotated[
+        Way,
+        typer.Option("--way", help="Of a step that has failed: again, without it, or not at all."),
+    ] = Way.RETRY,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Retry with another param."),
+    ] = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
     tenant: options.Tenant = None,
@@ -164,11 +177,31 @@ def resume(
         if token is not None:
             text = sys.stdin.readline() if token == "-" else token
             proof = read_token(text.strip(), caller.settings.tenant, run_id).proof()
-        message = ResumeRun(actor=caller.settings.user, reason=reason, proof=proof)
+        params = None if not changes else await _changed(caller, run_id, step, changes)
+        message = ResumeRun(
+            actor=caller.settings.user,
+            reason=reason,
+            proof=proof,
+            step=step,
+            way=way,
+            params=params,
+        )
         answer = await steer(caller, run_id, Verb.RESUME, message, leave=leave)
         return say(caller, run_id, answer)
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
+
+
+async def _changed(
+    caller: Caller, run_id: str, step_id: str | None, changes: list[str]
+) -> dict[str, Any]:
+    """Return the params of the step that has failed, with the changes made."""
+    view = await (await caller.server()).view(run_id)
+    failed = [item.step_id for item in view.result.waiting_for if item.kind == "failure"]
+    named = [one for one in failed if step_id in (None, one)]
+    if len(named) != 1:
+        raise WrongUse(f"--set: name one step that has failed (--step): {', '.join(failed)}")
+    return changed(dict(view.plan.step(named[0]).params), changes)
 
 
 def cancel(

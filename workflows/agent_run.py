@@ -16,8 +16,10 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
+    from workflows.amending import Amending
     from workflows.approvals import Gate
     from workflows.book import OPEN, Book, Question
+    from workflows.budget import Spending
     from workflows.calls import Calls
     from workflows.children import Children
     from workflows.contracts import (
@@ -45,11 +47,13 @@ with workflow.unsafe.imports_passed_through():
     from workflows.helm import Answer, Delivery, Helm
     from workflows.identity import tenant_of_run
     from workflows.interrupts import Interrupts
+    from workflows.outside import Outside
     from workflows.pausing import Pausing
     from workflows.plan import Goto, Step
     from workflows.reporting import Reporter
     from workflows.saga import Saga
     from workflows.stepper import Stepper
+    from workflows.steps import Steps
     from workflows.unwinding import Unwinding
 
 T = TypeVar("T")
@@ -66,6 +70,7 @@ class AgentRun:
     def __init__(self, request: StartRun) -> None:
         gate = Gate(request.run_id, workflow.info().run_id)
         self._book = Book(request, workflow.now(), gate, Saga())
+        self._tools: dict[str, ToolSpec] = {}
         self._call = Calls(self._book, self._changed)
         self._helm = Helm(self._book, self._call, self._refuse_signal)
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
@@ -77,10 +82,15 @@ class AgentRun:
         self._interrupts = Interrupts(
             self._book, self._call, self._helm, self._children, self._changed
         )
+        self._outside = Outside(self._book, self._call, self._helm, self._changed)
+        self._spending = Spending(self._book, self._helm, self._changed)
         self._unwinding = Unwinding(
             self._book, self._desk, self._call, self._children, self._changed
         )
-        self._tools: dict[str, ToolSpec] = {}
+        self._amending = Amending(
+            *(self._book, self._call, self._helm, self._desk, self._unwinding, self._tools),
+            ending=lambda: self._ending or self._cancel is not None,
+        )
         self._cancel: CancelRun | None = None
         self._cancelled_by_temporal = False
         self._ending = False
@@ -144,7 +154,7 @@ class AgentRun:
             self._book.ended, self._book.error = RunState.FAILED, text
             self._changed()
             raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
-        self._tools = described.tools
+        self._tools.update(described.tools)
         try:
             opened = await self._call(
                 ports.OPEN_RUN, OpenRun(request=request, tools=described.tools), "open the run"
@@ -160,33 +170,40 @@ class AgentRun:
 
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
-        book, plan = self._book, self._book.request.plan
+        book, stopping = self._book, False
+        ends: dict[str, Any] = {"stopping": lambda: stopping, "undo": self._unwinding.undo}
         stepper = Stepper(
             *(book, self._desk, self._call, self._tools, self._changed),
-            stopping=lambda: stopping,
-            undo=self._unwinding.undo,
+            **ends,
             interrupts=self._interrupts,
             children=self._children,
+            outside=self._outside,
+            spending=self._spending,
         )
-        stopping = False
+        steps = Steps(book, self._call, stepper, self._changed, **ends)
         running: dict[str, asyncio.Task[Goto | None]] = {}
         settled: set[str] = set()
         failure: str | None = None
         try:
             while self._cancel is None:
-                for step in plan.ready(frozenset(settled), frozenset(running)):
-                    running[step.id] = asyncio.create_task(stepper.run(step))
+                if self._amending.due(running):
+                    await self._undisturbed(self._amending.apply(running, settled, stepper.facts))
+                for step in book.request.plan.ready(frozenset(settled), frozenset(running)):
+                    running[step.id] = asyncio.create_task(steps.run(step))
                 if not running:
                     if await self._all_stands():
                         return None
                     continue
                 await workflow.wait_condition(
                     lambda: (
-                        any(task.done() for task in running.values()) or self._cancel is not None
+                        any(task.done() for task in running.values())
+                        or self._cancel is not None
+                        or self._amending.due(running)
                     )
                 )
                 for step_id in [s for s, task in running.items() if task.done()]:
-                    why = self._settle(plan.step(step_id), running.pop(step_id), settled)
+                    step = book.request.plan.step(step_id)
+                    why = self._settle(step, running.pop(step_id), settled)
                     failure = failure or why
                 if failure is not None:
                     break
@@ -225,7 +242,7 @@ class AgentRun:
             follows = task.result()
         except StepFailed as failed:
             after = plan.on_reject(step) if failed.rejected else plan.on_failure(step)
-            if failed.unsettled or after == "compensate":
+            if failed.unsettled or failed.given_up or after in ("compensate", "pause"):
                 return f"step {step.id}: {failed.reason}"
             follows = after if isinstance(after, Goto) else None
         if follows is not None:
@@ -267,7 +284,13 @@ class AgentRun:
         for view in book.in_state(StepState.PENDING):
             book.set_step(view.id, StepState.SKIPPED)
         called = book.saga.unsettled()
-        waited = (StepState.WAITING_APPROVAL, StepState.WAITING_INPUT, StepState.PAUSED_USER)
+        waited = (
+            StepState.WAITING_APPROVAL,
+            StepState.WAITING_INPUT,
+            StepState.WAITING_EVENT,
+            StepState.PAUSED_USER,
+            StepState.PAUSED_BUDGET,
+        )
         for view in book.in_state(*waited):
             if view.id not in called:
                 book.set_step(view.id, StepState.SKIPPED, error=f"not called: {book.error}")
@@ -372,7 +395,7 @@ class AgentRun:
     @workflow.query(name=names.CHECKPOINT)
     def checkpoint(self) -> Checkpoint:
         """Return the run's state as one document."""
-        return self._book.checkpoint(workflow.now())
+        return self._book.checkpoint(workflow.now(), self._spending.shown())
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

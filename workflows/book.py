@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from workflows.approvals import Gate
 from workflows.contracts import (
@@ -27,6 +27,7 @@ from workflows.contracts import (
     PendingCall,
     RefusedSignal,
     ResumePolicy,
+    ResumeRun,
     RunResult,
     RunState,
     RunView,
@@ -61,9 +62,30 @@ OPEN: Final = frozenset(
         StepState.WAITING_RATE_LIMIT,
         StepState.PAUSED_USER,
         StepState.PAUSED_PERMISSION,
+        StepState.PAUSED_BUDGET,
+        StepState.PAUSED_FAILURE,
+        StepState.WAITING_EVENT,
         StepState.NEEDS_INTERVENTION,
     }
 )
+
+
+#: What a run shows whose steps wait, by what the first of these is that one of them waits for.
+_WAITS: Final = (
+    (StepState.PAUSED_FAILURE, RunState.PAUSED_FAILURE),
+    (StepState.WAITING_INPUT, RunState.WAITING_INPUT),
+    (StepState.PAUSED_PERMISSION, RunState.PAUSED_PERMISSION),
+    (StepState.PAUSED_BUDGET, RunState.PAUSED_BUDGET),
+    (StepState.WAITING_EVENT, RunState.WAITING_EVENT),
+    (StepState.WAITING_RATE_LIMIT, RunState.WAITING_RATE_LIMIT),
+)
+#: What people are told that a step waits for, by its state.
+_TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event"]]] = {
+    StepState.PAUSED_PERMISSION: "permission",
+    StepState.PAUSED_BUDGET: "budget",
+    StepState.PAUSED_FAILURE: "failure",
+    StepState.WAITING_EVENT: "event",
+}
 
 
 @dataclass(frozen=True)
@@ -101,6 +123,10 @@ class Book:
     error: str | None = None
     resumed: int = 0
     """How often somebody has had the run go on after a pause."""
+    ways: dict[str, ResumeRun] = field(default_factory=dict)
+    """How steps that have failed are to go on, by step id, until they do."""
+    topped_up: int = 0
+    """How often somebody has given the run more budget."""
     paused: PauseRun | None = None
     """Who has paused the run."""
     token: IssuedToken | None = None
@@ -179,12 +205,10 @@ class Book:
         waits = self.gate.pending or self.in_state(StepState.WAITING_APPROVAL)
         if waits and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_APPROVAL
-        if self.in_state(StepState.WAITING_INPUT) and not self.in_state(StepState.RUNNING):
-            return RunState.WAITING_INPUT
-        if self.in_state(StepState.PAUSED_PERMISSION) and not self.in_state(StepState.RUNNING):
-            return RunState.PAUSED_PERMISSION
-        if self.in_state(StepState.WAITING_RATE_LIMIT) and not self.in_state(StepState.RUNNING):
-            return RunState.WAITING_RATE_LIMIT
+        if not self.in_state(StepState.RUNNING):
+            for step_state, run_state in _WAITS:
+                if self.in_state(step_state):
+                    return run_state
         return RunState.RUNNING
 
     @property
@@ -209,8 +233,9 @@ class Book:
             for q in self.questions.values()
         ]
         paused = [
-            Waiting(kind="permission", id=view.id, step_id=view.id, question=view.error or "")
-            for view in self.in_state(StepState.PAUSED_PERMISSION)
+            Waiting(kind=kind, id=view.id, step_id=view.id, question=view.error or "")
+            for state, kind in _TOLD.items()
+            for view in self.in_state(state)
         ]
         asked = [
             Waiting(kind="question", id=i.interrupt_id, step_id=i.step_id, question=i.question)
@@ -287,7 +312,7 @@ class Book:
             refused_signals=list(self.refused_signals),
         )
 
-    def checkpoint(self, now: datetime) -> Checkpoint:
+    def checkpoint(self, now: datetime, budget: dict[str, Any] | None = None) -> Checkpoint:
         """Return the answer of the query ``checkpoint``."""
         done = [view.id for view in self.in_state(StepState.SUCCEEDED)]
         effects = self.effects.values() if self.final_effects is None else self.final_effects
@@ -325,7 +350,7 @@ class Book:
             pending_interrupts=[waiting.id for waiting in self.result().waiting_for],
             artifact_refs=self._artifact_refs(),
             permissions_snapshot={"user": self.request.user, "tenant": self.request.tenant},
-            budget={},
+            budget=budget or {},
             last_error=self.last_error,
             resume_policy=self._resume_policy(),
         )
@@ -338,6 +363,10 @@ class Book:
         if self.state in ENDED:
             return ResumePolicy.MANUAL
         if self.state is RunState.NEEDS_INTERVENTION:
+            return ResumePolicy.MANUAL
+        if self.state is RunState.WAITING_EVENT:
+            return ResumePolicy.AFTER_EVENT
+        if self.state in (RunState.PAUSED_BUDGET, RunState.PAUSED_FAILURE):
             return ResumePolicy.MANUAL
         if self.state in (RunState.PAUSED_USER, RunState.PAUSED_PERMISSION):
             return ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE

@@ -38,14 +38,19 @@ class Outline:
     id: str
     after: tuple[str, ...] | None = None
     params: Any = None
-    question: Any = None
+    texts_of: Mapping[str, Any] = field(default_factory=dict)
+    """What else may refer to earlier steps, by its path inside the step."""
+    names: frozenset[str] = frozenset()
+    """What references mean in this step alone: the item of a list."""
+    conditions: frozenset[str] = frozenset()
+    """The names in its ``when``."""
     gotos: Mapping[str, str] = field(default_factory=dict)
     """Where to go on, by ``on_no``, ``on_failure`` and ``on_reject``."""
 
     def texts(self) -> Iterator[tuple[str, Any]]:
         """Yield what may refer to earlier steps, each with its path inside the step."""
         yield "params", self.params
-        yield "ask.question", self.question
+        yield from self.texts_of.items()
 
 
 def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
@@ -73,12 +78,16 @@ def _nowhere(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
     for part, value in step.texts():
         for path, reference in references(value, f"{where}.{part}"):
             root = reference.split(".")[0]
+            if root in step.names and part != "for_each":
+                continue
             if not PATH.fullmatch(reference) or (root != INPUT and root not in ids):
                 yield PlanProblem(path, f"unknown reference ${{{reference}}}")
         for path in unclosed(value, f"{where}.{part}"):
             yield PlanProblem(
                 path, "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
             )
+    for name in sorted(step.conditions - ids - {INPUT}):
+        yield PlanProblem(f"{where}.when", f"there is no step {name!r}")
     for name, target in step.gotos.items():
         if target not in ids:
             yield PlanProblem(f"{where}.{name}.goto", f"there is no step {target!r}")
@@ -108,7 +117,7 @@ def waits_for(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
         after = previous if step.after is None else step.after
         named = (found for _, value in step.texts() for _, found in references(value))
         roots = {reference.split(".")[0] for reference in named}
-        result[step.id] = frozenset(after) | (roots - {INPUT})
+        result[step.id] = frozenset(after) | ((roots - step.names) | step.conditions) - {INPUT}
         previous = (step.id,)
     return result
 

@@ -21,16 +21,24 @@ class StepFailed(Exception):
             ``on_failure`` says.
         unsettled: A write that may have happened; nothing may go on over it, either.
         called: Whether its tool was called at all; a step that was not is skipped.
+        given_up: Somebody has looked at the failure, and had the run end.
     """
 
     def __init__(
-        self, reason: str, *, rejected: bool = False, unsettled: bool = False, called: bool = True
+        self,
+        reason: str,
+        *,
+        rejected: bool = False,
+        unsettled: bool = False,
+        called: bool = True,
+        given_up: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.rejected = rejected
         self.unsettled = unsettled
         self.called = called
+        self.given_up = given_up
 
 
 def reason_of(error: ActivityError) -> str:

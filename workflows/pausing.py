@@ -16,6 +16,7 @@ from workflows.contracts import (
     ResumeRun,
     StepState,
     Verb,
+    Way,
 )
 from workflows.helm import Answer, Delivery, Helm
 
@@ -43,12 +44,22 @@ class Pausing:
 
     async def _resume(self, asked: ResumeRun, _: Delivery) -> Answer:
         book = self._book
+        failed = [view.id for view in book.in_state(StepState.PAUSED_FAILURE)]
+        if asked.step is not None and asked.step not in failed:
+            listed = ", ".join(failed) or "none"
+            return Answer(False, f"step {asked.step} has not failed: failed are {listed}")
+        if asked.params is not None and (asked.way is not Way.RETRY or len(failed) != 1):
+            return Answer(False, "params are for the retry of one step that has failed")
+        named = [asked.step] if asked.step is not None else failed
         paused = [view.id for view in book.in_state(StepState.PAUSED_PERMISSION)]
-        if not paused and book.paused is None:
+        if not paused and not named and book.paused is None:
             return Answer(True, "nothing is paused; nothing changed")
         book.resumed += 1
         book.paused = book.token = None
-        return Answer(True, f"going on: {', '.join(paused)}" if paused else "going on")
+        for step_id in named:
+            book.ways[step_id] = asked
+        going = ", ".join(paused + [f"{step_id} ({asked.way})" for step_id in named])
+        return Answer(True, f"going on: {going}" if going else "going on")
 
     def _token_of(self, asked: ResumeRun) -> dict[str, Any]:
         if asked.proof is None:

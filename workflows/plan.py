@@ -6,6 +6,8 @@ checked by the run's own ``describe_tools``.
 
 from __future__ import annotations
 
+import ast
+import re
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
@@ -14,6 +16,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
 from workflows.policy import Approval, ApprovalPolicy, Duration, Written
+from workflows.references import REFERENCE
 
 #: What a step's id and a plan's name may be.
 ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
@@ -38,8 +41,48 @@ class Ask(Written):
     """What is taken when nobody answers in time; ``None``: the step fails then."""
 
 
+class Wait(Written):
+    """A step that waits for an event from outside; its payload is the step's output."""
+
+    event: str = Field(min_length=1, max_length=100)
+    key: str = ""
+    """What the event has to be about; may refer to earlier outputs."""
+    expires_in: Duration | None = None
+    otherwise: JsonValue = None
+    """What is taken when it does not come in time; ``None``: the step fails then."""
+
+
+class Fallback(Written):
+    """Another tool to ask, when a read has failed."""
+
+    tool: str = Field(min_length=1, max_length=120)
+    params: dict[str, JsonValue] = {}
+
+
+class Budget(Written):
+    """What a run may use; where it is used up, the run waits for more."""
+
+    steps: int | None = Field(default=None, ge=0)
+    """Tool calls."""
+    tokens: int | None = Field(default=None, ge=0)
+    money: str | None = Field(default=None, max_length=40, pattern=r"^[0-9]+(\.[0-9]+)?$")
+    time: Duration | None = None
+    """From the run's start, waits included."""
+
+
 def _ask(value: Any) -> Any:
     return {"question": value} if isinstance(value, str) else value
+
+
+def names_in(expression: str | None) -> frozenset[str]:
+    """Return what an expression refers to: steps, and ``input``."""
+    if expression is None:
+        return frozenset()
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()  # `describe_tools` says what is wrong with it
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
 
 
 def _places(value: Any) -> Any:
@@ -47,14 +90,17 @@ def _places(value: Any) -> Any:
 
 
 OnNo = Literal["fail", "continue"] | Goto
-OnFailure = Literal["compensate", "continue"] | Goto
+OnFailure = Literal["compensate", "continue", "pause"] | Goto
 OnReject = Literal["compensate", "skip"] | Goto
 Place = Literal["before", "after"]
 Places = Annotated[tuple[Place, ...], BeforeValidator(_places)]
 #: What a step that asks is called where others have a tool's name.
 ASKING: Final = "ask"
-#: The same of a step that is a plan.
+#: The same of a step that is a plan, and of one that waits.
 CHILD_PLAN: Final = "plan"
+WAITING: Final = "wait"
+#: What comes behind a step's id for each item of its list: ``ship[0]``.
+ITERATION: Final = re.compile(r"\[[0-9]+\]$")
 
 
 class Defaults(Written):
@@ -76,6 +122,17 @@ class Step(Written):
     plan: Plan | None = None
     """A plan of its own, in a child run; ``params`` are added to its input."""
     params: dict[str, JsonValue] = {}
+    wait: Wait | None = None
+    when: str | None = Field(default=None, min_length=1, max_length=500)
+    """An expression over earlier outputs and ``input``; the step is skipped where it is false."""
+    for_each: str | None = Field(default=None, max_length=200)
+    """A reference to a list: the step is done for each item, as ``id[0]``, ``id[1]``, ..."""
+    item: str = Field(default="item", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,40}$")
+    """The name by which ``params`` refer to the item."""
+    parallel: int = Field(default=1, ge=1, le=50)
+    """How many items at a time."""
+    fallback: Fallback | None = None
+    """What is asked instead when this read has failed for good."""
     after: tuple[str, ...] | None = None
     """Steps that come first; ``None`` means the one listed before, ``[]`` none at all."""
     approval: Approval = None
@@ -89,8 +146,15 @@ class Step(Written):
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Self:
-        if [bool(self.tool), self.ask is not None, self.plan is not None].count(True) != 1:
-            raise ValueError("needs one of `tool`, `ask` and `plan`")
+        kinds = (self.tool or None, self.ask, self.plan, self.wait)
+        if sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("needs one of `tool`, `ask`, `plan` and `wait`")
+        if self.wait is not None and (self.params or self.approval is not None):
+            raise ValueError("a step that waits has no `params` and no `approval`")
+        if self.fallback is not None and not self.tool:
+            raise ValueError("only a step with a `tool` has a `fallback`")
+        if self.for_each is not None and not REFERENCE.fullmatch(self.for_each):
+            raise ValueError("`for_each` is one reference to a list, such as ${order.lines}")
         if self.plan is not None and self.approval is not None:
             raise ValueError("a step that is a plan has no `approval`: its own steps have")
         if self.ask is not None and (self.params or self.approval is not None):
@@ -99,8 +163,15 @@ class Step(Written):
 
     @property
     def does(self) -> str:
-        """The tool's name, or `ask`, or `plan`."""
+        """The tool's name, or `ask`, `plan` or `wait`."""
+        if self.wait is not None:
+            return WAITING
         return self.tool or (ASKING if self.ask is not None else CHILD_PLAN)
+
+    def of_item(self, number: int) -> Step:
+        """Return this step for one item of its list."""
+        changes = {"id": f"{self.id}[{number}]", "for_each": None, "when": None}
+        return self.model_copy(update=changes)
 
 
 class Interrupts(Written):
@@ -118,6 +189,7 @@ class Plan(Written):
     input: dict[str, JsonValue] = {}
     defaults: Defaults = Defaults()
     interrupts: Interrupts = Interrupts()
+    budget: Budget = Budget()
     steps: tuple[Step, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="before")
@@ -145,7 +217,14 @@ class Plan(Written):
                 id=step.id,
                 after=step.after,
                 params=step.params,
-                question=step.ask.question if step.ask else None,
+                texts_of={
+                    "ask.question": step.ask.question if step.ask else None,
+                    "wait.key": step.wait.key if step.wait else None,
+                    "for_each": step.for_each,
+                    "fallback.params": step.fallback.params if step.fallback else None,
+                },
+                names=frozenset({step.item} if step.for_each else ()),
+                conditions=names_in(step.when),
                 # With what the step takes from the plan's defaults.
                 gotos={
                     field: follows.goto
@@ -161,9 +240,10 @@ class Plan(Written):
         ]
 
     def step(self, step_id: str) -> Step:
-        """Return the step of that id; ``KeyError`` if there is none."""
+        """Return the step of that id, or of that item of it; ``KeyError`` if there is none."""
+        base = ITERATION.sub("", step_id)
         for step in self.steps:
-            if step.id == step_id:
+            if step.id == base:
                 return step
         raise KeyError(step_id)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from workflows.contracts import (
+    Amended,
+    AmendRun,
     ApprovalAsked,
     ApprovalClosed,
     CloseApproval,
@@ -16,6 +18,8 @@ from workflows.contracts import (
     Compensate,
     CompensationReport,
     DescribeTools,
+    Evaluate,
+    Evaluated,
     FindQuestions,
     InterventionSettled,
     Message,
@@ -61,6 +65,8 @@ VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
 CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
 RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
+EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
+AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
 FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
@@ -77,6 +83,8 @@ ALL: Final = (
     CLOSE_APPROVAL,
     SETTLE_INTERVENTION,
     RECORD_INTERRUPT,
+    EVALUATE,
+    AMEND_RUN,
     STEER,
     FIND_QUESTIONS,
     CLOSE_RUN,

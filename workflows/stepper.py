@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError
 from workflows import ports
 from workflows.asking import Asking
 from workflows.book import Book, Question
+from workflows.budget import Spending
 from workflows.calls import Calls
 from workflows.children import Children
 from workflows.contracts import (
@@ -34,6 +35,7 @@ from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.options import tool_call
+from workflows.outside import Outside
 from workflows.plan import Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved, resolve
@@ -53,8 +55,12 @@ class Stepper:
         undo: Callable[[str], Awaitable[None]],
         interrupts: Interrupts,
         children: Children,
+        outside: Outside,
+        spending: Spending,
     ) -> None:
         self._children = children
+        self._outside = outside
+        self._spending = spending
         self._undo = undo
         self._interrupts = interrupts
         self._book = book
@@ -64,10 +70,15 @@ class Stepper:
         self._changed = changed
         self._stopping = stopping
         self._asking = Asking(book, desk, call, changed, stopping)
-        self._facts: dict[str, Any] = {INPUT: book.request.plan.input}
+        self.facts: dict[str, Any] = {INPUT: book.request.plan.input}
+        """The input, and what finished steps have returned."""
 
-    async def run(self, step: Step) -> Goto | None:
+    async def run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step to its end.
+
+        Args:
+            step: The step, of no list and under no condition.
+            facts: What its references mean.
 
         Returns:
             Where to go on, if the step's answer says so.
@@ -77,9 +88,9 @@ class Stepper:
         """
         book = self._book
         book.begun[step.id] = workflow.now()
-        self._set(step, StepState.RUNNING)
+        self._set(step, StepState.RUNNING, error=None)
         try:
-            follows = await self._run(step)
+            follows = await self._run(step, facts)
         except StepFailed as failed:
             if failed.rejected:
                 await self._rejected(step, failed)
@@ -104,15 +115,20 @@ class Stepper:
             return
         if step.id in book.saga.order():
             await self._undo(step.id)
-        self._facts[step.id] = {"rejected": {"reason": failed.reason}}
+        self.facts[step.id] = {"rejected": {"reason": failed.reason}}
 
-    async def _run(self, step: Step) -> Goto | None:
+    async def _run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         await self._unpaused(step)
         if step.ask is not None:
-            await self._ask(step, step.ask)
+            await self._ask(step, step.ask, facts)
+            return None
+        if step.wait is not None:
+            output = await self._outside.wait(step.id, step.wait, facts)
+            self.facts[step.id] = output
+            self._set(step, StepState.SUCCEEDED, output=output)
             return None
         try:
-            params, late = resolve_inline(step.params, self._facts)
+            params, late = resolve_inline(step.params, facts)
         except ReferenceUnresolved as error:
             raise StepFailed(str(error)) from error
         plan = self._book.request.plan
@@ -143,6 +159,7 @@ class Stepper:
             if asks:
                 call, asks = await self._asking.approved(step, call), False
                 await self._unpaused(step)
+            await self._affordable(step)
             if call.joined is None:
                 self._set(step, StepState.RUNNING)
             outcome = await self._execute(step, call)
@@ -204,6 +221,7 @@ class Stepper:
             if call.joined is not None:
                 self._book.questions.pop(call.joined, None)
         self._book.saw(report.head)
+        self._spending.note(report.usage)
         return report.outcome
 
     def _unapproved(self, call: ToolCall, outcome: ApprovalNeeded) -> ToolCall:
@@ -239,6 +257,20 @@ class Stepper:
             await workflow.wait_condition(lambda: self._book.paused is None)
             self._set(step, StepState.RUNNING)
 
+    async def _affordable(self, step: Step) -> None:
+        """Wait for more budget where it is used up: no call is under way here."""
+        while (used_up := self._spending.used_up()) is not None:
+            text = f"the budget is used up: {used_up}"
+            self._set(step, StepState.PAUSED_BUDGET, error=text)
+            self._book.say(workflow.now(), text, step.id)
+            await self._topped_up()
+            self._set(step, StepState.RUNNING, error=None)
+            await self._unpaused(step)
+
+    async def _topped_up(self) -> None:
+        seen = self._book.topped_up
+        await workflow.wait_condition(lambda: self._book.topped_up > seen)
+
     async def _wait(self, step: Step, limited: RateLimited) -> None:
         """Wait as long as the provider wants, and say so."""
         until = workflow.now() + limited.pause
@@ -262,14 +294,14 @@ class Stepper:
         if book.head is not None:
             book.saga.committed(step.id, book.head.seq)
         output = {view.id: view.output for view in result.steps}
-        self._facts[step.id] = output
+        self.facts[step.id] = output
         book.say(workflow.now(), f"child run {result.run_id} is done", step.id)
         self._set(step, StepState.SUCCEEDED, output=output)
 
-    async def _ask(self, step: Step, ask: Ask) -> None:
+    async def _ask(self, step: Step, ask: Ask, facts: dict[str, Any]) -> None:
         """Ask a human; the answer is the step's output."""
         try:
-            question = str(resolve(ask.question, self._facts))
+            question = str(resolve(ask.question, facts))
         except ReferenceUnresolved as error:
             raise StepFailed(str(error)) from error
         answer = await self._interrupts.ask(
@@ -277,7 +309,7 @@ class Stepper:
             expires_in=ask.expires_in,
             otherwise=ask.otherwise,
         )
-        self._facts[step.id] = answer
+        self.facts[step.id] = answer
         self._set(step, StepState.SUCCEEDED, output=answer)
 
     async def _succeeded(self, step: Step, outcome: Succeeded) -> None:
@@ -304,7 +336,7 @@ class Stepper:
             question, kind = f"{step.id} has its output: {step.tool}", InterruptKind.AFTER
             output = await self._interrupts.static(step.id, kind, question, outcome.output)
             original = None if output == outcome.output else outcome.output
-        self._facts[step.id] = output
+        self.facts[step.id] = output
         self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 
     def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:
@@ -315,7 +347,7 @@ class Stepper:
         follows = self._book.request.plan.on_no(step)
         if follows == "fail":
             raise StepFailed(f"{step.tool} answered no: {outcome.reason}")
-        self._facts[step.id] = said
+        self.facts[step.id] = said
         self._set(step, StepState.SUCCEEDED)
         self._book.say(workflow.now(), f"answered no: {outcome.reason}", step.id)
         return follows if isinstance(follows, Goto) else None

@@ -67,9 +67,10 @@ class Unwinding:
 
     async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
         request = self._book.request
-        if request.plan.step(step_id).plan is not None:
+        # Not of the plan: an amended one may have left the step out on purpose.
+        view = self._book.steps[step_id]
+        if view.child is not None:
             return await self._undo_child(step_id, cleanup=cleanup)
-        tool = request.plan.step(step_id).tool
         report = await self._call(
             ports.COMPENSATE,
             Compensate(
@@ -80,7 +81,7 @@ class Unwinding:
                 cleanup=cleanup,
             ),
             step_id,
-            options=compensation_call(f"{step_id}: undo {tool}"),
+            options=compensation_call(f"{step_id}: undo {view.tool}"),
         )
         self._book.saw(report.head)
         if report.outcome is CompensationOutcome.HUMAN_NEEDED:

@@ -16,6 +16,7 @@ from activities.ledger.votes import folded
 from workflows.contracts import ChainHead
 from workflows.contracts.standing import standing_label
 from workflows.identity import NotCanonical
+from workflows.plan import ITERATION
 
 #: What an event's hash covers, beside the hash before it.
 HASHED: Final = ("run_id", "seq", "type", "step_id", "body", "at_ms")
@@ -112,6 +113,8 @@ def _tell(story: _Story, event: Event) -> str | None:
     match event["type"]:
         case "run.opened":
             story.gated = set(body.get("gated", []))
+        case "run.amended":
+            story.gated |= set(body.get("gated", []))
         case "approval.requested":
             story.asked[body["approval_id"]] = body
             # What was waived before somebody was asked is not waived any more.
@@ -177,7 +180,7 @@ def _claim(story: _Story, step_id: str | None, body: Mapping[str, Any]) -> str |
     entry, approval_id = body["entry_id"], body.get("approval_id")
     if entry in story.standing:
         return f"entry {entry} was claimed again although it stands committed"
-    if step_id in story.gated and not body.get("undoes"):
+    if ITERATION.sub("", step_id or "") in story.gated and not body.get("undoes"):
         if approval_id is None and (step_id, body["params_hash"]) in story.waived:
             story.claimed[entry] = body
             return None

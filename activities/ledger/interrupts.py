@@ -11,7 +11,7 @@ from activities.ledger.store import Transaction
 from activities.ledger.tables import events
 from workflows.contracts import GivenAnswer, Interrupt, InterruptKind, RecordInterrupt, Steer
 from workflows.identity import NotCanonical, digest
-from workflows.plan import ASKING
+from workflows.plan import ASKING, WAITING
 
 
 async def record(tx: Transaction, asked: RecordInterrupt) -> None:
@@ -20,10 +20,10 @@ async def record(tx: Transaction, asked: RecordInterrupt) -> None:
     if await _recorded(tx, asked):
         return
     row = _attempt(asked.run_id, interrupt)
-    if interrupt.kind is InterruptKind.ASK:
+    if interrupt.kind in (InterruptKind.ASK, InterruptKind.EVENT):
         if asked.what == "opened":
             await steps.start(tx, row)
-        elif asked.output is None:
+        elif asked.what == "expired" and asked.output is None:
             await steps.finish(
                 tx, row, "failed", error="nobody has answered", error_class="expired"
             )
@@ -71,7 +71,8 @@ async def answered(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
 
 def _attempt(run_id: str, interrupt: Interrupt) -> StepAttempt:
     asked = {"question": interrupt.question, "answer": interrupt.answer_schema}
-    return StepAttempt(run_id, interrupt.step_id, 1, ASKING, asked)
+    does = WAITING if interrupt.kind is InterruptKind.EVENT else ASKING
+    return StepAttempt(run_id, interrupt.step_id, 1, does, asked)
 
 
 def _digest(value: JsonValue) -> str:

@@ -11,8 +11,9 @@ from activities.ledger.entries import Entry
 from activities.ledger.standing_uses import give_back
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import effects, plans, runs, steps
-from workflows.contracts import CloseRun, EffectView, OpenRun
+from workflows.contracts import AmendRun, CloseRun, EffectView, OpenRun, ToolSpec
 from workflows.identity import digest
+from workflows.plan import Plan
 
 
 class RunIdTaken(Exception):
@@ -62,18 +63,49 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
         user=request.user,
         plan=request.plan.name,
         plan_digest=digest(plan),
-        gated=_gated_steps(asked),
+        gated=_gated_steps(request.plan, asked.tools),
         parent=request.parent.run_id if request.parent else None,
     )
 
 
-def _gated_steps(asked: OpenRun) -> list[str]:
+async def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
+    """Record a new version of a run's plan; doing so twice changes nothing."""
+    known = await tx.one(
+        select(plans.c.plan_version).where(
+            plans.c.tenant_id == tx.tenant,
+            plans.c.run_id == asked.run_id,
+            plans.c.plan_version == asked.plan_version,
+        )
+    )
+    if known is not None:
+        return
+    plan = asked.plan.model_dump(mode="json")
+    await tx.execute(
+        insert(plans).values(
+            tenant_id=tx.tenant,
+            run_id=asked.run_id,
+            plan_version=asked.plan_version,
+            plan=plan,
+            tools={name: spec.model_dump(mode="json") for name, spec in tools.items()},
+            stored_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        asked.run_id,
+        "run.amended",
+        plan_version=asked.plan_version,
+        plan_digest=digest(plan),
+        steering_id=asked.steering_id,
+        gated=_gated_steps(asked.plan, tools),
+    )
+
+
+def _gated_steps(plan: Plan, tools: Mapping[str, ToolSpec]) -> list[str]:
     """Return the steps whose calls need an approval: an audit holds the commits against it."""
-    plan = asked.request.plan
     return [
         step.id
         for step in plan.steps
-        if plan.approvals(step) or (step.tool and asked.tools[step.tool].approval is not None)
+        if plan.approvals(step) or (step.tool and tools[step.tool].approval is not None)
     ]
 
 

@@ -17,12 +17,15 @@ from activities.ledger.tables import runs, steerings
 from activities.public_keys import BadKey, checked, kid_of
 from activities.signatures import BadSignature, verify
 from workflows.contracts import Assurance, Steer, SteeringCode, Verb
+from workflows.contracts.controls import LARGEST_EVENT
 from workflows.contracts.interrupts import LARGEST_ANSWER
 from workflows.contracts.signing import ResumeClaims, SteeringClaims, audience
 from workflows.identity import NotCanonical, digest
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
 OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
+#: Characters of JSON of a whole message; of the others four times an answer.
+_LARGEST: Final = {Verb.AMEND: 1024 * 1024, Verb.EVENT: LARGEST_EVENT + 2048}
 #: The permission to steer in every way; ``steer:cancel`` and so on are for one verb.
 STEER: Final = "steer"
 
@@ -196,6 +199,8 @@ def _fits(asked: Steer) -> None:
     """Look whether all of it is what the run waits for."""
     if asked.refused is not None:
         raise _Refused(SteeringCode.NOT_WAITING, asked.refused)
+    if len(json.dumps(asked.content)) > _LARGEST.get(asked.verb, LARGEST_ANSWER * 4):
+        raise _Refused(SteeringCode.BAD_ANSWER, f"it is too large for a {asked.verb}")
     for given in asked.answers:
         if len(json.dumps(given.value)) > LARGEST_ANSWER:
             reason = f"{given.interrupt.interrupt_id}: at most {LARGEST_ANSWER} characters of JSON"

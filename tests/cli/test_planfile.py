@@ -58,7 +58,7 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
         ("steps: []", "steps", "must list at least one step"),
         ("steps: {a: b}", "steps", "must be a list"),
         ("steps: [~]", "steps.0", "must be a mapping"),
-        ("steps: [{id: a}]", "steps.0 (a)", "needs one of `tool`, `ask` and `plan`"),
+        ("steps: [{id: a}]", "steps.0 (a)", "needs one of `tool`, `ask`, `plan` and `wait`"),
         ("steps: [{id: a, tool: t, prams: {}}]", "steps.0 (a).prams", "did you mean 'params'?"),
         ("steps: [{id: a, tool: t, on_no: maybe}]", "steps.0 (a).on_no", "'fail' or 'continue'"),
         ("steps: [{id: a, tool: t, on_no: maybe}]", "steps.0 (a).on_no", "; or {goto: step}"),
@@ -109,8 +109,8 @@ def test_every_line_of_an_error_names_the_file(tmp_path: Path) -> None:
         load_plan(str(file))
 
     assert refused.value.lines == [
-        f"{file}: steps.0 (a): needs one of `tool`, `ask` and `plan`",
-        f"{file}: steps.1 (b): needs one of `tool`, `ask` and `plan`",
+        f"{file}: steps.0 (a): needs one of `tool`, `ask`, `plan` and `wait`",
+        f"{file}: steps.1 (b): needs one of `tool`, `ask`, `plan` and `wait`",
     ]
 
 

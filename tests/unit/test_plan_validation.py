@@ -59,7 +59,7 @@ T = {"tool": "t"}
 #: What is wrong, where it is and why.
 REFUSED: list[tuple[str, Any, list[str]]] = [
     ("no steps", {"steps": []}, ["steps", "at least 1"]),
-    ("no tool", [{"id": "a"}], ["steps.0", "needs one of `tool`, `ask` and `plan`"]),
+    ("no tool", [{"id": "a"}], ["steps.0", "needs one of `tool`, `ask`, `plan` and `wait`"]),
     ("unknown field", [{"tool": "t", "parms": {}}], ["steps.0.parms", "not permitted"]),
     ("unknown field of the plan", {"steps": [T], "goals": ""}, ["goals", "not permitted"]),
     ("not a step", ["orders.read"], ["steps.0"]),

@@ -42,6 +42,15 @@ from workflows.contracts.checkpoint import (
     SideEffect,
 )
 from workflows.contracts.children import ChildReport, Forwarded
+from workflows.contracts.controls import (
+    Amend,
+    Amended,
+    AmendRun,
+    Evaluate,
+    Evaluated,
+    OutsideEvent,
+    TopUp,
+)
 from workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -86,6 +95,7 @@ from workflows.contracts.steering import (
     ResumeRun,
     Steering,
     Verb,
+    Way,
 )
 from workflows.contracts.tools import (
     AnsweredNo,
@@ -115,11 +125,15 @@ from workflows.contracts.upkeep import (
     UnwindRun,
     Unwound,
 )
+from workflows.contracts.usage import Money, Usage
 
 __all__ = [
     "ARTIFACT",
     "ENDED",
     "Acknowledged",
+    "Amend",
+    "AmendRun",
+    "Amended",
     "AnswerInterrupts",
     "AnsweredNo",
     "ApprovalAsked",
@@ -146,6 +160,8 @@ __all__ = [
     "DescribeTools",
     "Effect",
     "EffectView",
+    "Evaluate",
+    "Evaluated",
     "FindQuestions",
     "Forwarded",
     "GivenAnswer",
@@ -157,9 +173,11 @@ __all__ = [
     "IssuedToken",
     "Late",
     "Message",
+    "Money",
     "NotUndone",
     "OpenQuestion",
     "OpenRun",
+    "OutsideEvent",
     "Parent",
     "PauseRun",
     "PendingCall",
@@ -202,13 +220,16 @@ __all__ = [
     "ToolReport",
     "ToolSpec",
     "ToolsDescribed",
+    "TopUp",
     "UnwindRun",
     "Unwound",
+    "Usage",
     "Verb",
     "Verdict",
     "VerdictCode",
     "VerdictReached",
     "VerifyDecision",
     "Waiting",
+    "Way",
     "as_artifact",
 ]

@@ -26,6 +26,8 @@ class InterruptKind(StrEnum):
     """A step has its output."""
     TOOL = "tool"
     """A tool asks in the middle of its call, before its effect."""
+    EVENT = "event"
+    """A step waits for an event from outside."""
 
 
 class Interrupt(Message):
@@ -73,7 +75,7 @@ class RecordInterrupt(Message):
     tenant: str
     run_id: str
     interrupt: Interrupt
-    what: Literal["opened", "expired", "void"]
+    what: Literal["opened", "delivered", "expired", "void"]
     output: JsonValue = None
     """Of an ``ask`` step that goes on without an answer: what it takes instead."""
 

@@ -14,8 +14,11 @@ class RunState(StrEnum):
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
     WAITING_INPUT = "waiting_input"
+    WAITING_EVENT = "waiting_event"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
     PAUSED_USER = "paused_user"
+    PAUSED_BUDGET = "paused_budget"
+    PAUSED_FAILURE = "paused_failure"
     PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     COMPENSATING = "compensating"
@@ -35,8 +38,11 @@ class StepState(StrEnum):
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
     WAITING_INPUT = "waiting_input"
+    WAITING_EVENT = "waiting_event"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
     PAUSED_USER = "paused_user"
+    PAUSED_BUDGET = "paused_budget"
+    PAUSED_FAILURE = "paused_failure"
     PAUSED_PERMISSION = "paused_permission"
     NEEDS_INTERVENTION = "needs_intervention"
     SUCCEEDED = "succeeded"
@@ -47,7 +53,9 @@ class StepState(StrEnum):
 class Waiting(Message):
     """What a run waits for a human for."""
 
-    kind: Literal["approval", "intervention", "permission", "pause", "question"]
+    kind: Literal[
+        "approval", "intervention", "permission", "pause", "question", "event", "budget", "failure"
+    ]
     id: str
     step_id: str
     params_hash: str | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, JsonValue
 
-from workflows.contracts.base import Actor, Message, Text
+from workflows.contracts.base import Actor, JsonObject, Message, Text
 
 #: A resume token is for soon: whoever comes later signs, or asks for a new one.
 LONGEST_TOKEN: Final = timedelta(days=1)
@@ -22,6 +22,9 @@ class Verb(StrEnum):
     RESUME = "resume"
     TOKEN = "token"
     ANSWER = "answer"
+    EVENT = "event"
+    TOP_UP = "top_up"
+    AMEND = "amend"
     RESOLVE = "resolve"
 
 
@@ -75,8 +78,24 @@ class ReissueToken(Steering):
     resume_key: ResumeKey
 
 
+class Way(StrEnum):
+    """How a step that has failed goes on."""
+
+    RETRY = "retry"
+    SKIP = "skip"
+    COMPENSATE = "compensate"
+    """It does not: the run ends, and undoes what it has done."""
+
+
 class ResumeRun(Steering):
     """Has what is paused go on; the reason for the pause is looked at again."""
+
+    step: Text | None = None
+    """Only this step, of several that have failed."""
+    way: Way = Way.RETRY
+    """Of steps that have failed."""
+    params: JsonObject | None = None
+    """``retry``: with these params in the place of the plan's."""
 
     proof: Text | None = None
     """Compact JWS over ``ResumeClaims``, made with a resume token."""

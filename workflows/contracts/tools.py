@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue
 from workflows.contracts.artifacts import Late
 from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
+from workflows.contracts.usage import Usage
 from workflows.plan import Plan
 from workflows.policy import ApprovalPolicy
 
@@ -198,4 +199,5 @@ class ToolReport(Message):
     """How a tool call ended."""
 
     outcome: ToolOutcome
+    usage: Usage = Usage()
     head: ChainHead | None = None

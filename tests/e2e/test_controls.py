@@ -1,0 +1,250 @@
+"""Budgets, events, failures, other plans, conditions and lists of whole runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from tests.e2e.runs import Run, decision_on, states, step
+from tests.e2e.stage import Stage
+from tests.e2e.test_interrupts import answered, plan, refund_step
+from workflows.contracts import (
+    Amend,
+    Message,
+    OutsideEvent,
+    ResumeRun,
+    RunState,
+    TopUp,
+    Verb,
+    Way,
+)
+from workflows.plan import Plan
+
+UNGATED = "tests.variants.refund_ungated"
+
+
+async def told(run: Run, verb: Verb, message: Message) -> str:
+    answer = await run.handle.execute_update(verb, message)
+    return str(answer["message"])
+
+
+async def refusal(run: Run, verb: Verb, message: Message) -> str:
+    with pytest.raises(WorkflowUpdateFailedError) as error:
+        await told(run, verb, message)
+    return str(error.value.cause)
+
+
+def read(order_id: str, name: str = "order", **more: Any) -> dict[str, Any]:
+    return {"id": name, "tool": "orders.read", "params": {"order_id": order_id}, **more}
+
+
+def event(id_: str, payload: Any = None, key: str = "order-7") -> OutsideEvent:
+    return OutsideEvent(actor="dhl", name="returned", key=key, id=id_, payload=payload)
+
+
+class TestBudgets:
+    async def test_a_used_up_budget_pauses_before_the_call_until_it_is_topped_up(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        steps = [read(order_id), refund_step(order_id)]
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(*steps, budget={"steps": 1}))
+            view = await run.in_state(RunState.PAUSED_BUDGET)
+            assert view.result.waiting_for[0].kind == "budget"
+            assert stage.shop.counts(order_id)["refunds"] == 0
+            assert "nothing was added" in await refusal(run, Verb.TOP_UP, TopUp(actor="olga"))
+            both = TopUp(actor="olga", tokens=5, money="1.5")
+            assert "still used up: 1 calls" in await told(run, Verb.TOP_UP, both)
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", steps=1))
+            result = await run.result()
+
+        assert result.state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+    async def test_a_top_up_that_is_sent_twice_counts_once(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        steps = [read(order_id, name) for name in ("a", "b", "c")]
+        async with stage.worker_here():
+            run = await stage.start(plan(*steps, budget={"steps": 1}))
+            await run.in_state(RunState.PAUSED_BUDGET)
+            more = TopUp(actor="olga", steps=1, id="once")
+            await told(run, Verb.TOP_UP, more)
+            await run.handle.signal("top_up", more)
+            await run.until(lambda view: states(view.result)["c"] == "paused_budget")
+            await run.cancel()
+            await run.result()
+
+    async def test_an_undo_needs_no_budget(self, stage: Stage, order_id: str) -> None:
+        gone = {"id": "no", "ask": {"question": "?", "expires_in": "1s"}}
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(refund_step(order_id), gone, budget={"steps": 1}))
+            result = await run.result()
+
+        assert result.state is RunState.FAILED
+        assert stage.shop.counts(order_id)["refund_cancellations"] == 1
+
+
+class TestEvents:
+    WAIT: dict[str, Any] = {"id": "back", "wait": {"event": "returned", "key": "order-7"}}
+
+    async def test_an_event_that_came_early_is_kept_and_its_double_ignored(
+        self, stage: Stage
+    ) -> None:
+        first = {"id": "go", "ask": "Go?"}
+        second = {**self.WAIT, "id": "again"}
+        async with stage.worker_here():
+            run = await stage.start(plan(first, self.WAIT, second))
+            await run.in_state(RunState.WAITING_INPUT)
+            await told(run, Verb.EVENT, event("e1", {"at": 1}))
+            assert "has come before" in await told(run, Verb.EVENT, event("e1", {"at": 2}))
+            await told(run, Verb.EVENT, event("e2", "other", key="order-8"))
+            await answered(run, answer=True)
+            await run.until(lambda view: states(view.result)["again"] == "waiting_event")
+        async with stage.worker_here():
+            await run.in_state(RunState.WAITING_EVENT)
+            await told(run, Verb.EVENT, event("e3", "late"))
+            result = await run.result()
+
+        assert [view.output for view in result.steps] == [True, {"at": 1}, "late"]
+        assert len(await stage.events(run, "interrupt.delivered")) == 2
+
+    async def test_an_event_that_does_not_come_in_time_fails_its_step(self, stage: Stage) -> None:
+        wait = {**self.WAIT, "wait": {**self.WAIT["wait"], "expires_in": "1s"}}
+        async with stage.worker_here():
+            result = await (await stage.start(plan(wait))).result()
+
+        assert (result.state, step(result, "back").state) == (RunState.FAILED, "skipped")
+
+
+class TestFailures:
+    async def test_a_failed_step_is_retried_with_other_params(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        wrong = read("order-404", on_no="fail", on_failure="pause")
+        async with stage.worker_here():
+            run = await stage.start(plan(wrong))
+            view = await run.in_state(RunState.PAUSED_FAILURE)
+            assert "order-404" in view.result.waiting_for[0].question
+            right = ResumeRun(actor="olga", params={"order_id": order_id})
+            await told(run, Verb.RESUME, right)
+            result = await run.result()
+
+        assert step(result, "order").output["order_id"] == order_id  # type: ignore[index,call-overload]
+
+    @pytest.mark.parametrize("way", [Way.SKIP, Way.COMPENSATE])
+    async def test_a_failed_step_is_given_up_and_the_run_goes_on_or_undoes_all(
+        self, stage: Stage, order_id: str, way: Way
+    ) -> None:
+        wrong = read("order-404", on_failure="pause")
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(refund_step(order_id), wrong))
+            await run.in_state(RunState.PAUSED_FAILURE)
+            assert "has not failed" in await refusal(
+                run, Verb.RESUME, ResumeRun(actor="olga", step="refund")
+            )
+            await told(run, Verb.RESUME, ResumeRun(actor="olga", way=way))
+            result = await run.result()
+
+        done = way is Way.SKIP
+        assert result.state is (RunState.COMPLETED if done else RunState.FAILED)
+        assert stage.shop.counts(order_id)["refund_cancellations"] == int(not done)
+
+    async def test_a_read_that_fails_is_asked_of_another_tool(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        other = {"tool": "orders.read", "params": {"order_id": order_id}}
+        async with stage.worker_here():
+            run = await stage.start(plan(read("order-404", fallback=other)))
+            result = await run.result()
+
+        assert step(result, "order").output["order_id"] == order_id  # type: ignore[index,call-overload]
+
+
+class TestConditionsAndLists:
+    async def test_a_step_whose_condition_is_false_is_skipped_and_the_rest_goes_on(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        small = read(order_id, "small", when="order.order_id == 'another'")
+        large = read(order_id, "large", when="input.limit > 100")
+        async with stage.worker_here():
+            run = await stage.start(plan(read(order_id), small, large, input={"limit": 100.5}))
+            result = await run.result()
+
+        assert states(result) == {"order": "succeeded", "small": "skipped", "large": "succeeded"}
+
+    async def test_each_item_of_a_list_is_a_call_with_a_key_of_its_own(self, stage: Stage) -> None:
+        orders = [stage.shop.new_order() for _ in range(3)]
+        pay = refund_step("${one}", for_each="${input.orders}", item="one", parallel=2)
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(pay, input={"orders": orders}))
+            result = await run.result()
+
+        assert [stage.shop.counts(order)["refunds"] for order in orders] == [1, 1, 1]
+        assert {effect.step_id for effect in result.effects} == {f"refund[{n}]" for n in range(3)}
+        assert len(step(result, "refund").output) == 3  # type: ignore[arg-type]
+
+    async def test_what_was_done_for_items_is_undone_when_one_of_them_fails(
+        self, stage: Stage
+    ) -> None:
+        orders = [stage.shop.new_order(), stage.shop.new_order(), "order-404"]
+        pay = refund_step("${item}", for_each="${input.orders}")
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(pay, input={"orders": orders}))
+            result = await run.result()
+
+        assert result.state is RunState.FAILED
+        counts = [stage.shop.counts(order) for order in orders[:2]]
+        assert [c["refund_cancellations"] for c in counts] == [1, 1]
+
+
+class TestAmending:
+    async def test_what_waits_is_void_and_the_new_plan_goes_on_from_the_facts(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        gated = refund_step(order_id, approval="required")
+        async with stage.worker_here():
+            run = await stage.start(plan(read(order_id), gated))
+            request = await run.asks()
+            new = plan(read(order_id), {"id": "end", "ask": "Is ${order.order_id} closed?"})
+            stale = Amend(actor="olga", plan=new, based_on=7)
+            assert "is at version 1" in await refusal(run, Verb.AMEND, stale)
+            await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+            view = await run.in_state(RunState.WAITING_INPUT)
+            assert (view.plan_version, view.interrupts[0].question) == (
+                2,
+                f"Is {order_id} closed?",
+            )
+            assert (await run.decide(decision_on(request))).code == "not_waiting"
+            await answered(run, answer="yes")
+            result = await run.result()
+
+        assert states(result) == {"order": "succeeded", "end": "succeeded"}
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        assert len(await stage.events(run, "run.amended")) == 1
+
+    async def test_an_effect_is_not_lost_sight_of_unless_that_is_said(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        wait = {"id": "wait", "ask": "Go on?"}
+        gone = {"id": "gone", "ask": {"question": "Nobody", "expires_in": "1s"}}
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(refund_step(order_id), wait))
+            await run.in_state(RunState.WAITING_INPUT)
+            dropping = Amend(actor="olga", plan=plan(gone), based_on=1)
+            assert "drops step refund" in await refusal(run, Verb.AMEND, dropping)
+            unknown = plan(refund_step(order_id), {"id": "x", "tool": "no.such"})
+            asked = Amend(actor="olga", plan=unknown, based_on=1)
+            assert "unknown tool" in await refusal(run, Verb.AMEND, asked)
+            await told(run, Verb.AMEND, dropping.model_copy(update={"drops": ("refund",)}))
+            result = await run.result()
+
+        assert result.state is RunState.FAILED
+        assert stage.shop.counts(order_id)["refund_cancellations"] == 1
+
+
+def test_a_plan_says_of_each_step_what_it_does_once() -> None:
+    with pytest.raises(ValueError, match="needs one of"):
+        Plan.model_validate([{"id": "a", "ask": "?", "wait": {"event": "e"}}])

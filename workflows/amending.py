@@ -1,0 +1,158 @@
+"""Amending a run: another plan, at a consistent point, with what is done as facts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from temporalio import workflow
+
+from workflows import ports
+from workflows.book import Book
+from workflows.calls import Calls
+from workflows.contracts import (
+    Amend,
+    AmendRun,
+    StepState,
+    StepView,
+    ToolSpec,
+    Verb,
+)
+from workflows.desk import Desk
+from workflows.helm import Answer, Delivery, Helm
+from workflows.plan import ITERATION, Plan
+from workflows.references import INPUT
+from workflows.unwinding import Unwinding
+
+#: No call is under way in these: what waits there is given up, and asked anew by the new plan.
+_WAITING: Final = frozenset(
+    {
+        StepState.WAITING_APPROVAL,
+        StepState.WAITING_INPUT,
+        StepState.WAITING_EVENT,
+        StepState.WAITING_RATE_LIMIT,
+        StepState.PAUSED_USER,
+        StepState.PAUSED_BUDGET,
+        StepState.PAUSED_PERMISSION,
+        StepState.PAUSED_FAILURE,
+    }
+)
+#: What stays as it is.
+_FACTS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED})
+
+
+class Amending:
+    """Gives one run another plan."""
+
+    def __init__(
+        self,
+        book: Book,
+        call: Calls,
+        helm: Helm,
+        desk: Desk,
+        unwinding: Unwinding,
+        tools: dict[str, ToolSpec],
+        *,
+        ending: Callable[[], bool],
+    ) -> None:
+        self._book = book
+        self._call = call
+        self._desk = desk
+        self._unwinding = unwinding
+        self._tools = tools
+        self._ending = ending
+        self._next: Amend | None = None
+        helm.take(Verb.AMEND, Amend, self._asked)
+
+    async def _asked(self, asked: Amend, delivery: Delivery) -> Answer:
+        book, request = self._book, self._book.request
+        if self._ending():
+            return Answer(False, "the run is ending")
+        if self._next is not None:
+            return Answer(False, f"{self._next.actor} is amending the plan already")
+        if asked.based_on != book.plan_version:
+            reason = f"the plan is at version {book.plan_version}, not {asked.based_on}"
+            return Answer(False, f"{reason}: look at it again")
+        refused = self._loses(asked)
+        if refused is not None:
+            return Answer(False, refused)
+        amended = await self._call(
+            ports.AMEND_RUN,
+            AmendRun(
+                tenant=request.tenant,
+                run_id=request.run_id,
+                plan=asked.plan,
+                plan_version=book.plan_version + 1,
+                steering_id=delivery.steering_id,
+            ),
+            "validate and record the new plan",
+        )
+        if amended.problems:
+            return Answer(False, "; ".join(f"{p.where}: {p.reason}" for p in amended.problems))
+        book.saw(amended.head)
+        self._tools.update(amended.tools)
+        self._next = asked
+        return Answer(True, f"going on with plan version {book.plan_version + 1}")
+
+    def _loses(self, asked: Amend) -> str | None:
+        """Return which effects the new plan would lose sight of, as one clause."""
+        new = {step.id: step for step in asked.plan.steps}
+        for started in self._book.saga.order():
+            step_id = ITERATION.sub("", started)
+            if step_id not in new:
+                if step_id not in asked.drops:
+                    return f"the plan drops step {step_id}, whose effect may stand: say so (drops)"
+            elif new[step_id].does != self._book.request.plan.step(step_id).does:
+                return f"step {step_id} has been started: it cannot become {new[step_id].does}"
+        return None
+
+    def due(self, running: Mapping[str, asyncio.Task[Any]]) -> bool:
+        """Return whether there is a new plan, and no call under way."""
+        book = self._book
+        return self._next is not None and all(
+            book.steps[step_id].state in _WAITING and book.steps[step_id].child is None
+            for step_id in running
+        )
+
+    async def apply(
+        self,
+        running: dict[str, asyncio.Task[Any]],
+        settled: set[str],
+        facts: dict[str, Any],
+    ) -> None:
+        """Give up what waits, and take the new plan over.
+
+        Args:
+            running: The steps under way; empty afterwards.
+            settled: The steps that are done; those that were skipped may be ready again.
+            facts: The input, and what finished steps have returned.
+        """
+        book, asked = self._book, self._next
+        assert asked is not None
+        for task in running.values():
+            task.cancel()
+        await workflow.wait_condition(lambda: all(task.done() for task in running.values()))
+        for approval_id in list(book.gate.pending):
+            await self._desk.close_approval(approval_id, expired=False)
+        new = {step.id for step in asked.plan.steps}
+        for step_id in running:
+            if step_id not in new and step_id in book.saga.order():
+                await self._unwinding.undo(step_id)
+        running.clear()
+        self._show(asked.plan)
+        settled.intersection_update({v.id for v in book.steps.values() if v.state in _FACTS})
+        facts[INPUT] = asked.plan.input
+        book.plan_version += 1
+        book.say(workflow.now(), f"plan version {book.plan_version} by {asked.actor}")
+        self._next = None
+
+    def _show(self, plan: Plan) -> None:
+        book = self._book
+        done = {view.id: view for view in book.steps.values() if view.state in _FACTS}
+        book.request = book.request.model_copy(update={"plan": plan})
+        ahead = {
+            step.id: StepView(id=step.id, tool=step.does, state=StepState.PENDING)
+            for step in plan.steps
+        }
+        book.steps = {**ahead, **done}

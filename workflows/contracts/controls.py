@@ -1,0 +1,83 @@
+"""What else a run can be told: events from outside, more budget, another plan."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from workflows.contracts.base import ChainHead, Json, Message, Text
+from workflows.contracts.steering import Steering
+from workflows.contracts.tools import PlanError, ToolSpec
+from workflows.contracts.usage import Money
+from workflows.plan import Plan
+
+#: Characters of JSON; a larger payload belongs where the event's reader can fetch it.
+LARGEST_EVENT: Final = 8 * 1024
+
+
+class OutsideEvent(Steering):
+    """Something that has happened outside; a step that waits for it goes on."""
+
+    name: Annotated[Text, Field(min_length=1, max_length=100)]
+    key: Annotated[Text, Field(max_length=200)] = ""
+    """Tells events of one name apart: an order id, a ticket."""
+    id: Annotated[Text, Field(min_length=1, max_length=100)]
+    """Of the event itself: the same one again is ignored."""
+    payload: Json = None
+
+
+class TopUp(Steering):
+    """More budget for a run."""
+
+    steps: Annotated[int, Field(ge=0)] = 0
+    tokens: Annotated[int, Field(ge=0)] = 0
+    money: Money = "0"
+    time: Annotated[timedelta, Field(ge=timedelta(0))] = timedelta(0)
+
+
+class Amend(Steering):
+    """Another plan for a run: what is done stays, what waits is asked anew, the rest follows it."""
+
+    plan: Plan
+    based_on: int
+    """The plan version that its author has seen."""
+    drops: tuple[str, ...] = ()
+    """Steps with a standing effect that the new plan does not have, on purpose."""
+
+
+class AmendRun(Message):
+    """Asks to validate and record a new plan version."""
+
+    tenant: str
+    run_id: str
+    plan: Plan
+    plan_version: int
+    steering_id: str
+
+
+class Amended(Message):
+    """The new plan's tools, or what is wrong with it."""
+
+    tools: dict[str, ToolSpec] = {}
+    problems: list[PlanError] = []
+    head: ChainHead | None = None
+
+
+class Evaluate(Message):
+    """Asks whether a step's condition holds."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    expression: str
+    values: dict[str, Any]
+    """Outputs of earlier steps, and the input, by name."""
+
+
+class Evaluated(Message):
+    """Whether it does; ``problem`` says why that cannot be told."""
+
+    holds: bool = False
+    problem: str | None = None

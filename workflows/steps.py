@@ -1,0 +1,165 @@
+"""The steps of a plan: under their conditions, for each item, and again after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from temporalio import workflow
+
+from workflows import ports
+from workflows.book import Book
+from workflows.calls import Calls
+from workflows.contracts import Evaluate, ResumeRun, StepState, StepView, Way
+from workflows.ends import StepFailed
+from workflows.plan import Goto, Step, names_in
+from workflows.references import ReferenceUnresolved, resolve
+from workflows.stepper import Stepper
+
+#: Items of one list: each is a call, and a run's history has an end.
+MOST_ITEMS: Final = 1000
+
+
+class Steps:
+    """Runs the steps of one run; several may be under way at once."""
+
+    def __init__(
+        self,
+        book: Book,
+        call: Calls,
+        stepper: Stepper,
+        changed: Callable[[], None],
+        stopping: Callable[[], bool],
+        undo: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._book = book
+        self._call = call
+        self._stepper = stepper
+        self._changed = changed
+        self._stopping = stopping
+        self._undo = undo
+
+    async def run(self, step: Step) -> Goto | None:
+        """Run a step to its end: for each item of its list, where it has one.
+
+        Returns:
+            Where to go on, if the step's answer says so.
+
+        Raises:
+            StepFailed: It failed for good.
+        """
+        if step.when is not None and not await self._holds(step, step.when):
+            self._stepper.facts[step.id] = {"skipped": {"reason": f"when: {step.when}"}}
+            self._set(step, StepState.SKIPPED)
+            self._book.say(workflow.now(), f"skipped: not {step.when}", step.id)
+            return None
+        if step.for_each is not None:
+            return await self._each(step, step.for_each)
+        return await self._one(step, self._stepper.facts)
+
+    async def _one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+        """Run a step once, and again where somebody who sees its failure says so."""
+        while True:
+            try:
+                return await self._stepper.run(step, facts)
+            except StepFailed as failed:
+                if step.fallback is not None and not failed.rejected and not self._stopping():
+                    text = f"asking {step.fallback.tool} instead: {failed.reason}"
+                    self._book.say(workflow.now(), text, step.id)
+                    changes = {"tool": step.fallback.tool, "params": step.fallback.params}
+                    step = step.model_copy(update={**changes, "fallback": None})
+                    continue
+                way = await self._way_out(step, failed)
+                if way is None:
+                    raise
+                if way.way is Way.SKIP:
+                    if step.id in self._book.saga.order():
+                        await self._undo(step.id)
+                    self._stepper.facts[step.id] = {"skipped": {"reason": failed.reason}}
+                    self._set(step, StepState.SKIPPED, error=failed.reason)
+                    return None
+                if way.way is Way.COMPENSATE:
+                    raise StepFailed(failed.reason, called=failed.called, given_up=True) from failed
+                if way.params is not None:
+                    step = step.model_copy(update={"params": way.params})
+
+    async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
+        """Where the plan says so, show a failure and wait until somebody says how to go on."""
+        book = self._book
+        pauses = book.request.plan.on_failure(step) == "pause"
+        if not pauses or failed.rejected or self._stopping():
+            return None
+        self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
+        book.say(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
+        book.ways.pop(step.id, None)
+        await workflow.wait_condition(lambda: step.id in book.ways)
+        return book.ways.pop(step.id)
+
+    async def _holds(self, step: Step, expression: str) -> bool:
+        """Have a step's condition evaluated; the answer is in the run's history."""
+        request = self._book.request
+        asked = Evaluate(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            step_id=step.id,
+            expression=expression,
+            values={
+                name: self._stepper.facts[name]
+                for name in names_in(expression) & set(self._stepper.facts)
+            },
+        )
+        found = await self._call(ports.EVALUATE, asked, f"{step.id}: when {expression}")
+        if found.problem is not None:
+            self._set(step, StepState.SKIPPED, error=found.problem)
+            raise StepFailed(found.problem, called=False)
+        return found.holds
+
+    async def _each(self, step: Step, reference: str) -> Goto | None:
+        """Run a step for each item of a list; its output is the list of their outputs."""
+        book = self._book
+        self._set(step, StepState.RUNNING)
+        try:
+            items = resolve(reference, self._stepper.facts)
+            if not isinstance(items, list) or len(items) > MOST_ITEMS:
+                raise StepFailed(f"{reference} is no list of at most {MOST_ITEMS} items")
+        except (ReferenceUnresolved, StepFailed) as error:
+            self._set(step, StepState.SKIPPED, error=str(error))
+            raise StepFailed(str(error), called=False) from error
+        each = [step.of_item(number) for number in range(len(items))]
+        for one in each:
+            book.steps[one.id] = StepView(id=one.id, tool=one.does, state=StepState.PENDING)
+        places = asyncio.Semaphore(step.parallel)
+        failed: list[StepFailed] = []
+
+        async def run(one: Step, item: Any) -> None:
+            async with places:
+                if failed:
+                    self._set(one, StepState.SKIPPED)
+                    return
+                try:
+                    await self._one(one, {**self._stepper.facts, step.item: item})
+                except StepFailed as error:
+                    failed.append(error)
+
+        tasks = [asyncio.create_task(run(*both)) for both in zip(each, items, strict=True)]
+        try:
+            await workflow.wait_condition(lambda: all(task.done() for task in tasks))
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await workflow.wait_condition(lambda: all(task.done() for task in tasks))
+            raise
+        for task in tasks:
+            task.result()
+        if failed:
+            self._set(step, StepState.FAILED, error=failed[0].reason)
+            raise failed[0]
+        outputs = [self._stepper.facts.get(one.id) for one in each]
+        self._stepper.facts[step.id] = outputs
+        self._set(step, StepState.SUCCEEDED, output=outputs)
+        return None
+
+    def _set(self, step: Step, state: StepState, **changes: Any) -> None:
+        self._book.set_step(step.id, state, **changes)
+        self._changed()
