@@ -22,7 +22,7 @@ from workflows.plan import Plan
 
 EVENT_EXAMPLE = "Example: python starter.py event refund-1 returned --about order-7 --id dhl-9"
 TOP_UP_EXAMPLE = "Example: python starter.py top-up refund-1 --steps 20 --money 5"
-AMEND_EXAMPLE = "Example: python starter.py amend refund-1 refund-v2.yaml --reason 'other carrier'"
+AMEND_EXAMPLE = "Example: python starter.py amend refund-1 refund-v2.yaml --reason 'other way'"
 
 
 def event(
