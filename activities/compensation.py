@@ -14,7 +14,7 @@ from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.effects import EffectCall
 from activities.endings import again
-from activities.ledger import compensations
+from activities.ledger import compensations, notifications
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import (
     ApprovalRefused,
@@ -27,6 +27,7 @@ from activities.ledger.entries import (
     Forbidden,
     Held,
 )
+from activities.notifications import Facts, Kind, one_line
 from activities.recorder import Done, SaidNo, WantsAnswer
 from activities.resource_leases import hold_resources
 from activities.resource_names import resource_names
@@ -249,6 +250,14 @@ class CompensationActivities:
                 tool=entry.tool,
                 rule=reason,
                 action="list",
+            )
+            await notifications.write(
+                tx,
+                Kind.UNCOMPENSATED,
+                Facts(what=one_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),
+                run_id=asked.run_id,
+                step_id=asked.step_id,
+                subject=entry.entry_id,
             )
         return _report(CompensationOutcome.UNCOMPENSATED, reason, tx.heads.get(asked.run_id))
 

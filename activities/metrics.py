@@ -73,6 +73,9 @@ class Metrics:
             "surehand_resources", "Resources: acquired, waited, refused, released, swept"
         )
         self._swept = self._count("surehand_swept", "Entries that the sweep looked at, by outcome")
+        self._notified = self._count(
+            "surehand_notifications", "Notifications, by notifier and what became of them"
+        )
 
     def _seconds(self, name: str, meaning: str) -> MetricHistogramFloat:
         return self._meter.create_histogram_float(name, meaning, "seconds")
@@ -133,6 +136,10 @@ class Metrics:
     def lease_wait(self, tool: str, reason: str, wait: timedelta) -> None:
         """Measure a pause: ``held`` by another attempt, or ``settling`` after a lost call."""
         self._lease_waits.record(wait.total_seconds(), {"tool": tool, "reason": reason})
+
+    def notified(self, notifier: str, outcome: str, number: int = 1) -> None:
+        """Count attempts to tell people: ``sent``, ``failed``, ``given_up``, ``dropped``, ..."""
+        self._notified.add(number, {"notifier": notifier, "outcome": outcome})
 
     def swept(self, tool: str, outcome: str) -> None:
         """Count an entry that the sweep has looked at, as ``SweepCounts`` names its outcome."""

@@ -20,6 +20,7 @@ from activities.ledger import principals
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import milliseconds
+from activities.ledger.notifications import write_pause
 from activities.ledger.steps import StepAttempt
 from activities.outputs import to_json
 from activities.questions import Answers, NeedsAnswer
@@ -67,8 +68,8 @@ class ReadCall:
             lacking = await principals.lacks(tx, call.user, permissions(call, tool))
             was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
         if lacking is not None:
-            await self._finish(row, "failed", error="not called", class_="refused")
             reason = f"{call.user} has no permission {lacking}"
+            await self._finish(row, "failed", error="not called", class_="refused", paused=reason)
             outcome = PermissionNeeded(reason=reason, attempts=self._number)
             return ToolReport(outcome=outcome, head=tx.heads.get(call.run_id))
         if was_down and not await is_healthy(tool):
@@ -162,6 +163,7 @@ class ReadCall:
         error: str | None = None,
         class_: str | None = None,
         delay: timedelta | None = None,
+        paused: str | None = None,
     ) -> ChainHead | None:
         async with self.resources.ledger.transaction(self.call.tenant) as tx:
             await artifact_rows.record(tx, row.run_id, row.step_id, output)
@@ -178,4 +180,8 @@ class ReadCall:
                 retry_ms=None if delay is None else milliseconds(delay),
             )
             await self.held.mark(tx, row.run_id)
+            if paused is not None:
+                first = self.call.attempts_before + 1
+                step = (row.run_id, row.step_id, first)
+                await write_pause(tx, *step, tool=row.tool, reason=paused)
         return tx.heads.get(row.run_id)

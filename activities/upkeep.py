@@ -10,8 +10,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import Resources, to_the_end
 from activities.endings import stop
+from activities.ledger import notifications
 from activities.ledger import stopped as stopped_rows
 from activities.ledger.store import RunNotFound
+from activities.notifications import Facts, Kind, one_line
 from activities.reconciliation import reconcile_once
 from workflows.contracts import StoppedRun, Sweep, Swept, ToUnwind, UnwindRun
 from workflows.errors import ErrorType
@@ -80,6 +82,11 @@ async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swep
                 if await stopped_rows.close(tx, run_id):
                     standing = await stopped_rows.standing(tx, run_id)
                     found.append(StoppedRun(run_id=run_id, standing=standing))
+                    text = f"{run_id}: {len(standing)} of its effects may stand"
+                    facts = Facts(what=one_line(text))
+                    await notifications.write(
+                        tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id
+                    )
     return swept.model_copy(update={"stopped": found})
 
 

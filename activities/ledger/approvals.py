@@ -17,10 +17,12 @@ from activities.ledger.entries import (
     Mismatch,
     milliseconds,
 )
+from activities.ledger.notifications import write_approval
 from activities.ledger.standing_uses import Covers, apply, give_back
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, effects
 from activities.ledger.votes import missing, needs_of, requesters, votes_now
+from activities.notifications import Kind
 from workflows.contracts import ApprovalState, Assurance
 from workflows.policy import Needs
 
@@ -102,6 +104,7 @@ async def request(
             state="pending",
             requested_ms=tx.now_ms,
             expires_ms=tx.now_ms + milliseconds(needs.expires_in),
+            remind_ms=needs.remind_every and tx.now_ms + milliseconds(needs.remind_every),
         )
         .returning(approvals)
     )
@@ -118,7 +121,10 @@ async def request(
         assurance=assurance.value,
         quorum=max(requirement.quorum for requirement in needs.requirements),
     )
-    return row if covers is None else await apply(tx, row, covers)
+    voted = row if covers is None else await apply(tx, row, covers)
+    if voted["state"] == "pending":  # standing approvals may have answered it
+        await write_approval(tx, voted, Kind.APPROVAL)
+    return voted
 
 
 async def consume(

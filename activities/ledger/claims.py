@@ -34,6 +34,7 @@ from activities.ledger.entries import (
     Mismatch,
     milliseconds,
 )
+from activities.ledger.notifications import write_pause
 from activities.ledger.questions import newest_question
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
@@ -171,6 +172,9 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
         ):
             type_ = "effect.refused"
             body = {"tool": request.tool, "rule": type(result).__name__, "evidence": reason}
+            if isinstance(result, Forbidden):
+                step = (request.run_id, request.step_id, request.first_attempt)
+                await write_pause(tx, *step, tool=request.tool, reason=reason)
         case Claimed() | Answered() | Held() | Doubtful() | Asked():
             return
         case _:

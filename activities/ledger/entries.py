@@ -74,6 +74,8 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
+    first_attempt: int = 1
+    """The step's attempt that this activity began with: of a pause people are told once."""
 
     @property
     def step_attempt(self) -> StepAttempt:

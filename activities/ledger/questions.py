@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from sqlalchemy import func, insert, select
 
+from activities.ledger import notifications
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import interventions
+from activities.notifications import Facts, Kind, one_line
 
 #: Asked of a run that has taken over the receipt of an effect which its owner has undone.
 UNDONE: Final = "undone"
@@ -71,6 +73,14 @@ async def open_intervention(
         intervention_id=intervention_id,
         rule=rule,
         action="ask_human",
+    )
+    await notifications.write(
+        tx,
+        Kind.INTERVENTION,
+        Facts(what=one_line(question), tool=entry.tool),
+        run_id=run_id,
+        step_id=step_id,
+        subject=intervention_id,
     )
     return intervention_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -65,7 +65,11 @@ class Transaction:
     tenant: str
     now_ms: int
     """The database's clock at the start of the transaction, or at its newest ``tick``."""
+    channels: tuple[str, ...] = ()
+    """The notifiers by which people are told what happens in it."""
     pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))
+    has_news: bool = False
+    """There is something in it to tell people."""
     heads: dict[str, ChainHead] = field(default_factory=dict)
     """The head of each run that got an event or was watched; filled when the transaction ends."""
     _watched: set[str] = field(default_factory=set)
@@ -178,9 +182,17 @@ class Transaction:
 class Ledger:
     """A ledger database."""
 
-    def __init__(self, engine: AsyncEngine, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        observer: Observer | None = None,
+        channels: tuple[str, ...] = (),
+    ) -> None:
         self.engine = engine
         self._observer = observer
+        self._channels = channels
+        self.on_news: Callable[[], None] | None = None
+        """Called after each transaction of this process that has something to tell people."""
         self.tenants: set[str] = set()
         """Tenants that this process has worked for; row-level security lists none."""
 
@@ -197,11 +209,13 @@ class Ledger:
             async with self.engine.begin() as connection:
                 now_ms = await enter_transaction(connection, tenant)
                 self.tenants.add(tenant)
-                transaction = Transaction(connection, tenant, now_ms)
+                transaction = Transaction(connection, tenant, now_ms, self._channels)
                 yield transaction
                 await transaction.write_events()
             outcome = "committed"
             transaction.tell_events(self._observer)
+            if transaction.has_news and self.on_news is not None:
+                self.on_news()
         except Exception as error:
             if unreachable(error):
                 outcome = "unavailable"
@@ -216,10 +230,18 @@ class Ledger:
 
 
 @asynccontextmanager
-async def open_ledger(database_url: str, observer: Observer | None = None) -> AsyncIterator[Ledger]:
-    """Open a ledger and dispose of its connections afterwards."""
+async def open_ledger(
+    database_url: str, observer: Observer | None = None, channels: tuple[str, ...] = ()
+) -> AsyncIterator[Ledger]:
+    """Open a ledger and dispose of its connections afterwards.
+
+    Args:
+        database_url: Where it is.
+        observer: Told what the ledger does.
+        channels: The notifiers for which what people have to know is written to the outbox.
+    """
     engine = make_engine(database_url)
     try:
-        yield Ledger(engine, observer)
+        yield Ledger(engine, observer, channels)
     finally:
         await engine.dispose()

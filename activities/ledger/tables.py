@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from activities.ledger import (
+    notification_tables,
     principal_tables,
     standing_tables,  # noqa: F401  (its tables are part of the metadata)
 )
@@ -210,6 +211,8 @@ approvals = Table(
     Column("verified", Boolean),
     Column("consumed_entry", String(80)),
     Column("consumed_generation", Integer),
+    # When people are reminded of it next; NULL: no policy asks for that.
+    Column("remind_ms", BigInteger),
     CheckConstraint(
         one_of("state", ("pending", "approved", "rejected", "expired", "superseded", "void")),
         name="state",
@@ -225,6 +228,13 @@ approvals = Table(
     ),
     CheckConstraint(
         "(consumed_entry IS NULL) = (consumed_generation IS NULL)", name="consumed_whole"
+    ),
+    Index(
+        "ix_approvals_remind",
+        "tenant_id",
+        "remind_ms",
+        sqlite_where=text("state = 'pending' AND remind_ms IS NOT NULL"),
+        postgresql_where=text("state = 'pending' AND remind_ms IS NOT NULL"),
     ),
     run_reference(),
 )
@@ -426,6 +436,8 @@ events = Table(
     run_reference(),
 )
 
+#: The outbox, defined beside these for their size.
+notifications: Final = notification_tables.notifications
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE and DELETE.
 APPEND_ONLY: Final = ("events", "steerings", principal_tables.principal_changes.name)
 #: All tables, for row-level security and grants.

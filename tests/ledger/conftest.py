@@ -46,7 +46,7 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 @pytest.fixture(scope="session")
 async def ledger(database: Database) -> AsyncIterator[Ledger]:
-    async with open_ledger(database.url) as opened:
+    async with open_ledger(database.url, channels=("log",)) as opened:
         yield opened
 
 

@@ -13,6 +13,7 @@ from activities.ledger.tables import (
     events,
     interventions,
     leases,
+    notifications,
     runs,
 )
 from tests.ledger.scene import RUN, Scene
@@ -49,6 +50,11 @@ _VALID: dict[Table, dict[str, Any]] = {
     leases: {
         "run_id": RUN, "step_id": "s", "resource": "account:7", "tool": "t", "fencing_token": 1,
         "holder": "h", "lease_until_ms": 1, "lease_ms": 1, "others_after_ms": 0, "acquired_ms": 1,
+    },
+    notifications: {
+        "run_id": RUN, "notification_id": "nt-1", "kind": "run.stopped", "subject": RUN,
+        "number": 0, "channel": "log", "facts": {"what": "it"}, "state": "pending", "due_ms": 1,
+        "attempts": 0, "written_ms": 1,
     },
     events: {
         "run_id": RUN, "seq": 1000, "type": "test", "body": {}, "at_ms": 1, "previous": _HASH,

@@ -242,11 +242,12 @@ class Scene:
         number: int = 1,
         expires_in: timedelta = WINDOW,
         requirement: Requirement = ANYBODY,
+        remind_every: timedelta | None = None,
         **changes: Any,
     ) -> ClaimRequest:
         """Ask for an approval and return the call that uses it."""
         name = approval_id(request.run_id, request.step_id, number)
-        needs = Needs(requirements=(requirement,), expires_in=expires_in)
+        needs = Needs(requirements=(requirement,), expires_in=expires_in, remind_every=remind_every)
         async with self.tx() as tx:
             await approvals.request(
                 tx, request, approval_id=name, description="", undo="", needs=needs, **changes

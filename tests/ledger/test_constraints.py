@@ -15,6 +15,7 @@ from activities.ledger.tables import (
     events,
     interventions,
     leases,
+    notifications,
     runs,
 )
 from tests.ledger import rows
@@ -40,6 +41,8 @@ LEGAL: list[tuple[Table, dict[str, Any]]] = [
     (interventions, SETTLED),
     (leases, {}),
     (leases, FREE),
+    (notifications, {}),
+    (notifications, {"state": "sent", "sent_ms": 2}),
     (events, {}),
 ]
 #: A valid row with one thing wrong, and the rule that refuses it.
@@ -68,6 +71,10 @@ ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_leases_held_until", leases, {"holder": None}),
     ("ck_leases_held_until", leases, {**FREE, "holder": "h"}),
     ("ck_leases_fencing_token", leases, {"fencing_token": 0}),
+    ("ck_notifications_state", notifications, {"state": "lost"}),
+    ("ck_notifications_sent_at_a_time", notifications, {"state": "sent"}),
+    ("ck_notifications_sent_at_a_time", notifications, {"sent_ms": 2}),
+    ("ck_notifications_counts", notifications, {"number": -1}),
     ("ck_events_seq", events, {"seq": 0}),
 ]
 #: Two rows that are valid by themselves, and the rule by which they cannot both be there.
@@ -94,6 +101,10 @@ TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
     ("uq_decisions_nonce", decisions, SIGNED, {**SIGNED, "decision_id": "d-2", "approval_id": "a"}),
     ("uq_interventions_open", interventions, {}, {"intervention_id": "iv-2"}),
     ("pk_leases", leases, {}, {"step_id": "another", "holder": "another"}),
+    (
+        "uq_notifications_tenant_id_kind_subject_number_channel", notifications,
+        {}, {"notification_id": "nt-2"},
+    ),
     ("pk_events", events, {}, {"type": "another"}),
 ]  # fmt: skip
 #: Two rows that may both be there.
@@ -141,6 +152,7 @@ def names(rule: str, error: IntegrityError) -> bool:
         "uq_decisions_vote": "decisions.approval_id, decisions.approver",
         "uq_decisions_nonce": "decisions.approver, decisions.nonce",
         "uq_interventions_open": "interventions.entry_id, interventions.run_id",
+        "uq_notifications_tenant_id_kind_subject_number_channel": "notifications.channel",
         "pk_leases": "leases.tenant_id, leases.resource",
         "pk_events": "events.tenant_id, events.run_id, events.seq",
     }

@@ -30,7 +30,7 @@ ADDED_TO = ["standing_uses"]
 
 @pytest.fixture(scope="session")
 async def worker_ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
-    async with open_ledger(postgres_database.url) as ledger:
+    async with open_ledger(postgres_database.url, channels=("log",)) as ledger:
         yield ledger
 
 

@@ -122,6 +122,7 @@ def test_what_is_measured_as_it_happens(measured: Measured) -> None:
     measured.metrics.transaction("committed", 0.002)
     measured.metrics.lease_wait("payments.refund", "held", timedelta(seconds=3))
     measured.metrics.swept("payments.refund", "waiting")
+    measured.metrics.notified("webhook", "sent", 3)
 
     seen = measured.seen()
 
@@ -129,5 +130,6 @@ def test_what_is_measured_as_it_happens(measured: Measured) -> None:
         "surehand_ledger_transaction": (0.002, {"outcome": "committed"}),
         "surehand_lease_wait": (3, {**TOOL, "reason": "held"}),
         "surehand_swept": (1, {**TOOL, "outcome": "waiting"}),
+        "surehand_notifications": (3, {"notifier": "webhook", "outcome": "sent"}),
     }
-    assert seen.keys() - {"surehand_swept"} <= BUCKETS.keys()
+    assert seen.keys() - {"surehand_swept", "surehand_notifications"} <= BUCKETS.keys()

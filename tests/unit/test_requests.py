@@ -96,6 +96,7 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         window=LEASE - refund.timeout,
         gated=True,
         approval_id="acme/run-1/refund/1",
+        first_attempt=5,
     )
 
 

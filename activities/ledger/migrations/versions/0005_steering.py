@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005_steering"
-down_revision = "0003_standing_approvals"
+down_revision = "0004_notifications"
 branch_labels = None
 depends_on = None
 
