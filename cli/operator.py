@@ -46,7 +46,7 @@ def effects(
         run_id = find_run_id(caller.settings.tenant, run)
         async with ledger_of(read_settings()) as ledger:
             rows = await effects_of(ledger, caller.settings.tenant, run_id)
-        return _print(caller, run_id, _EFFECT_COLUMNS, rows, "No effects")
+        return print_rows(caller, run_id, _EFFECT_COLUMNS, rows, "No effects")
 
     return perform(verb, json_output=json_output, tenant=tenant)
 
@@ -70,7 +70,7 @@ def events(
             rows = await events_of(ledger, caller.settings.tenant, run_id)
             chain, _, head = await chain_of(ledger, caller.settings.tenant, run_id)
         if export is None:
-            return _print(caller, run_id, _EVENT_COLUMNS, rows, "No events")
+            return print_rows(caller, run_id, _EVENT_COLUMNS, rows, "No events")
         try:
             export.write_text(to_lines(chain), encoding="utf-8")
         except OSError as error:
@@ -103,7 +103,7 @@ def interventions(
         run_id = None if run is None else find_run_id(acting_in, run)
         async with ledger_of(read_settings()) as ledger:
             rows = await interventions_of(ledger, acting_in, run_id, only_open=only_open)
-        code = _print(caller, run_id, _INTERVENTION_COLUMNS, rows, "No interventions")
+        code = print_rows(caller, run_id, _INTERVENTION_COLUMNS, rows, "No interventions")
         for row in rows:
             if row["state"] == "open" and not json_output:
                 line = resolve_command(acting_in, row["run_id"], row["intervention_id"])
@@ -142,13 +142,14 @@ def tools(json_output: options.Json = False) -> int:
     return perform(verb, json_output=json_output)
 
 
-def _print(
+def print_rows(
     caller: Caller,
     run_id: str | None,
     columns: Sequence[str],
     rows: list[dict[str, Any]],
     nothing: str,
 ) -> int:
+    """Print rows of the ledger; returns the exit code."""
     if caller.printer.json_output:
         caller.printer.document(LedgerRows(run_id=run_id, rows=rows))
     elif not rows:

@@ -137,7 +137,7 @@ class Paused(Steered):
 
 
 class LedgerRows(Shape):
-    """``effects``, ``events`` and ``interventions``: rows of the ledger."""
+    """``effects``, ``events``, ``interventions``, ``notifications``: rows of the ledger."""
 
     run_id: str | None
     rows: list[dict[str, Any]]

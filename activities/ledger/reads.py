@@ -10,7 +10,14 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from activities.ledger.store import Ledger, RunNotFound, Transaction
-from activities.ledger.tables import artifacts, effects, events, interventions, runs
+from activities.ledger.tables import (
+    artifacts,
+    effects,
+    events,
+    interventions,
+    notifications,
+    runs,
+)
 from workflows.contracts import ChainHead
 
 
@@ -120,6 +127,40 @@ async def interventions_of(
         if only_open:
             query = query.where(interventions.c.state == "open")
         rows = await tx.all(query.order_by(interventions.c.opened_ms.desc()))
+    return [_readable(row) for row in rows]
+
+
+async def notifications_of(
+    ledger: Ledger,
+    tenant: str,
+    run_id: str | None = None,
+    *,
+    only_failed: bool = False,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """Return what people were told, or are to be told, of a tenant or of one run, newest first.
+
+    Args:
+        ledger: The ledger.
+        tenant: Whose.
+        run_id: Only of this run.
+        only_failed: Only what could not be sent, for good or so far.
+        limit: Most rows to return.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    query = select(notifications).where(notifications.c.tenant_id == tenant)
+    async with ledger.transaction(tenant) as tx:
+        if run_id is not None:
+            await _require_run(tx, run_id)
+            query = query.where(notifications.c.run_id == run_id)
+        if only_failed:
+            query = query.where(
+                notifications.c.error.is_not(None), notifications.c.state.in_(("pending", "failed"))
+            )
+        newest = (notifications.c.written_ms.desc(), notifications.c.notification_id)
+        rows = await tx.all(query.order_by(*newest).limit(limit))
     return [_readable(row) for row in rows]
 
 
