@@ -26,9 +26,12 @@ from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
 from activities.metrics import Metrics
+from activities.notifiers import NotifiersMisconfigured, load_notifiers, where
+from activities.outbox import Outbox
 from activities.plans import PlanActivities
 from activities.resource_leases import keep_sweeping
 from activities.runs import RunActivities
+from activities.secrets import Secrets
 from activities.settings import Settings, SettingsError, load_settings
 from activities.steering import SteeringActivities
 from activities.telemetry import (
@@ -37,6 +40,7 @@ from activities.telemetry import (
     configure_logging,
     core_runtime,
 )
+from activities.tenants import keep_learning
 from activities.toolbox import ToolboxError, load_toolbox
 from activities.tools import ToolActivities
 from activities.upkeep import UpkeepActivities
@@ -114,7 +118,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     # A check runs beside a worker, which has the address.
     runtime = core_runtime("" if check_only else settings.metrics)
     metrics = Metrics(runtime.metric_meter)
-    async with open_ledger(settings.database_url, metrics) as ledger:
+    notifiers = load_notifiers(settings)
+    async with open_ledger(settings.database_url, metrics, settings.notify) as ledger:
         await require_head(ledger.engine)
         inline = settings.largest_inline
         artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
@@ -128,6 +133,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             server=target.address,
             namespace=target.namespace,
             decisions=settings.decisions,
+            notifiers=where(notifiers) or "none",
             metrics=settings.metrics or "off",
         )
         if settings.decisions == "open":
@@ -157,12 +163,18 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        async with make_worker(client, settings, resources):
-            log.info("worker.ready", task_queue=settings.task_queue)
-            sweeping = asyncio.create_task(keep_sweeping(ledger, settings.resource_sweep, stopping))
-            await stopping.wait()
-            log.info("worker.stopping", graceful_seconds=settings.graceful_shutdown.total_seconds())
-        await sweeping
+        with Outbox(ledger, notifiers, metrics=metrics, secrets=Secrets.of(settings)) as outbox:
+            async with make_worker(client, settings, resources):
+                log.info("worker.ready", task_queue=settings.task_queue)
+                beside = asyncio.gather(
+                    keep_sweeping(ledger, settings.resource_sweep, stopping),
+                    keep_learning(client, ledger, stopping),
+                    outbox.run(stopping),
+                )
+                await stopping.wait()
+                graceful = settings.graceful_shutdown.total_seconds()
+                log.info("worker.stopping", graceful_seconds=graceful)
+            await beside
         log.info("worker.stopped")
 
 
@@ -175,13 +187,15 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         settings = load_settings()
-        configure_logging(settings.log_format, settings.log_level)
+        secrets = Secrets.of(settings)
+        configure_logging(settings.log_format, settings.log_level, secrets.hide)
         asyncio.run(serve(settings, check_only=arguments.check))
     except (
         SettingsError,
         ToolboxError,
         ArtifactsMisconfigured,
         MetricsAddressError,
+        NotifiersMisconfigured,
     ) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return ExitCode.WRONG_USE

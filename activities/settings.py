@@ -14,7 +14,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -85,6 +92,19 @@ class Settings(BaseSettings):
     """What is logged at least."""
     metrics: str = ""
     """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
+    notify: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("log",)
+    """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, or your own as
+    ``module:name``; comma separated, empty for nobody."""
+    webhook_url: SecretStr = SecretStr("")
+    """Where ``webhook`` posts to; it is not shown or logged, because it may carry a token."""
+    webhook_secret: SecretStr = SecretStr("")
+    """What ``webhook`` signs with: ``whsec_`` and the base64 of 24 to 64 random bytes."""
+    smtp_url: SecretStr = SecretStr("")
+    """The server that ``smtp`` sends through: ``smtp://user:password@host:587``, ``smtps://...``."""
+    smtp_from: str = ""
+    """The address that mails come from."""
+    smtp_to: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """The addresses that mails go to, comma separated."""
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away."""
     lease_renewal: Duration = timedelta(seconds=1)

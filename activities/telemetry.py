@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -34,13 +34,22 @@ class MetricsAddressError(Exception):
     """The Prometheus endpoint cannot listen where it was told to."""
 
 
-def configure_logging(format_: str, level: str) -> None:
+def configure_logging(
+    format_: str, level: str, hide: Callable[[str], str] = lambda text: text
+) -> None:
     """Send our logs, and those of libraries, to standard error in one form.
 
     Args:
         format_: ``console`` or ``json``.
         level: ``debug``, ``info``, ``warning`` or ``error``.
+        hide: Returns a text without what nobody may read.
     """
+
+    def hidden(
+        _logger: object, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        return {name: _hide(value, hide) for name, value in event.items()}
+
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -62,7 +71,11 @@ def configure_logging(format_: str, level: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[_core_fields, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                hidden,
+                renderer,
+            ],
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
@@ -70,6 +83,15 @@ def configure_logging(format_: str, level: str) -> None:
         logging.getLogger(ours).setLevel(level.upper())
     logging.getLogger("temporalio.activity").addFilter(_untold)
     logging.captureWarnings(True)
+
+
+def _hide(value: Any, hide: Callable[[str], str]) -> Any:
+    """Return a field of a log line without secrets; what is no text only where it shows one."""
+    if isinstance(value, str):
+        return hide(value)
+    shown = repr(value)
+    found = hide(shown)
+    return value if found == shown else found
 
 
 def _core_logging() -> LoggingConfig:

@@ -15,7 +15,7 @@ from cli import options, probes
 from cli.caller import Caller, perform
 from cli.connect import DEFAULT_ADDRESS, find_target
 from cli.exits import ExitCode, StarterError
-from cli.ledger_door import ledger_of, read_settings, read_toolbox
+from cli.ledger_door import ledger_of, notifiers_of, read_settings, read_toolbox
 from cli.shapes import Check, DoctorReport
 from cli.tenant_client import TenantClient
 from cli.text import command
@@ -38,7 +38,7 @@ NOT_LOOKED_AT: Final = "not looked at: {} first"
 
 
 def doctor(json_output: options.Json = False) -> int:
-    """Check settings, tools, database, server, namespace, search attributes, worker, clocks.
+    """Check settings, tools, notifiers, database, server, search attributes, worker, clocks.
 
     The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
     """
@@ -186,7 +186,8 @@ async def _own_checks(caller: Caller) -> list[Check]:
             _no_database(first),
         ]
     found = [Check(name="settings", ok=True, detail=f"decisions {settings.decisions}")]
-    return [*found, _tools(settings), *await _database(caller, settings)]
+    found += [_tools(settings), _notifiers(settings)]
+    return [*found, *await _database(caller, settings)]
 
 
 def _wrong_settings(caller: Caller, detail: str) -> Check:
@@ -223,6 +224,15 @@ def _tools(settings: Settings) -> Check:
         )
         return Check(name="tools", ok=False, detail=str(error), fix=fix)
     return Check(name="tools", ok=True, detail=", ".join(names))
+
+
+def _notifiers(settings: Settings) -> Check:
+    try:
+        detail = notifiers_of(settings)
+    except StarterError as error:
+        fix = "mend it in the environment or in .env; the README says more under Being told"
+        return Check(name="notifiers", ok=False, detail=str(error), fix=fix)
+    return Check(name="notifiers", ok=True, detail=detail or "none: nobody is told")
 
 
 def _no_database(detail: str) -> Check:

@@ -63,6 +63,20 @@ def read_toolbox(settings: Settings) -> Toolbox:
         return load_toolbox(settings.tool_modules)
 
 
+def notifiers_of(settings: Settings) -> str:
+    """Return in one line the notifiers that a worker with these settings would load.
+
+    Raises:
+        WrongUse: One is unknown, or one of its settings is missing or wrong.
+    """
+    from activities.notifiers import NotifiersMisconfigured, load_notifiers, where
+
+    try:
+        return where(load_notifiers(settings))
+    except NotifiersMisconfigured as error:
+        raise WrongUse(str(error)) from error
+
+
 def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
     """Return the store of large values.
 
@@ -88,7 +102,7 @@ async def ledger_of(settings: Settings) -> AsyncIterator[Ledger]:
 
     _log_to_stderr()
     with translated():
-        async with open_ledger(settings.database_url) as ledger:
+        async with open_ledger(settings.database_url, channels=settings.notify) as ledger:
             await require_head(ledger.engine)
             yield ledger
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
 
 from cli import options
 from cli.caller import Caller, perform_sync
@@ -75,9 +78,17 @@ def _plain(value: Any) -> tuple[Any, str]:
     if isinstance(value, tuple):
         plain = [_plain(one) for one in value]
         return [one for one, _ in plain], plain[0][1] if plain else ""
+    if isinstance(value, SecretStr):
+        return _hidden(value.get_secret_value()), ""
     if isinstance(value, str) and "://" in value:
         return _IN_QUERY.sub(r"\1***", _IN_AUTHORITY.sub(r"\1***@", value)), ""
     return value, ""
+
+
+def _hidden(value: str) -> str:
+    """Return a secret as ``***``, or the server's name of a URL that may carry one."""
+    parts = urlsplit(value) if "://" in value else None
+    return f"{parts.scheme}://{parts.hostname}/***" if parts else "***" if value else ""
 
 
 def _text(one: SettingShown) -> str:

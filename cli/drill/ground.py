@@ -31,6 +31,7 @@ _OWN: Final = (
     "LOG_FORMAT",
     "LOG_LEVEL",
     "METRICS",  # several workers at once
+    "NOTIFY",  # nobody is to be paged for a drill
     "SETTINGS",  # what it says is in the environment already
 )
 #: Settings that name a server; without them the drill starts its own.

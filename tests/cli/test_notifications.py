@@ -72,3 +72,22 @@ def test_those_that_failed_are_listed_alone_and_those_of_one_run(verbs: Verbs) -
     assert len(rows(verbs, "--limit", "2")) == 2
     assert verbs("notifications", "quiet").out.strip() == "No notifications"
     assert verbs("notifications", "nobody").code == 2
+
+
+def test_doctor_shows_who_tells_people_or_why_nobody_can(verbs: Verbs) -> None:
+    mail = {
+        "SUREHAND_NOTIFY": "log,smtp",
+        "SUREHAND_SMTP_URL": "smtp://robot:geheim@mail.example",
+        "SUREHAND_SMTP_FROM": "surehand@example.com",
+        "SUREHAND_SMTP_TO": "ops@example.com",
+    }
+
+    def notifiers(**settings: str) -> dict[str, Any]:
+        checks = verbs("doctor", "--json", **settings).document()["checks"]
+        return dict(next(check for check in checks if check["name"] == "notifiers"))
+
+    well, ill = notifiers(**mail), notifiers(SUREHAND_NOTIFY="webhook")
+    assert (well["ok"], ill["ok"]) == (True, False)
+    assert "smtp (mail.example:587 to ops@example.com)" in well["detail"]
+    assert "geheim" not in str(well)
+    assert "SUREHAND_WEBHOOK_URL" in ill["detail"]

@@ -48,9 +48,16 @@ def test_every_setting_is_listed_with_value_unit_origin_and_meaning(
 
 @pytest.mark.parametrize("how", ["--json", ""])
 def test_passwords_are_not_shown(alone: Verbs, how: str) -> None:
-    ended = alone("settings", *filter(None, [how]), SUREHAND_DATABASE_URL=DATABASE)
+    secrets = {
+        "SUREHAND_WEBHOOK_URL": "https://hooks.example/services/T0KEN",
+        "SUREHAND_WEBHOOK_SECRET": "whsec_T0KEN",
+        "SUREHAND_SMTP_URL": "smtp://robot:geheim@mail.example",
+    }
+    ended = alone("settings", *filter(None, [how]), SUREHAND_DATABASE_URL=DATABASE, **secrets)
 
     assert ended.code == 0
+    assert "https://hooks.example/***" in ended.out
+    assert "T0KEN" not in ended.out
     assert "postgresql+asyncpg://worker:***@db/surehand?sslmode=require" in ended.out
     for secret in ("p%40ss", "w@rd", "geheim"):
         assert secret not in ended.out

@@ -1,0 +1,59 @@
+"""Which tenants there are: row-level security lists none, so the Temporal server is asked.
+
+A worker knows the tenants that it has worked for. After a start it would know of none, and nobody
+would remind the people whose runs wait just now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities.ledger.store import Ledger
+from workflows.identity import DEFAULT_TENANT, tenant_of_run
+from workflows.names import TENANT, WORKFLOW
+
+log = structlog.get_logger()
+
+#: New tenants are heard of when they have a worker run something; this is for what waits.
+EVERY: Final = timedelta(minutes=5)
+#: Most tenants that are learnt of in one round; a query cannot leave out any number of them.
+_MOST: Final = 200
+
+
+async def learn(server: Client, ledger: Ledger) -> int:
+    """Have a ledger know the tenants of open runs, and return how many were new.
+
+    Raises:
+        RPCError: The server is away.
+    """
+    before = len(ledger.tenants)
+    for _ in range(_MOST):
+        known = sorted({DEFAULT_TENANT, *ledger.tenants})[:_MOST]
+        conditions = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus = 'Running'"]
+        conditions += [f"{TENANT.name} != '{tenant}'" for tenant in known]
+        runs = server.list_workflows(" AND ".join(conditions), limit=1)
+        found = {tenant_of_run(run.id) async for run in runs} - ledger.tenants
+        if not found:
+            break
+        ledger.tenants |= found
+    return len(ledger.tenants) - before
+
+
+async def keep_learning(server: Client, ledger: Ledger, stopping: asyncio.Event) -> None:
+    """Learn of tenants again and again until the worker stops."""
+    while not stopping.is_set():
+        try:
+            await learn(server, ledger)
+        except RPCError as error:
+            log.warning("tenants.not_learnt", error=error.message)
+        except Exception:
+            log.exception("tenants.not_learnt")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), EVERY.total_seconds())
