@@ -90,6 +90,8 @@ class ApprovalActivities:
             async with self._resources.ledger.transaction(call.tenant) as tx:
                 await artifact_rows.record(tx, call.run_id, call.step_id, kept)
         view = request_view({**row, "params": kept.value}, standing)
+        if row["params_hash"] == prepared.params_hash:  # a reset run may find another request
+            view = view.model_copy(update={"resources": prepared.resources})
         if row["state"] == ApprovalState.PENDING:
             log.info(
                 "approval.waiting",
@@ -171,4 +173,5 @@ def request_view(row: Mapping[str, Any], votes: tuple[str, ...] = ()) -> Approva
         on_expiry=needs.on_expiry,
         remind_every=needs.remind_every,
         votes=votes,
+        key=row["key"],
     )

@@ -24,6 +24,16 @@ def approve_command(server: TenantClient, approval_id: str, params_hash: str) ->
     return _decide("approve", server, approval_id, params_hash)
 
 
+def reject_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
+    """Return our own command that rejects exactly these params."""
+    return _decide("reject", server, approval_id, params_hash)
+
+
+def edit_command(server: TenantClient, approval_id: str) -> str:
+    """Return our own command that asks for other params; PATH and VALUE are to be filled in."""
+    return command("edit", approval_id, "--set", "PATH=VALUE", *_tenant(server.settings.tenant))
+
+
 def sign_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
     """Return our own command that prints a signed approval of exactly these params."""
     return _decide("sign", server, approval_id, params_hash)

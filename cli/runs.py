@@ -11,9 +11,10 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 from cli import options
 from cli.caller import Caller, perform
 from cli.exits import ExitCode, NeverTakenUp, NoWorker
-from cli.ids import find_run_id
+from cli.ids import find_approval, find_run_id
 from cli.launch import PLAN_MEMO
 from cli.newest import newest_runs
+from cli.one_approval import approval_lines, find_shown
 from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from cli.render import print_view
 from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun
@@ -23,8 +24,16 @@ from workflows.contracts import RunView
 from workflows.names import PENDING_APPROVALS, RUN_STATE
 
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
-SHOW_EXAMPLE = "Example: python starter.py show refund-1"
+SHOW_EXAMPLE = "Example: python starter.py show refund-1, or show refund-1/refund/1"
 CHECKPOINT_EXAMPLE = "Example: python starter.py checkpoint refund-1 --json"
+
+
+RunOrApproval = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|APPROVAL_ID", help="A run's name or full id, or an approval: RUN/STEP/NUMBER."
+    ),
+]
 
 
 class ListedState(StrEnum):
@@ -106,14 +115,16 @@ async def _summary(run: WorkflowExecution) -> RunSummary:
 
 
 def show(
-    run: options.Run,
+    run: RunOrApproval,
     tenant: options.Tenant = None,
     ui_url: options.Ui = None,
     json_output: options.Json = False,
 ) -> int:
-    """Show a run: steps, effects, decisions, timeline, and what it waits for."""
+    """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval."""
 
     async def verb(caller: Caller) -> int:
+        if run.count("/") > 1:
+            return await _show_approval(caller, run)
         run_id = find_run_id(caller.settings.tenant, run)
         server = await caller.server()
         found = await server.describe(run_id)
@@ -142,6 +153,17 @@ def show(
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, ui_url=ui_url)
+
+
+async def _show_approval(caller: Caller, approval: str) -> int:
+    run_id, approval_id = find_approval(caller.settings.tenant, approval)
+    one = await find_shown(await caller.server(), run_id, approval_id)
+    if caller.printer.json_output:
+        caller.printer.document(one)
+    else:
+        for line in approval_lines(one):
+            caller.printer.say(line)
+    return ExitCode.DONE
 
 
 def _without_requests(view: RunView) -> RunView:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from workflows.contracts import (
     ApprovalRequest,
+    ApprovalState,
     Interrupt,
     NotUndone,
     PlanError,
@@ -95,6 +96,26 @@ class PendingApproval(ApprovalRequest):
     run_id: str
     approve_command: str
     temporal_command: str
+
+
+class ShownApproval(ApprovalRequest):
+    """``show APPROVAL_ID``: one approval request, and how to answer it while it waits."""
+
+    run_id: str
+    run_state: str
+    state: ApprovalState
+    decided_by: str = ""
+    """Who has approved, rejected or edited it, marked if nothing proves the name."""
+    reason: str = ""
+    replaces: str | None = None
+    """The request whose params were edited."""
+    diff: list[str] = []
+    """How the params differ from those of the replaced request, line by line."""
+    open: bool
+    """Whether a decision reaches it: it waits, and so does its run."""
+    web_ui: str
+    commands: dict[str, str] = {}
+    """While it is open: ``approve``, ``reject``, ``edit``, ``sign`` and ``temporal``."""
 
 
 class SilentRun(Shape):

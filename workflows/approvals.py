@@ -15,6 +15,8 @@ from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
     Decision,
+    DecisionOutcome,
+    SettledApproval,
     Verdict,
     VerdictCode,
 )
@@ -26,6 +28,8 @@ from workflows.payloads import Malformed, parse
 MOST_HELD: Final = 100
 #: Verdicts that a run remembers for its view; the ledger keeps all.
 MOST_VERDICTS: Final = 200
+#: Settled requests that it remembers, each with its params; the ledger keeps all.
+MOST_SETTLED: Final = 50
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Gate:
     pending: dict[str, ApprovalRequest] = field(default_factory=dict)
     states: dict[str, ApprovalState] = field(default_factory=dict)
     """Every request ever made by this run, by approval id."""
+    settled: dict[str, ApprovalRequest] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     accepted: dict[str, Decision] = field(default_factory=dict)
     """The newest decision that counts, by approval id; an edit with the params as validated."""
@@ -132,6 +137,8 @@ class Gate:
         self.states[request.approval_id] = state
         if state is ApprovalState.PENDING:
             self.pending[request.approval_id] = request
+        else:
+            self._remember_settled(request)
         due = [d for d in self.held if d.decision and d.decision.approval_id == request.approval_id]
         self.held = [delivery for delivery in self.held if delivery not in due]
         self.inbox.extend(due)
@@ -152,7 +159,8 @@ class Gate:
                 self.accepted[verdict.approval_id] = counted
                 if verdict.verified:
                     self._verified.add(verdict.approval_id)
-                self._count(verdict)
+                if counted.outcome is DecisionOutcome.APPROVE:
+                    self._count(verdict)
             else:
                 self._standing.pop(delivery.decision.model_dump_json(), None)
         if verdict.state is not None:
@@ -167,8 +175,28 @@ class Gate:
     def close(self, approval_id: str, state: ApprovalState) -> None:
         """Follow the row's state."""
         self.states[approval_id] = state
-        if state is not ApprovalState.PENDING:
-            self.pending.pop(approval_id, None)
+        if state is not ApprovalState.PENDING and approval_id in self.pending:
+            self._remember_settled(self.pending.pop(approval_id))
+
+    def _remember_settled(self, request: ApprovalRequest) -> None:
+        self.settled[request.approval_id] = request
+        while len(self.settled) > MOST_SETTLED:
+            del self.settled[next(iter(self.settled))]
+
+    def settled_views(self) -> list[SettledApproval]:
+        """Return the settled requests as people see them, oldest first."""
+        return [self._settled_view(request) for request in self.settled.values()]
+
+    def _settled_view(self, request: ApprovalRequest) -> SettledApproval:
+        name = request.approval_id
+        decision, state = self.accepted.get(name), self.states[name]
+        if state in (ApprovalState.EXPIRED, ApprovalState.VOID):
+            return SettledApproval(request=request, state=state)
+        by = self.decided_by(name) if decision is not None else ""
+        if state is ApprovalState.APPROVED:
+            by = ", ".join(request.votes)  # some may have been given in advance
+        reason = decision.reason if decision is not None else ""
+        return SettledApproval(request=request, state=state, decided_by=by, reason=reason)
 
     def decided_by(self, approval_id: str) -> str:
         """Return who has decided a request, marked if nothing proves the name."""

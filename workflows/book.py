@@ -307,6 +307,7 @@ class Book:
             started_at=self.started_at,
             pending=list(self.gate.pending.values()),
             interrupts=list(self.interrupts.values()),
+            settled=self.gate.settled_views(),
             verdicts=list(self.gate.verdicts.values()),
             timeline=list(self.timeline),
             refused_signals=list(self.refused_signals),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.unit.values import json_values
-from workflows.approvals import MOST_HELD, MOST_VERDICTS, Delivery, Gate
+from workflows.approvals import MOST_HELD, MOST_SETTLED, MOST_VERDICTS, Delivery, Gate
 from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
@@ -340,3 +340,34 @@ def test_a_decision_says_who_and_what_in_full() -> None:
         approver="alice",
         reason="as agreed",
     )
+
+
+def test_a_settled_request_is_remembered_with_who_has_decided_it(gate: Gate) -> None:
+    asked = [f"{RUN}/refund/{number}" for number in (1, 2, 3)]
+    for name in asked:
+        gate.ask(request(name), ApprovalState.PENDING)
+    said = {ApprovalState.APPROVED: "approve", ApprovalState.REJECTED: "reject"}
+    for name, (state, outcome) in zip(asked, said.items(), strict=False):
+        gate.receive(decision(name, outcome=outcome, approver="bob", reason="looked"))
+        delivery = gate.inbox.pop()
+        gate.settle(delivery, verdict(delivery, VerdictCode.ACCEPTED, state))
+    gate.close(asked[2], ApprovalState.EXPIRED)
+
+    seen = [(one.state, one.decided_by, one.reason) for one in gate.settled_views()]
+    assert seen == [
+        ("approved", "bob (unverified)", "looked"),
+        ("rejected", "bob (unverified)", "looked"),
+        ("expired", "", ""),
+    ]
+    assert gate.settled_views()[1].request.votes == ()
+
+
+def test_only_the_newest_settled_requests_are_remembered(gate: Gate) -> None:
+    for number in range(MOST_SETTLED + 2):
+        name = f"{RUN}/refund/{number + 1}"
+        gate.ask(request(name), ApprovalState.PENDING)
+        gate.close(name, ApprovalState.EXPIRED)
+
+    remembered = [one.request.approval_id for one in gate.settled_views()]
+    assert remembered[0] == f"{RUN}/refund/3"
+    assert len(remembered) == MOST_SETTLED

@@ -71,7 +71,21 @@ class ApprovalRequest(Message):
     on_expiry: OnExpiry = "deny"
     remind_every: timedelta | None = None
     votes: tuple[str, ...] = ()
-    """Who has said yes so far, as long as that is not enough."""
+    """Who has said yes so far."""
+    key: str = ""
+    """The business key of the effect; empty where an earlier version asked."""
+    resources: tuple[str, ...] = ()
+    """What the call holds for itself, as far as the request is new."""
+
+
+class SettledApproval(Message):
+    """A request that waits no more."""
+
+    request: ApprovalRequest
+    state: ApprovalState
+    decided_by: str = ""
+    """Who has approved, rejected or edited it, marked if nothing proves the name."""
+    reason: str = ""
 
 
 class DecisionOutcome(StrEnum):

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from workflows.contracts.approvals import ApprovalRequest, Verdict
+from workflows.contracts.approvals import ApprovalRequest, SettledApproval, Verdict
 from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
 from workflows.contracts.interrupts import Interrupt
@@ -119,6 +119,8 @@ class RunView(Message):
     pending: list[ApprovalRequest] = []
     interrupts: list[Interrupt] = []
     """Questions that wait for an answer."""
+    settled: list[SettledApproval] = []
+    """The newest requests that wait no more."""
     verdicts: list[Verdict] = []
     timeline: list[TimelineLine] = []
     refused_signals: list[RefusedSignal] = []
