@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-import aiosqlite
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,7 +23,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import event
 
 from activities import effects, lease, recorder, settling
 from activities.crashpoints import CrashPoint
@@ -32,6 +30,7 @@ from activities.ledger.engine import make_engine
 from activities.ledger.entries import Entry
 from tests.property.attempts import Clock, ClockedLedger
 from tests.property.bench import Bench, BenchStep, Snapshot
+from tests.property.fast_sqlite import hasten
 from tests.property.outside import (
     CALL_ANSWERS,
     KINDS,
@@ -269,18 +268,6 @@ class LedgerMachine(RuleBasedStateMachine):
             self.loop.run_until_complete(self.bench.kill_all())
 
 
-def _no_fsync(connection: Any, _record: Any) -> None:
-    # No power is cut here, and each example has a hundred transactions.
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous=OFF")
-    cursor.close()
-
-
-async def _at_once(self: Any, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    # In this thread, instead of waiting for another one to run each statement.
-    return work(*args, **kwargs)
-
-
 @pytest.fixture
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
     """The machine over a real database."""
@@ -294,8 +281,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[L
         LedgerMachine.loop = runner.get_loop()
         LedgerMachine.engine = make_engine(f"{ledger_url}{options}")
         if ledger_url.startswith("sqlite"):
-            monkeypatch.setattr(aiosqlite.Connection, "_execute", _at_once)
-            event.listen(LedgerMachine.engine.sync_engine, "connect", _no_fsync)
+            hasten(LedgerMachine.engine, monkeypatch)
         LedgerMachine.clock = clock
         yield LedgerMachine
         runner.run(LedgerMachine.engine.dispose())
