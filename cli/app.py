@@ -19,6 +19,7 @@ import typer
 
 from cli import (
     VERSION,
+    again,
     answering,
     approvals,
     artifacts,
@@ -93,6 +94,8 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("event", controls.event, controls.EVENT_EXAMPLE),
         ("top-up", controls.top_up, controls.TOP_UP_EXAMPLE),
         ("amend", controls.amend, controls.AMEND_EXAMPLE),
+        ("retry", again.retry, again.RETRY_EXAMPLE),
+        ("fork", again.fork, again.FORK_EXAMPLE),
         ("cancel", steering.cancel, steering.CANCEL_EXAMPLE),
     ],
     "What needs a human": [

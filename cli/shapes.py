@@ -150,6 +150,15 @@ class Steered(Shape):
     message: str
 
 
+class Linked(Shape):
+    """``retry`` and ``fork`` without ``--wait``."""
+
+    run_id: str
+    begins_from: str
+    taken_over: list[str]
+    """Steps that are facts to the new run, and are not done again."""
+
+
 class Paused(Steered):
     """``pause`` and ``token``."""
 

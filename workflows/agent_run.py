@@ -182,7 +182,7 @@ class AgentRun:
         )
         steps = Steps(book, self._call, stepper, self._changed, **ends)
         running: dict[str, asyncio.Task[Goto | None]] = {}
-        settled: set[str] = set()
+        settled = self._taken_over(stepper.facts)
         failure: str | None = None
         try:
             while self._cancel is None:
@@ -216,6 +216,19 @@ class AgentRun:
                 task.cancel()
             await self._undisturbed(_ended(list(running.values())))
         return failure
+
+    def _taken_over(self, facts: dict[str, Any]) -> set[str]:
+        """Take the facts of the run that this one begins from; returns the steps that are done."""
+        book, linked = self._book, self._book.request.linked
+        if linked is None:
+            return set()
+        for step_id, output in linked.outputs.items():
+            facts[step_id] = output
+            book.set_step(
+                step_id, StepState.SUCCEEDED, output=output, made_by=linked.run_id, replayed=True
+            )
+        book.say(workflow.now(), f"begins from run {linked.run_id}")
+        return set(linked.outputs)
 
     async def _all_stands(self) -> bool:
         """Return whether what other runs have made for this one still stands.

@@ -65,6 +65,8 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
         plan_digest=digest(plan),
         gated=_gated_steps(request.plan, asked.tools),
         parent=request.parent.run_id if request.parent else None,
+        linked=request.linked.run_id if request.linked else None,
+        taken_over=sorted(request.linked.outputs) or None if request.linked else None,
     )
 
 

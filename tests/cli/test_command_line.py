@@ -23,6 +23,8 @@ VERBS = [
     "event",
     "top-up",
     "amend",
+    "retry",
+    "fork",
     "cancel",
     "pending",
     "approve",

@@ -28,7 +28,7 @@ from tests.e2e.runs import Run
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
 from worker import make_worker
-from workflows.contracts import RunResult, StartRun
+from workflows.contracts import Linked, RunResult, StartRun
 from workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
 from workflows.names import WORKFLOW
 from workflows.plan import Plan
@@ -92,11 +92,16 @@ class Stage:
             yield worker
 
     async def start(
-        self, plan: Plan, *, name: str | None = None, tenant: str = DEFAULT_TENANT
+        self,
+        plan: Plan,
+        *,
+        name: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        linked: Linked | None = None,
     ) -> Run:
         """Start a run of a plan."""
         run_id = run_id_for(tenant, name or f"run-{uuid.uuid4().hex[:12]}")
-        request = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=plan)
+        request = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=plan, linked=linked)
         handle = await self.client.start_workflow(
             WORKFLOW, request, id=run_id, task_queue=self.task_queue, result_type=RunResult
         )

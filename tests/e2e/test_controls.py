@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from cli.again import outputs_before
+from cli.exits import WrongUse
 from tests.e2e.runs import Run, decision_on, states, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import answered, plan, refund_step
 from workflows.contracts import (
     Amend,
+    Linked,
     Message,
     OutsideEvent,
     ResumeRun,
@@ -248,3 +251,39 @@ class TestAmending:
 def test_a_plan_says_of_each_step_what_it_does_once() -> None:
     with pytest.raises(ValueError, match="needs one of"):
         Plan.model_validate([{"id": "a", "ask": "?", "wait": {"event": "e"}}])
+
+
+async def test_a_run_that_takes_outputs_over_does_not_do_those_steps_again(
+    stage: Stage, order_id: str
+) -> None:
+    steps = [read(order_id), refund_step(order_id), {"id": "end", "ask": "Paid ${refund.amount}?"}]
+    async with stage.worker_here(tool_modules=UNGATED):
+        first = await stage.start(plan(*steps))
+        await first.in_state(RunState.WAITING_INPUT)
+        outputs = outputs_before(await first.view(), "end")
+        linked = Linked(run_id=first.run_id, outputs=outputs)
+        second = await stage.start(plan(*steps), linked=linked)
+        view = await second.in_state(RunState.WAITING_INPUT)
+        assert view.interrupts[0].question == "Paid 120.00?"
+        assert step(view.result, "refund").made_by == first.run_id
+        await second.cancel()
+        await answered(first, answer="yes")
+        assert (await first.result()).state is RunState.COMPLETED
+        await second.result()
+
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
+    assert await stage.events(second, "effect.claimed") == []
+
+
+async def test_a_step_cannot_be_forked_at_whose_past_has_not_happened(stage: Stage) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan({"id": "a", "ask": "?"}, {"id": "b", "ask": "?"}))
+        view = await run.in_state(RunState.WAITING_INPUT)
+        with pytest.raises(WrongUse, match="a has not succeeded"):
+            outputs_before(view, "b")
+        with pytest.raises(WrongUse, match="steps are a, b"):
+            outputs_before(view, "c")
+        assert outputs_before(view, "a") == {}
+        await run.cancel()
+        await run.result()

@@ -75,6 +75,7 @@ from workflows.contracts.interrupts import (
 from workflows.contracts.judging import Steer, Steered, SteeringCode
 from workflows.contracts.runs import (
     CloseRun,
+    Linked,
     OpenRun,
     Parent,
     RefusedSignal,
@@ -173,6 +174,7 @@ __all__ = [
     "InterventionSettled",
     "IssuedToken",
     "Late",
+    "Linked",
     "Message",
     "Money",
     "NotUndone",

@@ -22,6 +22,14 @@ class Parent(Message):
     step_id: str
 
 
+class Linked(Message):
+    """The run that another one begins from, with what it takes over."""
+
+    run_id: str
+    outputs: dict[str, JsonValue] = {}
+    """Steps that are facts here, with what they have returned there; they are not done again."""
+
+
 class StartRun(Message):
     """Starts ``AgentRun``."""
 
@@ -30,6 +38,7 @@ class StartRun(Message):
     user: str
     plan: Plan
     parent: Parent | None = None
+    linked: Linked | None = None
 
 
 class OpenRun(Message):

@@ -1,0 +1,150 @@
+"""``retry`` and ``fork``: another run that begins from one that there was."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from cli import options
+from cli.caller import Caller, perform
+from cli.exits import ExitCode, WrongUse
+from cli.follow import follow
+from cli.ids import chosen_run_id, find_run_id, new_run_name
+from cli.launch import launch
+from cli.overrides import OverrideError, override
+from cli.shapes import Linked as LinkedShape
+from cli.text import command
+from workflows.coherence import ancestors
+from workflows.contracts import ENDED, Linked, RunState, RunView, StartRun, StepState
+from workflows.plan import Plan
+
+RETRY_EXAMPLE = "Example: python starter.py retry refund-1 --wait"
+FORK_EXAMPLE = "Example: python starter.py fork refund-1 --from restock --set input.shelf=B"
+
+RunName = Annotated[
+    str | None, typer.Option("--run-id", help="Name of the new run; default PLAN-NAME-RANDOM.")
+]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the plan.")
+]
+
+
+def retry(
+    run: options.Run,
+    run_id: RunName = None,
+    changes: Changes = None,
+    user: options.Actor = None,
+    tenant: options.Tenant = None,
+    wait: options.Wait = False,
+    timeout: options.Timeout = None,
+    json_output: options.Json = False,
+) -> int:
+    """Start a failed or cancelled run once more, as a new run; what stands is not repeated."""
+
+    async def verb(caller: Caller) -> int:
+        source, view = await _look(caller, run)
+        if view.result.state not in ENDED:
+            raise WrongUse(
+                f"run {source} is {view.result.state}: it goes on by itself, or with `resume`"
+            )
+        if view.result.state is RunState.COMPLETED:
+            raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
+        linked = Linked(run_id=source)
+        return await _start(caller, _changed(view.plan, changes), run_id, linked, wait, timeout)
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+
+
+def fork(
+    run: options.Run,
+    step: Annotated[str, typer.Option("--from", metavar="STEP", help="The first step done anew.")],
+    run_id: RunName = None,
+    changes: Changes = None,
+    user: options.Actor = None,
+    tenant: options.Tenant = None,
+    wait: options.Wait = False,
+    timeout: options.Timeout = None,
+    json_output: options.Json = False,
+) -> int:
+    """Start a new run at a step of another one, whose earlier outputs are facts to it."""
+
+    async def verb(caller: Caller) -> int:
+        source, view = await _look(caller, run)
+        linked = Linked(run_id=source, outputs=outputs_before(view, step))
+        return await _start(caller, _changed(view.plan, changes), run_id, linked, wait, timeout)
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+
+
+def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
+    """Return the outputs of the steps that have succeeded and do not come after a step.
+
+    Raises:
+        WrongUse: There is no such step, or one before it has not succeeded.
+    """
+    dependencies = view.plan.dependencies
+    if step_id not in dependencies:
+        raise WrongUse(f"--from {step_id}: the plan's steps are {', '.join(dependencies)}")
+    states = {one.id: one for one in view.result.steps}
+    done = (StepState.SUCCEEDED, StepState.SKIPPED)
+    open_ = [one for one in ancestors(step_id, dependencies) if states[one].state not in done]
+    if open_:
+        raise WrongUse(f"--from {step_id}: before it, {', '.join(sorted(open_))} has not succeeded")
+    return {
+        one: states[one].output
+        for one in dependencies
+        if one != step_id
+        and step_id not in ancestors(one, dependencies)
+        and states[one].state is StepState.SUCCEEDED
+    }
+
+
+async def _look(caller: Caller, run: str) -> tuple[str, RunView]:
+    source = find_run_id(caller.settings.tenant, run)
+    server = await caller.server()
+    await server.describe(source)
+    return source, await server.view(source)
+
+
+def _changed(plan: Plan, changes: list[str] | None) -> Plan:
+    document = plan.model_dump(mode="json", exclude_defaults=True)
+    try:
+        for change in changes or []:
+            override(document, change)
+        return Plan.model_validate(document)
+    except OverrideError as error:
+        raise WrongUse(f"--set {error}") from error
+    except ValueError as error:
+        raise WrongUse(f"--set: the plan is not valid then: {error}") from error
+
+
+async def _start(
+    caller: Caller,
+    plan: Plan,
+    name: str | None,
+    linked: Linked,
+    wait: bool,
+    timeout: timedelta | None,
+) -> int:
+    server, tenant = await caller.server(), caller.settings.tenant
+    chosen = chosen_run_id(tenant, name or new_run_name(plan.name))
+    request = StartRun(
+        run_id=chosen, tenant=tenant, user=caller.settings.user, plan=plan, linked=linked
+    )
+    if not await launch(server, request):
+        raise WrongUse(f"run {chosen} exists already")
+    if wait:
+        return await follow(caller.printer, server, chosen, limit=timeout)
+    taken = sorted(linked.outputs)
+    if caller.printer.json_output:
+        shape = LinkedShape(run_id=chosen, begins_from=linked.run_id, taken_over=taken)
+        caller.printer.document(shape)
+        return ExitCode.DONE
+    caller.printer.say(f"Run {chosen} begins from {linked.run_id}")
+    if taken:
+        caller.printer.say(f"  taken over  {', '.join(taken)}")
+    caller.printer.say(f"  look        {command('show', chosen)}")
+    return ExitCode.DONE
