@@ -52,7 +52,7 @@ def event(
             reason=reason,
             name=name,
             key=about,
-            id=event_id,
+            event_id=event_id,
             payload=None if payload is None else value_of(payload),
         )
         return say(caller, run_id, await steer(caller, run_id, Verb.EVENT, sent, leave=leave))

@@ -81,15 +81,15 @@ class Outside:
             await workflow.wait_condition(lambda: self._helm.idle)
 
     async def _arrived(self, event: OutsideEvent, _: Delivery) -> Answer:
-        if event.id in self._ids:
-            return Answer(True, f"event {event.id} has come before; nothing changed")
+        if event.event_id in self._ids:
+            return Answer(True, f"event {event.event_id} has come before; nothing changed")
         if sum(map(len, self._kept.values())) >= MOST_KEPT:
             return Answer(False, f"{MOST_KEPT} events wait for a step already")
-        self._ids[event.id] = None
+        self._ids[event.event_id] = None
         while len(self._ids) > MOST_IDS:
             del self._ids[next(iter(self._ids))]
         self._kept.setdefault((event.name, event.key), deque()).append(event.payload)
-        return Answer(True, f"event {event.id} is taken")
+        return Answer(True, f"event {event.event_id} is taken")
 
     async def _record(
         self, step_id: str, correlation: Correlation, what: Any, output: JsonValue = None

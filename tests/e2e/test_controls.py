@@ -44,7 +44,7 @@ def read(order_id: str, name: str = "order", **more: Any) -> dict[str, Any]:
 
 
 def event(id_: str, payload: Any = None, key: str = "order-7") -> OutsideEvent:
-    return OutsideEvent(actor="dhl", name="returned", key=key, id=id_, payload=payload)
+    return OutsideEvent(actor="dhl", name="returned", key=key, event_id=id_, payload=payload)
 
 
 class TestBudgets:

@@ -23,7 +23,7 @@ class OutsideEvent(Steering):
     name: Annotated[Text, Field(min_length=1, max_length=100)]
     key: Annotated[Text, Field(max_length=200)] = ""
     """Tells events of one name apart: an order id, a ticket."""
-    id: Annotated[Text, Field(min_length=1, max_length=100)]
+    event_id: Annotated[Text, Field(min_length=1, max_length=100)]
     """Of the event itself: the same one again is ignored."""
     payload: Json = None
 

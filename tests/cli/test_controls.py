@@ -1,0 +1,148 @@
+"""The verbs that steer a run, against a real server and a real worker."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli import shapes
+from cli.exits import ExitCode
+from tests.cli.starter import Run, Verbs
+
+NewRun = Callable[..., Run]
+
+PLAN = """
+name: controls
+steps:
+  - {id: why, ask: {question: "Why?", answer: {type: string, minLength: 3}}}
+  - {id: back, wait: {event: returned, key: order-7}}
+  - {id: read, tool: orders.read, params: {order_id: order-404}, on_failure: pause}
+  - {id: more, tool: orders.read, params: {order_id: order-1001}}
+budget: {steps: 1}
+"""
+
+
+@pytest.fixture
+def controlled(verbs: Verbs, tmp_path: Path) -> str:
+    """A run that asks, then waits for an event, then fails, then has used up its budget."""
+    file = tmp_path / "controls.yaml"
+    file.write_text(PLAN)
+    started = verbs("start", str(file), "--wait")
+    assert started.code == ExitCode.HUMAN_NEEDED
+    found = re.search(r"answer (controls-\w+) why\.1=VALUE", started.out)
+    assert found is not None, started.out
+    return found[1]
+
+
+def shown(verbs: Verbs, run: str) -> str:
+    return str(verbs("show", run).out)
+
+
+def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
+    verbs: Verbs, controlled: str
+) -> None:
+    assert "why.1=VALUE" in verbs("pending").out
+    questions = shapes.PendingList.model_validate(verbs("pending", "--json").document()).questions
+    assert controlled in [question.run_id for question in questions]
+    assert "is too short" in verbs("answer", controlled, "x").line()
+    assert "answered why.1" in verbs("answer", controlled, "why.1=sent twice").out
+    event = ["event", controlled, "returned", "--about", "order-7"]
+    assert "waits for an event" in shown(verbs, controlled)
+    assert "is taken" in verbs(*event, "--id", "e1", "--payload", '{"n": 1}').out
+    assert "has come before" in verbs(*event, "--id", "e1").out
+    look = verbs("show", controlled)
+    assert "paused_failure" in look.out and "order-404" in look.out
+    retry = ["resume", controlled, "--step", "read", "--set", "order_id=order-1001"]
+    assert "going on: read (retry)" in verbs(*retry).out
+    assert "still used up" in verbs("top-up", controlled, "--tokens", "5").out
+    assert "added" in verbs("top-up", controlled, "--steps", "2").out
+    result = verbs("start", "controls.yaml", "--run-id", controlled, "--wait", "--json").document()
+    assert result["state"] == "completed"
+    assert [view["output"] for view in result["steps"]][:2] == ["sent twice", {"n": 1}]
+
+
+def test_a_pause_prints_a_token_that_resumes_once_and_for_its_user_only(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    paused = shapes.Paused.model_validate(verbs("pause", run.name, "--json").document())
+    token = paused.resume_token
+    assert "paused_user" in shown(verbs, run.name)
+
+    assert "is ana's" in verbs("resume", run.name, "--token", token, "--as", "eve").line()
+    other = verbs("token", run.name).out
+    assert "void" in verbs("resume", run.name, "--token", token).line()
+    found = re.search(r"--token (\S+)", other)
+    assert found is not None
+    assert "going on" in verbs("resume", run.name, "--token", found[1]).out
+    assert "waiting_approval" in shown(verbs, run.name)
+
+
+@pytest.mark.parametrize("token", ["", "shr1.", "shr1.AAAA", "x" * 5000, "shr1." + "A" * 5000])
+def test_what_is_no_token_is_one_clear_line(verbs: Verbs, new_run: NewRun, token: str) -> None:
+    assert "this is no resume token" in verbs("resume", new_run().name, "--token", token).line()
+
+
+def test_a_token_of_another_run_is_named(verbs: Verbs, new_run: NewRun) -> None:
+    first, second = new_run(), new_run()
+    token = verbs("pause", first.name, "--json").document()["resume_token"]
+
+    said = verbs("resume", second.name, "--token", token)
+
+    assert said.code == ExitCode.WRONG_USE
+    assert f"it is for run {first.name}, not for {second.name}" in said.line()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["answer", "RUN", "a=1", "b=2"], "does not begin with the id of a question"),
+        (["answer", "RUN", "1"], "nothing is asked"),
+        (["event", "RUN", "x", "--id", ""], "event_id: must have at least 1 character"),
+        (["top-up", "RUN", "--money", "lots"], "money: "),
+        (["top-up", "RUN"], "nothing was added"),
+        (["pause", "RUN", "--lasts", "3d"], "at most 1 d"),
+        (["resume", "RUN", "--set", "a=1"], "name one step that has failed"),
+        (["fork", "RUN", "--from", "nowhere"], "the plan's steps are order"),
+        (["fork", "RUN", "--from", "mail"], "has not succeeded"),
+        (["retry", "RUN"], "it goes on by itself"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    verbs: Verbs, new_run: NewRun, arguments: list[str], says: str
+) -> None:
+    run = new_run()
+
+    said = verbs(*(run.name if one == "RUN" else one for one in arguments))
+
+    assert said.code == ExitCode.WRONG_USE
+    assert says in said.line()
+    assert "waiting_approval" in shown(verbs, run.name)
+
+
+def test_an_amendment_shows_what_changes(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
+    run = new_run()
+    plan = json.loads(verbs("show", run.name, "--json").out)["plan"]
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    assert "this is the plan that the run has" in verbs("amend", run.name, str(file)).line()
+
+    said = verbs("amend", run.name, str(file), "--set", "goal=another")
+
+    assert '+   "goal": "another",' in said.out and "plan version 2" in said.out
+    assert "plan     refund, version 2: another" in shown(verbs, run.name)
+
+
+def test_a_failed_run_is_started_once_more(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+    verbs("cancel", run.name, "--wait")
+
+    said = verbs("retry", run.name, "--run-id", f"{run.name}-again", "--json")
+
+    again = shapes.Linked.model_validate(said.document())
+    assert (again.begins_from, again.taken_over) == (run.name, [])
+    assert f"begins from run {run.name}" in shown(verbs, again.run_id)
