@@ -49,6 +49,7 @@ class Kind(StrEnum):
     REMINDER = "approval.reminder"
     INTERVENTION = "intervention.opened"
     PERMISSION = "permission.needed"
+    QUESTION = "interrupt.opened"
     UNCOMPENSATED = "effect.uncompensated"
     STOPPED = "run.stopped"
 
@@ -101,6 +102,8 @@ class Notification(Facts):
                 return f"A human is needed: {what}"
             case Kind.PERMISSION:
                 return f"Paused: {what}"
+            case Kind.QUESTION:
+                return f"An answer is needed: {what}"
             case Kind.UNCOMPENSATED:
                 return f"Not undone: {what}"
             case Kind.STOPPED:

@@ -171,11 +171,14 @@ class AgentRun:
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
         book, stopping = self._book, False
-        ends: dict[str, Any] = {"stopping": lambda: stopping, "undo": self._unwinding.undo}
+        ends: dict[str, Any] = {
+            "stopping": lambda: stopping,
+            "undo": self._unwinding.undo,
+            "interrupts": self._interrupts,
+        }
         stepper = Stepper(
             *(book, self._desk, self._call, self._tools, self._changed),
             **ends,
-            interrupts=self._interrupts,
             children=self._children,
             outside=self._outside,
             spending=self._spending,

@@ -125,8 +125,6 @@ class Book:
     """How often somebody has had the run go on after a pause."""
     ways: dict[str, ResumeRun] = field(default_factory=dict)
     """How steps that have failed are to go on, by step id, until they do."""
-    topped_up: int = 0
-    """How often somebody has given the run more budget."""
     paused: PauseRun | None = None
     """Who has paused the run."""
     token: IssuedToken | None = None

@@ -84,6 +84,5 @@ class Spending:
                 "time": more.time + asked.time,
             }
         )
-        self._book.topped_up += 1
         still = self.used_up()
         return Answer(True, f"added; still used up: {still}" if still else "added")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -121,6 +122,20 @@ class Interrupts:
             self._book.say(workflow.now(), "a human has replaced the output", step_id)
             return answer["replace"]
         return value
+
+    @asynccontextmanager
+    async def paused(self, step_id: str, kind: InterruptKind, text: str) -> AsyncIterator[None]:
+        """Have people told for as long as a step is paused."""
+        self._asked[step_id] += 1
+        interrupt = Interrupt(
+            interrupt_id=f"{step_id}.{self._asked[step_id]}",
+            step_id=step_id,
+            kind=kind,
+            question=text,
+        )
+        await self._record(interrupt, "opened")
+        yield
+        await self._record(interrupt, "void")
 
     async def _record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
         request = self._book.request

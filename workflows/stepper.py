@@ -263,13 +263,10 @@ class Stepper:
             text = f"the budget is used up: {used_up}"
             self._set(step, StepState.PAUSED_BUDGET, error=text)
             self._book.say(workflow.now(), text, step.id)
-            await self._topped_up()
+            async with self._interrupts.paused(step.id, InterruptKind.BUDGET, text):
+                await workflow.wait_condition(lambda: self._spending.used_up() is None)
             self._set(step, StepState.RUNNING, error=None)
             await self._unpaused(step)
-
-    async def _topped_up(self) -> None:
-        seen = self._book.topped_up
-        await workflow.wait_condition(lambda: self._book.topped_up > seen)
 
     async def _wait(self, step: Step, limited: RateLimited) -> None:
         """Wait as long as the provider wants, and say so."""

@@ -11,8 +11,9 @@ from temporalio import workflow
 from workflows import ports
 from workflows.book import Book
 from workflows.calls import Calls
-from workflows.contracts import Evaluate, ResumeRun, StepState, StepView, Way
+from workflows.contracts import Evaluate, InterruptKind, ResumeRun, StepState, StepView, Way
 from workflows.ends import StepFailed
+from workflows.interrupts import Interrupts
 from workflows.plan import Goto, Step, names_in
 from workflows.references import ReferenceUnresolved, resolve
 from workflows.stepper import Stepper
@@ -32,7 +33,9 @@ class Steps:
         changed: Callable[[], None],
         stopping: Callable[[], bool],
         undo: Callable[[str], Awaitable[None]],
+        interrupts: Interrupts,
     ) -> None:
+        self._interrupts = interrupts
         self._book = book
         self._call = call
         self._stepper = stepper
@@ -93,7 +96,8 @@ class Steps:
         self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
         book.say(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
         book.ways.pop(step.id, None)
-        await workflow.wait_condition(lambda: step.id in book.ways)
+        async with self._interrupts.paused(step.id, InterruptKind.FAILURE, failed.reason):
+            await workflow.wait_condition(lambda: step.id in book.ways)
         return book.ways.pop(step.id)
 
     async def _holds(self, step: Step, expression: str) -> bool:

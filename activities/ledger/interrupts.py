@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 from sqlalchemy import select
 
-from activities.ledger import steps
+from activities.ledger import notifications, steps
 from activities.ledger.steps import StepAttempt
 from activities.ledger.store import Transaction
 from activities.ledger.tables import events
@@ -29,6 +29,10 @@ async def record(tx: Transaction, asked: RecordInterrupt) -> None:
             )
         else:
             await steps.finish(tx, row, "succeeded", output=asked.output)
+    if asked.what != "opened":
+        await notifications.drop_question(tx, asked.run_id, interrupt)
+    elif interrupt.kind is not InterruptKind.EVENT:
+        await notifications.write_question(tx, asked.run_id, interrupt)
     tx.event(
         asked.run_id,
         f"interrupt.{asked.what}",
@@ -54,6 +58,7 @@ async def _recorded(tx: Transaction, asked: RecordInterrupt) -> bool:
 async def answered(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
     """Record an answer that counts."""
     interrupt = given.interrupt
+    await notifications.drop_question(tx, asked.run_id, interrupt)
     if interrupt.kind is InterruptKind.ASK:
         row = _attempt(asked.run_id, interrupt)
         await steps.finish(tx, row, "succeeded", output=given.value)

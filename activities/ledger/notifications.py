@@ -19,6 +19,7 @@ from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, interventions, notifications, runs
 from activities.ledger.votes import needs_of
 from activities.notifications import Facts, Kind, Notification, delivery_id, one_line
+from workflows.contracts import Interrupt
 
 #: Rows that are given up in one transaction.
 _BATCH: Final = 100
@@ -107,6 +108,31 @@ async def write_pause(
     await write(tx, Kind.PERMISSION, facts, number=number, **where)
 
 
+async def write_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
+    """Have people told that a run asks for a value."""
+    facts = Facts(what=one_line(interrupt.question), until=interrupt.expires_at)
+    subject, step_id = _question(run_id, interrupt), interrupt.step_id
+    await write(tx, Kind.QUESTION, facts, run_id=run_id, subject=subject, step_id=step_id)
+
+
+async def drop_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
+    """Tell nobody of a question any more: it is answered, or its time is over."""
+    await tx.execute(
+        update(notifications)
+        .where(
+            notifications.c.tenant_id == tx.tenant,
+            notifications.c.kind == Kind.QUESTION.value,
+            notifications.c.subject == _question(run_id, interrupt),
+            notifications.c.state == "pending",
+        )
+        .values(state="void")
+    )
+
+
+def _question(run_id: str, interrupt: Interrupt) -> str:
+    return f"{run_id}/{interrupt.interrupt_id}"
+
+
 async def take(
     tx: Transaction, channel: str, now_ms: int, *, limit: int, lease: timedelta
 ) -> tuple[list[Taken], int]:
@@ -157,7 +183,7 @@ async def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int)
             and_(approvals.c.state == "pending", approvals.c.expires_ms > now_ms),
         ),
         (Kind.INTERVENTION,): (interventions.c.intervention_id, interventions.c.state == "open"),
-        (Kind.PERMISSION,): (runs.c.run_id, runs.c.closed_ms.is_(None)),
+        (Kind.PERMISSION, Kind.QUESTION): (runs.c.run_id, runs.c.closed_ms.is_(None)),
     }
     over: set[str] = set()
     for kinds, (column, waits) in asked.items():

@@ -28,6 +28,10 @@ class InterruptKind(StrEnum):
     """A tool asks in the middle of its call, before its effect."""
     EVENT = "event"
     """A step waits for an event from outside."""
+    FAILURE = "failure"
+    """A step has failed, and somebody has to say how to go on."""
+    BUDGET = "budget"
+    """The budget is used up."""
 
 
 class Interrupt(Message):
