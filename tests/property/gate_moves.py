@@ -99,6 +99,12 @@ VOTES: Final = st.builds(
 #: What becomes of a call that arrives; one that is proven not to have happened frees its key.
 ANSWERS: Final = st.sampled_from(["done", "permanent", "permanent", "answer lost"])
 RESTART: Final = st.tuples(st.just("restart"), st.sampled_from(POLICIES), st.booleans())
+#: A restart after which those who have said yes may not be enough.
+STRICTER: Final = st.tuples(
+    st.just("restart"),
+    st.sampled_from([Asks(four_eyes=True), Asks(roles=("boss",)), Asks(quorum=2)]),
+    st.booleans(),
+)
 #: What administrators, the clock and operators do.
 MEANWHILE: Final = st.one_of(
     st.tuples(st.just("take role"), st.sampled_from(PEOPLE), st.sampled_from(ROLES)),
