@@ -137,8 +137,9 @@ class Settings(BaseSettings):
     """How often a worker frees the resources that dead calls have left behind."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
-    max_cached_workflows: int = Field(default=1000, ge=0)
-    """Parked runs kept in memory; 0 replays each run from its history at every step."""
+    max_cached_workflows: int = Field(default=500, ge=0)
+    """Runs kept in memory, some 180 kB each; others are replayed from their history at their next
+    step. 0 keeps none."""
     tenant: str = "default"
     """Tenant the starter acts for."""
     user: str = ""
