@@ -51,8 +51,9 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 	@"$(PY)" -m examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
 		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
 
-bench: venv ## Measure what BENCHMARKS.md shows (some ten minutes; needs PostgreSQL)
+bench: venv ## Measure what BENCHMARKS.md shows (some twenty minutes; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
+	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 
 test: venv ## Run all tests but the search for counterexamples
 	@"$(PY)" devserver.py --print-cli > /dev/null

@@ -115,7 +115,7 @@ async def measure(
         console: Where progress is shown.
         measured: Takes the lanes with their samples, which stay when this is ended early.
     """
-    environment = ground.environment({**_clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     target = find_target(environment)
     settings = StarterSettings(
         tenant=DEFAULT_TENANT, user="benchmark", task_queue="", ui_url=ground.web_ui
@@ -211,7 +211,7 @@ def missed(lanes: Iterable[Lane]) -> list[str]:
     ]
 
 
-def _clean() -> dict[str, str]:
+def clean() -> dict[str, str]:
     """Return the environment without settings: the figures are those of the defaults."""
     ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lanes: list[Lane] = []
     ended_early = False
     try:
-        with prepared(_clean(), database=None, say=console.print) as ground:
+        with prepared(clean(), database=None, say=console.print) as ground:
             try:
                 asked = (options.database or list(DATABASES), options.kind or kinds)
                 asyncio.run(measure(ground, *asked, options.rounds, console, lanes))

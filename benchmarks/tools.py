@@ -80,6 +80,21 @@ def _world() -> Path:
     return Path(os.environ["BENCHMARK_WORLD"])
 
 
+@tool(
+    "world.sign_off",
+    effect=WRITE,
+    dedupes=_KEYS_KEPT,
+    irreversible=True,
+    approval=ApprovalPolicy(expires_in=timedelta(hours=1)),
+)
+async def sign_off(params: Call, ctx: ToolContext) -> JsonValue:
+    """Write down when an approved call arrives, and nothing else: there are a thousand of them."""
+    at = time.monotonic()
+    with _world().open("a", encoding="utf-8") as world:
+        world.write(f"{json.dumps({'run': ctx.run_id, 'at': at})}\n")
+    return at
+
+
 @tool("world.read", effect=READ)
 async def read(params: Call, ctx: ToolContext) -> JsonValue:
     """Read something."""

@@ -34,3 +34,22 @@ def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
         assert measured.keys() == {"n", "p50", "p95", "shortest", "longest"}
         assert measured["n"] == 1
     assert "| approval | sqlite | 1 |" in done.stdout
+
+
+def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "waiting.json"
+    few = ["--runs", "4", "--parked", "0.1", "--database", "sqlite"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.waiting", *few, "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
+    [row] = json.loads(found.read_text())
+    assert (row["database"], row["runs"]) == ("sqlite", 4)
+    assert 0 < row["ready_mb"] < row["parked_mb"]
+    assert (row["single"]["n"], row["together"]["n"]) == (2, 2)
+    assert "| sqlite | 4 |" in done.stdout

@@ -1,0 +1,390 @@
+"""``python -m benchmarks.waiting``: what a thousand runs that wait for an approval cost one worker.
+
+Measured of the worker's own process: memory and processor time while they wait, and the time from
+a decision to the call that it approves, of single ones and of all of them at once. BENCHMARKS.md
+shows what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from sqlalchemy import func, select
+
+from activities.ledger.store import Ledger, open_ledger
+from activities.ledger.tables import approvals
+from benchmarks.figures import Figures, table
+from benchmarks.ledgers import DATABASES, makers
+from benchmarks.recovery import clean
+from benchmarks.tools import calls
+from cli.children import Child
+from cli.connect import connect, find_target
+from cli.drill.ground import Ground, is_ready, prepared, worker
+from cli.exits import ExitCode, StarterError
+from cli.launch import launch
+from cli.process import end_by_signal_in_order, leave
+from cli.settings import StarterSettings
+from cli.tenant_client import TenantClient
+from tests.postgres_server import PostgresMissing
+from workflows.contracts import Decision, DecisionOutcome, StartRun
+from workflows.identity import DEFAULT_TENANT
+from workflows.names import DECIDE
+from workflows.plan import Plan
+
+RUNS: Final = 1000
+#: Runs that are on their way to their request at the same time.
+AT_ONCE: Final = 20
+#: Those who approve everything at the same time, each with a connection of its own.
+CLIENTS: Final = 20
+#: Approved one by one, while all others wait.
+SINGLES: Final = 20
+#: Seconds that the waiting is watched for.
+PARKED: Final = 60.0
+#: What a worker with a thousand parked runs may take, in MB, and how much of one core.
+MEMORY_TARGET: Final = 300.0
+CPU_TARGET: Final = 0.01
+
+_MB: Final = 1_000_000
+_LOOK: Final = 0.02  # seconds between looks at what has arrived
+#: A worker that has not used this much of a core for a second has come to rest.
+_AT_REST: Final = 0.05
+#: Seconds until a worker has to be at rest, and without anything arriving until something is lost.
+_LIMIT: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Waited:
+    """What was measured with one ledger; memory in MB, times in seconds."""
+
+    database: str
+    runs: int
+    ready_mb: float
+    parked_mb: float
+    done_mb: float
+    cpu: float
+    """Of one core, while all of them waited."""
+    started_s: float
+    """From the first start until all of them waited."""
+    single: Figures
+    """From a decision to its call, the others waiting."""
+    together: Figures
+    """The same, all decisions sent at once."""
+    together_s: float
+    """From the first decision to the last call."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        figures = {"single": self.single.document(), "together": self.together.document()}
+        numbers = {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
+        return {**numbers, **figures}
+
+    def missed(self) -> list[str]:
+        """Return a line for each target that was missed."""
+        lines = []
+        if self.parked_mb > MEMORY_TARGET:
+            lines.append(f"{self.parked_mb:.0f} MB parked, not {MEMORY_TARGET:.0f} MB")
+        if self.cpu > CPU_TARGET:
+            lines.append(f"{self.cpu:.1%} of a core while nothing happens, not {CPU_TARGET:.0%}")
+        return [f"{self.database}: {line}" for line in lines]
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A request that waits."""
+
+    run_id: str
+    approval_id: str
+    params_hash: str
+
+
+class Crowd:
+    """Many runs on one worker, which all wait for an approval of the same tool."""
+
+    def __init__(
+        self, server: TenantClient, one: Child, world: Path, ledger: Ledger, console: Console
+    ) -> None:
+        self._server = server
+        self._worker = one
+        self._world = world
+        self._ledger = ledger
+        self._say = console.print
+
+    async def measure(self, database: str, runs: int, parked_s: float) -> Waited:
+        """Start the runs, watch them wait, and approve them.
+
+        Raises:
+            StarterError: The worker died, or something does not arrive.
+        """
+        ready = await self._at_rest()
+        began = time.monotonic()
+        await self._start(runs)
+        started = time.monotonic() - began
+        await self._at_rest()
+        cpu, began = self._cpu(), time.monotonic()
+        await asyncio.sleep(parked_s)
+        used = (self._cpu() - cpu) / (time.monotonic() - began)
+        parked = self._memory()
+        self._say(f"{database}: {runs} runs wait after {started:.0f} s, {parked:.0f} MB")
+        waiting = await self._waiting()
+        few = waiting[: min(SINGLES, runs // 2)]
+        single = [await self._approved([one]) for one in few]
+        rest = await self._approved(waiting[len(few) :])
+        done = await self._at_rest()
+        return Waited(
+            database=database,
+            runs=runs,
+            ready_mb=ready,
+            parked_mb=parked,
+            done_mb=done,
+            cpu=used,
+            started_s=started,
+            single=Figures.of(took for one in single for took in one.took),
+            together=Figures.of(rest.took),
+            together_s=rest.whole,
+        )
+
+    async def _start(self, runs: int) -> None:
+        places = asyncio.Semaphore(AT_ONCE)
+        plan = Plan.model_validate(
+            {"name": "waiting", "steps": [{"id": "pay", "tool": "world.sign_off", "params": {}}]}
+        )
+        waiting: set[str] = set()
+        begun = asyncio.Event()
+
+        async def start(number: int) -> None:
+            run_id = f"{self._server.settings.task_queue}-{number}"
+            async with places:
+                await launch(
+                    self._server,
+                    StartRun(run_id=run_id, tenant=DEFAULT_TENANT, user="benchmark", plan=plan),
+                )
+                begun.set()
+                while run_id not in waiting:
+                    await asyncio.sleep(_LOOK)
+
+        async def look() -> None:
+            await begun.wait()
+            while len(waiting) < runs:
+                self._alive()
+                if await self._count() > len(waiting):
+                    waiting.update(one.run_id for one in await self._waiting())
+                await asyncio.sleep(_LOOK)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look())
+            for number in range(runs):
+                group.create_task(start(number))
+
+    async def _approved(self, asked: Sequence[Approval]) -> Arrivals:
+        """Approve requests, as many at once as there are clients; wait for their calls."""
+        target = self._server.target
+        clients = (
+            [await connect(target, quiet=True) for _ in range(min(CLIENTS, len(asked)))]
+            if len(asked) > 1
+            else [self._server.client]
+        )
+        sent: dict[str, float] = {}
+
+        async def decide(mine: Sequence[Approval], client: Any) -> None:
+            for one in mine:
+                decision = Decision(
+                    approval_id=one.approval_id,
+                    params_hash=one.params_hash,
+                    outcome=DecisionOutcome.APPROVE,
+                    approver="benchmark",
+                )
+                sent[one.run_id] = time.monotonic()
+                await client.get_workflow_handle(one.run_id).signal(DECIDE, decision)
+
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number, client in enumerate(clients):
+                group.create_task(decide(asked[number :: len(clients)], client))
+        arrived: dict[str, float] = {}
+        newest = time.monotonic()
+        while len(arrived) < len(sent):
+            self._alive()
+            await asyncio.sleep(_LOOK)
+            found = {c["run"]: c["at"] for c in calls(self._world) if c["run"] in sent}
+            if len(found) > len(arrived):
+                arrived, newest = found, time.monotonic()
+            if time.monotonic() - newest > _LIMIT:
+                raise StarterError(f"{len(sent) - len(arrived)} approved calls do not arrive")
+        took = [arrived[run_id] - at for run_id, at in sent.items()]
+        return Arrivals(took, max(arrived.values()) - began)
+
+    async def _waiting(self) -> list[Approval]:
+        columns = (approvals.c.run_id, approvals.c.approval_id, approvals.c.params_hash)
+        query = select(*columns).where(approvals.c.state == "pending")
+        async with self._ledger.transaction(DEFAULT_TENANT) as tx:
+            return [Approval(**row) for row in await tx.all(query)]
+
+    async def _count(self) -> int:
+        query = select(func.count().label("n")).where(approvals.c.state == "pending")
+        async with self._ledger.transaction(DEFAULT_TENANT) as tx:
+            row = await tx.one(query)
+        return int(row["n"]) if row else 0
+
+    async def _at_rest(self) -> float:
+        """Wait until the worker does nothing, and return its memory in MB."""
+        deadline = time.monotonic() + _LIMIT
+        used = 1.0
+        while used > _AT_REST:
+            self._alive()
+            if time.monotonic() > deadline:
+                raise StarterError(f"the worker does not come to rest: {used:.0%} of a core")
+            cpu = self._cpu()
+            await asyncio.sleep(1)
+            used = self._cpu() - cpu
+        return self._memory()
+
+    def _alive(self) -> None:
+        if self._worker.returncode is not None:
+            raise StarterError(f"the worker has ended: {self._worker.last_line()}")
+
+    def _memory(self) -> float:
+        """Return the worker's resident memory in MB."""
+        pages = int(Path(f"/proc/{self._worker.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / _MB
+
+    def _cpu(self) -> float:
+        """Return the processor time that the worker has used, in seconds."""
+        fields = Path(f"/proc/{self._worker.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When approved calls arrived, in seconds from their own decisions, and from the first one."""
+
+    took: list[float]
+    whole: float
+
+
+async def measure(
+    ground: Ground,
+    databases: list[str],
+    runs: int,
+    parked_s: float,
+    console: Console,
+    settings: Mapping[str, str],
+) -> list[Waited]:
+    """Measure a crowd on each ledger."""
+    modules = {"SUREHAND_TOOL_MODULES": "benchmarks.tools"}
+    environment = ground.environment({**clean(), **modules, **settings})
+    target = find_target(environment)
+    measured = []
+    with ExitStack() as servers:
+        for database, make in makers(ground, databases, servers).items():
+            url = await asyncio.to_thread(make, f"{database}-waiting")
+            folder = ground.case_folder(f"{database}-worker")
+            queue = f"waiting-{database}"
+            own = StarterSettings(
+                tenant=DEFAULT_TENANT, user="benchmark", task_queue=queue, ui_url=ground.web_ui
+            )
+            server = TenantClient(await connect(target, quiet=True), target, own)
+            world = folder / "world.jsonl"
+            with worker(
+                {**environment, "BENCHMARK_WORLD": str(world)},
+                folder,
+                "worker",
+                database_url=url,
+                task_queue=queue,
+            ) as one:
+                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+                async with open_ledger(url) as ledger:
+                    crowd = Crowd(server, one, world, ledger, console)
+                    measured.append(await crowd.measure(database, runs, parked_s))
+    return measured
+
+
+def tables(measured: Sequence[Waited]) -> str:
+    """Return the tables of BENCHMARKS.md."""
+    head = ["ledger", "runs", "ready", "parked", "after", "a run", "processor", "all started in"]
+    costs = [
+        [
+            one.database,
+            str(one.runs),
+            *(f"{mb:.0f} MB" for mb in (one.ready_mb, one.parked_mb, one.done_mb)),
+            f"{1000 * (one.parked_mb - one.ready_mb) / one.runs:.0f} kB",
+            f"{one.cpu:.2%} of a core",
+            f"{one.started_s:.0f} s",
+        ]
+        for one in measured
+    ]
+    times = [
+        [one.database, what, str(took.n), *(f"{s:.2f} s" for s in (took.p50, took.p95)),
+         f"{took.longest:.2f} s", rate]
+        for one in measured
+        for what, took, rate in (
+            ("one by one", one.single, ""),
+            ("all at once", one.together, f"{one.together.n / one.together_s:.0f}"),
+        )
+    ]  # fmt: skip
+    named = ["ledger", "approved", "n", "p50", "p95", "max", "calls a second"]
+    return f"{table(head, costs)}\n\n{table(named, times)}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; exits with 3 if the target is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.waiting", description="What runs cost that wait for approval."
+    )
+    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"default {RUNS}")
+    parser.add_argument(
+        "--parked", type=float, default=PARKED, metavar="SECONDS", help=f"default {PARKED:.0f}"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    parser.add_argument(
+        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
+    )
+    parser.add_argument(
+        "--cached", type=int, metavar="N", help="SUREHAND_MAX_CACHED_WORKFLOWS; default its own"
+    )
+    options = parser.parse_args(argv)
+    if options.runs < 2:
+        parser.error("--runs must be at least 2")
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    end_by_signal_in_order()
+    load = os.getloadavg()[0]
+    cached = {"SUREHAND_MAX_CACHED_WORKFLOWS": str(options.cached)}
+    try:
+        with prepared(clean(), database=None, say=console.print) as ground:
+            asked = (options.database or list(DATABASES), options.runs, options.parked)
+            settings = cached if options.cached is not None else {}
+            measured = asyncio.run(measure(ground, *asked, console, settings))
+    except KeyboardInterrupt:
+        print("benchmarks.waiting: ended early", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except (StarterError, PostgresMissing) as error:
+        print(f"benchmarks.waiting: {error}", file=sys.stderr)
+        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        documents = [one.document() for one in measured]
+        options.json.write_text(f"{json.dumps(documents, indent=1)}\n", encoding="utf-8")
+    console.print(tables(measured))
+    console.print(f"\nLoad average before {load:.1f}, after {os.getloadavg()[0]:.1f}")
+    missed = [line for one in measured for line in one.missed()]
+    for line in missed:
+        console.print(f"MISSED: {line}")
+    return ExitCode.BROKEN if missed else ExitCode.DONE
+
+
+if __name__ == "__main__":
+    leave(main())
