@@ -1,50 +1,38 @@
-"""One case: a fresh run, one worker that is killed at one point, and what came of it."""
+"""One case: a fresh run that is disturbed at one point, or not at all, and what came of it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-import signal
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
-from datetime import timedelta
-from functools import partial
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from temporalio.service import RPCError
 
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
+from activities.ledger.evidence import evidence_of
 from activities.ledger.reads import chain_of, effects_of
 from activities.ledger.store import RunNotFound, open_ledger
-from cli.children import Child
-from cli.drill.ground import Ground, is_ready, worker
+from cli.drill.changed_plan import changed
+from cli.drill.crew import Crew
+from cli.drill.ground import Ground
+from cli.drill.interrupting import Interrupting
 from cli.drill.observer import Observer
-from cli.drill.played import Kill, Played, count_of
-from cli.drill.report import DrilledApproval
+from cli.drill.people import People
+from cli.drill.played import Disturbance, Played, count_of
+from cli.drill.principals import ACTOR, Office
+from cli.drill.proven import tally
 from cli.drill.request import DrillRequest
 from cli.drill.world import Context, comparable
-from cli.exits import NoWorker, StarterError, WrongUse
+from cli.exits import WrongUse
 from cli.launch import launch
 from cli.outcome import run_result
 from cli.tenant_client import TenantClient
-from workflows.contracts import (
-    Decision,
-    DecisionOutcome,
-    StartRun,
-    StepState,
-)
+from workflows.contracts import StartRun
 from workflows.identity import run_id_for
-from workflows.names import DECIDE
 from workflows.plan import Plan
-
-APPROVER: Final = "drill-approver"
-#: Seconds between looks at whether a worker has died: the error of a recovery time.
-_DEATH_PAUSE: Final = 0.02
-#: Seconds between looks at whether the run waits for somebody.
-_LOOK_PAUSE: Final = 0.2
-_LOOK_LIMIT: Final = timedelta(seconds=2)
 
 
 class Case:
@@ -56,7 +44,8 @@ class Case:
         ground: Ground,
         server: TenantClient,
         environment: Mapping[str, str],
-        kill: Kill | None = None,
+        disturbance: Disturbance | None = None,
+        permissions: Collection[str] = (),
     ) -> None:
         """Prepare a case.
 
@@ -65,21 +54,22 @@ class Case:
             ground: Where.
             server: Where runs are started.
             environment: The workers'.
-            kill: Where a worker dies; ``None`` for the fault-free run.
+            disturbance: What is done to the run; ``None`` for a fault-free one.
+            permissions: What the plan's tools ask of the acting user, as far as that is known.
         """
-        label = f"{kill.target.step}-{kill.point}" if kill else "fault-free"
+        label = f"{disturbance.target.step}-{disturbance.point}" if disturbance else "fault-free"
         name = f"drill-{request.plan.name[:20]}-{label}"[:100] + f"-{secrets.token_hex(4)}"
         self._request = request
         self._ground = ground
-        self._kill = kill
+        self._disturbance = disturbance
+        self._kill = disturbance if disturbance and not disturbance.interruption else None
+        self._permissions = permissions
         self._environment = environment
         self._folder = ground.case_folder(name)
         # The task queue is the case's own, so that only its workers take its run.
         settings = server.settings.model_copy(update={"task_queue": name})
         self._server = TenantClient(server.client, server.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
-        self._once = self._folder / "crashed"
-        self._died_at: float | None = None
         self._observer = Observer(self._server, self.run_id)
         self._played = Played(self.run_id)
 
@@ -93,23 +83,27 @@ class Case:
         began = time.monotonic()
         database_url = await asyncio.to_thread(self._ground.ledger, self._folder)
         fresh = await self._fresh(database_url)
-        plan = self._request.plan
+        plan = changed(self._request.plan, self._disturbance)
         plan = Plan.model_validate(
             {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
         )
         settings = self._server.settings
         start = StartRun(run_id=self.run_id, tenant=settings.tenant, user=settings.user, plan=plan)
-        with ExitStack() as running:
-            workers = self._workers(running, database_url)
-            for one in workers:
-                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+        office = Office(database_url, settings.tenant, own=self._ground.database is None)
+        await office.give(settings.user, "permission", self._permissions)
+        people = People(self._server, self.run_id, office)
+        with self._crew(database_url) as crew:
+            # With a kill two, so that another one stands by.
+            await crew.start(2 if self._kill else 1)
             await launch(self._server, start)
             try:
-                await self._until_settled(workers)
+                await self._until_settled(people, crew, office)
             finally:
                 if self._played.result is None or self._played.question:
                     with contextlib.suppress(RPCError):
                         await self._server.handle(self.run_id).terminate("the drill is over")
+        self._played.approvals = people.approvals
+        self._note_kill(crew)
         await self._look(Context(self.run_id, plan.input, database_url), fresh)
         self._played.seconds = time.monotonic() - began
         return self._played
@@ -126,32 +120,27 @@ class Case:
             )
         return fresh
 
-    def _workers(self, running: ExitStack, database_url: str) -> list[Child]:
-        """Start the workers: with a kill two, so that another one stands by."""
-        # Open: the drill's approver has no key, and its ledger is nobody else's.
+    def _crew(self, database_url: str) -> Crew:
+        once = self._folder / "crashed"
+        # Open: the drill's people have no keys, and its ledger is nobody else's.
         settings = {
             "database_url": database_url,
             "task_queue": self._server.settings.task_queue,
             "decisions": "open",
         }
         if self._kill:
-            settings |= {"crash_at": self._kill.crash_at, "crash_once": str(self._once)}
-        workers = []
-        for number in range(1, 3 if self._kill else 2):
-            one = worker(self._environment, self._folder, f"worker-{number}", **settings)
-            running.callback(one.kill)
-            workers.append(one)
-        return workers
+            settings |= {"crash_at": self._kill.crash_at, "crash_once": str(once)}
+        return Crew(self._environment, self._folder, settings, once)
 
-    async def _until_settled(self, workers: list[Child]) -> None:
+    async def _until_settled(self, people: People, crew: Crew, office: Office) -> None:
         """Return when the run has ended, needs a human, or is out of time."""
         observing = asyncio.create_task(self._observer.until_end())
-        asking = asyncio.create_task(self._answer())
-        watching = asyncio.create_task(self._watch(workers))
-        jobs = {observing, asking, watching}
+        attending = asyncio.create_task(self._attend(people, crew, office))
+        watching = asyncio.create_task(crew.watch())
+        parts = {observing, attending, watching}
         try:
             done, _ = await asyncio.wait(
-                jobs,
+                parts,
                 timeout=self._request.limit.total_seconds(),
                 return_when=asyncio.FIRST_COMPLETED,
             )
@@ -161,65 +150,31 @@ class Case:
                 self._played.result = await run_result(self._server, self.run_id)
                 self._played.question = ""
         finally:
-            for one in jobs:
+            for one in parts:
                 one.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+            await asyncio.gather(*parts, return_exceptions=True)
 
-    async def _watch(self, workers: list[Child]) -> None:
-        """See the one death that is meant to be; any other is an error."""
-        alive = list(workers)
-        while True:
-            for one in list(alive):
-                if one.returncode is None:
-                    continue
-                meant = one.returncode == -signal.SIGKILL and self._once.exists()
-                if not meant or self._died_at is not None:
-                    raise StarterError(
-                        f"{one.log.stem} of {self.run_id} ended by itself with"
-                        f" {one.returncode}: {one.last_line()}"
-                    )
-                self._died_at = time.monotonic()
-                alive.remove(one)
-            await asyncio.sleep(_DEATH_PAUSE)
+    async def _attend(self, people: People, crew: Crew, office: Office) -> None:
+        """Interrupt the run, if that is what the case does, and deal with all that waits."""
+        if self._disturbance and self._disturbance.interruption:
+            forced = Interrupting(self._disturbance, self.run_id, people, crew, office)
+            try:
+                await forced.run()
+            finally:
+                self._played.reached = forced.reached
+                self._played.violations = forced.violations
+        view, question = await people.stay()
+        self._played.result, self._played.question = view.result, question
 
-    async def _answer(self) -> None:
-        """Approve what waits for an approval; return when only a human can move the run."""
-        approved: set[str] = set()
-        asked_before: list[str] = []
-        while True:
-            await asyncio.sleep(_LOOK_PAUSE)
-            with contextlib.suppress(NoWorker):
-                view = await self._server.view(self.run_id, _LOOK_LIMIT)
-                for request in view.pending:
-                    if request.approval_id in approved:
-                        continue
-                    decision = Decision(
-                        approval_id=request.approval_id,
-                        params_hash=request.params_hash,
-                        outcome=DecisionOutcome.APPROVE,
-                        approver=APPROVER,
-                        reason="a drill",
-                    )
-                    with self._server.translated(self.run_id):
-                        await self._server.handle(self.run_id).signal(DECIDE, decision)
-                    approved.add(request.approval_id)
-                    self._played.approvals.append(
-                        DrilledApproval(
-                            approval_id=request.approval_id,
-                            tool=request.tool,
-                            description=request.description,
-                            params_hash=request.params_hash,
-                        )
-                    )
-                questions = [w for w in view.result.waiting_for if w.kind == "intervention"]
-                asked = [w.id for w in questions]
-                moving = any(step.state is StepState.RUNNING for step in view.result.steps)
-                # Seen twice: what runs beside it has come to its end, too.
-                if asked and asked == asked_before and not moving and not view.pending:
-                    self._played.result = view.result
-                    self._played.question = questions[0].question
-                    return
-                asked_before = asked
+    def _note_kill(self, crew: Crew) -> None:
+        played, kill = self._played, self._kill
+        if kill is None:
+            return
+        played.reached = crew.killed
+        if crew.died_at is not None:
+            place = (kill.target.step, kill.target.undo)
+            recovered = self._observer.recovered_at(place, crew.died_at)
+            played.recovery_s = None if recovered is None else recovered - crew.died_at
 
     async def _look(self, context: Context, fresh: dict[str, Any]) -> None:
         """Take down what the run, the ledger and the world say in the end."""
@@ -237,13 +192,11 @@ class Case:
                     or verify_entries(events, rows)
                 )
                 audit = str(broken) if broken else "holds"
+                evidence = await evidence_of(ledger, tenant, self.run_id)
+                played.tally, stories = tally(evidence, ACTOR)
+                played.violations += stories
         played.counted = count_of(snapshot, played.entries)
         played.tools = self._observer.tools
-        played.killed = self._once.exists()
-        if self._kill and self._died_at is not None:
-            place = (self._kill.target.step, self._kill.target.undo)
-            recovered = self._observer.recovered_at(place, self._died_at)
-            played.recovery_s = None if recovered is None else recovered - self._died_at
         end = played.result
         played.compared = {
             "run": end.state.value if end else f"not ended after {self._request.limit}",

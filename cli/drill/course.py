@@ -1,4 +1,7 @@
-"""The whole course of a drill: fault-free runs first, then a case for each cell of the matrix."""
+"""The whole course of a drill: fault-free runs first, then a case for each cell of the matrix.
+
+A cell is a kill or an interruption of one step.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from cli.connect import connect, find_target
-from cli.drill.case import APPROVER, Case
+from cli.drill.case import Case
 from cli.drill.ground import Ground
-from cli.drill.played import Kill, Played
+from cli.drill.people import APPROVER
+from cli.drill.played import Disturbance, Played
+from cli.drill.points import Interruption
 from cli.drill.progress import Progress
 from cli.drill.report import (
     GOOD,
@@ -19,7 +24,10 @@ from cli.drill.report import (
     CellOutcome,
     DrillReport,
     FaultFree,
+    PermissionDrift,
     Target,
+    added_up,
+    consistency_of,
     recovery_of,
 )
 from cli.drill.request import DrillRequest
@@ -35,6 +43,8 @@ T = TypeVar("T")
 
 #: Differences that are kept of one cell: the first ones tell.
 MOST_DIFFERENCES: Final = 20
+#: Why nothing was proven, of a kill and of an interruption.
+_NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
 
 
 class Course:
@@ -100,8 +110,10 @@ class Course:
         )
         by_key = {_key(cell): cell for cell in [*kept, *made]}
         cells = [by_key[_key(cell)] for cell in wanted]
+        tally = added_up([baseline.fault_free.tally, *(cell.tally for cell in cells)])
+        good = all(cell.outcome in GOOD for cell in cells)
         return DrillReport(
-            ok=bool(cells) and all(cell.outcome in GOOD for cell in cells),
+            ok=bool(cells) and good and tally.holds,
             plan=self._request.plan_name,
             modes=list(self._request.modes),
             server="embedded" if self._ground.embedded else target.address,
@@ -118,6 +130,8 @@ class Course:
                 outcome: sum(cell.outcome is outcome for cell in cells) for outcome in CellOutcome
             },
             recovery=recovery_of(self._request.points, cells),
+            approval_consistency=consistency_of(tally),
+            permission_drift=PermissionDrift(drifted=tally.drifted, losses=tally.losses),
         )
 
     def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
@@ -150,6 +164,8 @@ class Course:
                 counted=first.counted,
                 seconds=round(first.seconds, 1),
                 approvals=first.approvals,
+                tally=first.tally.plus(second.tally),
+                violations=[*first.violations, *second.violations],
             ),
             compared=first.compared,
         )
@@ -177,8 +193,16 @@ class Course:
         targets = []
         for step in self._request.plan.steps:
             spec = played.tools.get(step.id)
+            policy = spec.approval if spec else None
             targets.append(
-                Target(step=step.id, tool=step.tool, effect=spec.effect if spec else None)
+                Target(
+                    step=step.id,
+                    tool=step.does,
+                    effect=spec.effect if spec else None,
+                    asks=step.ask is not None,
+                    permission=spec.permission if spec else None,
+                    may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
+                )
             )
         undone = [entry for entry in played.entries if entry["undoes"] is not None]
         for entry in undone:
@@ -191,7 +215,7 @@ class Course:
         for mode in self._request.modes:
             for target in targets:
                 for point in self._request.points_of(target):
-                    called = target.effect is not None
+                    called = target.effect is not None or target.asks
                     yield Cell(
                         mode=mode,
                         step=target.step,
@@ -206,16 +230,18 @@ class Course:
         self, server: TenantClient, baseline: Baseline, cells: list[Cell]
     ) -> list[Cell]:
         targets = {(target.step, target.undo): target for target in baseline.targets}
+        allowed = {one.permission for one in baseline.targets if one.permission is not None}
+        points = {point.value: point for point in self._request.points}
         left, made = iter(cells), []
 
         async def one_after_another() -> None:
             for cell in left:
                 target = targets[cell.step, cell.undo]
-                if target.effect is not None:
+                if target.effect is not None or target.asks:
                     self._progress.playing(cell)
-                    kill = Kill(target, cell.point)
-                    case = Case(self._request, self._ground, server, self._environment, kill)
-                    played = await case.play()
+                    what = Disturbance(target, points[cell.point])
+                    own = (self._request, self._ground, server, self._environment)
+                    played = await Case(*own, what, allowed).play()
                     world = self._request.world is not None
                     cell = judged(cell, baseline, played, world=world)
                 if self._state:
@@ -231,7 +257,7 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
     """Return a cell with what its case has shown.
 
     Args:
-        cell: Where its worker was to be killed.
+        cell: What was to be done to its run, and where.
         baseline: What the case is compared with.
         played: What came of it.
         world: Whether the world outside was looked at, too.
@@ -239,9 +265,11 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
     found = list(differences(baseline.compared, played.compared))
     question = played.question
     outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
-    if not played.killed:
+    if played.violations:
+        outcome, found = CellOutcome.DIFFERS, [*played.violations, *found]
+    elif not played.reached:
         outcome = CellOutcome.NOT_REACHED
-        question = question or "no worker has come to this point"
+        question = question or _NOT_REACHED[cell.point in list(Interruption)]
     elif question:
         # The run stands, so later effects are missing; but nothing may be there twice.
         expected = baseline.fault_free.counted
@@ -264,6 +292,7 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
             "differences": found[:MOST_DIFFERENCES],
             "question": question,
             "approvals": played.approvals,
+            "tally": played.tally,
         }
     )
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
 from cli.drill.matrix import (
     NONE,
+    STEP,
     approval_lines,
     cell_text,
-    columns,
     facts,
     findings,
     headline,
     label,
+    parts,
     place,
     recovery_rows,
 )
@@ -51,7 +52,8 @@ def _lines(report: DrillReport) -> Iterator[str]:
     kind = "same" if report.ok else "differs"
     yield f'<p class="verdict {kind}">{_text(headline(report))}</p>'
     yield f"<p>{_text(shown_time(report.started_at))}</p>"
-    yield from _matrix(report)
+    for points in parts(report):
+        yield from _matrix(report, points)
     yield "<ul>"
     for line in (*facts(report), *approval_lines(report)):
         yield f"<li>{_text(line)}</li>"
@@ -63,15 +65,15 @@ def _lines(report: DrillReport) -> Iterator[str]:
     yield "</body>\n</html>"
 
 
-def _matrix(report: DrillReport) -> Iterator[str]:
+def _matrix(report: DrillReport, points: Sequence[str]) -> Iterator[str]:
     yield '<div class="wide">\n<table>\n<thead><tr>'
-    yield "".join(f"<th>{_text(name)}</th>" for name in columns(report))
+    yield "".join(f"<th>{_text(name)}</th>" for name in (STEP, *points))
     yield "</tr></thead>\n<tbody>"
     for mode in report.modes:
         for target in report.targets:
-            cells = (_cell(report.cell(target, point, mode)) for point in report.points)
+            cells = (_cell(report.cell(target, point, mode)) for point in points)
             yield f"<tr><th>{_text(label(report, target, mode))}</th>{''.join(cells)}</tr>"
-    for name, *times in recovery_rows(report):
+    for name, *times in recovery_rows(report, points):
         cells = (f"<td>{_text(time)}</td>" for time in times)
         yield f"<tr><th>{_text(name)}</th>{''.join(cells)}</tr>"
     yield "</tbody>\n</table>\n</div>"

@@ -8,13 +8,11 @@ from typing import Final
 
 from cli.drill.matrix import (
     approval_lines,
-    columns,
     facts,
     findings,
     headline,
     place,
-    recovery_rows,
-    rows,
+    tables,
 )
 from cli.drill.report import DrillReport
 from cli.text import plain, shown_time
@@ -33,8 +31,9 @@ def _lines(report: DrillReport) -> Iterator[str]:
     yield ""
     yield f"**{_text(headline(report))}** ({shown_time(report.started_at)})"
     yield ""
-    yield from _table(columns(report), [*rows(report), *recovery_rows(report)])
-    yield ""
+    for heads, body in tables(report):
+        yield from _table(heads, body)
+        yield ""
     for line in (*facts(report), *approval_lines(report)):
         yield f"- {_text(line)}"
     for cell, reasons in findings(report):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
 
+from cli.drill.points import Interruption
 from cli.drill.report import ALIKE, Cell, CellOutcome, DrilledApproval, DrillReport, Target
 from cli.printer import Printer, rich_table
 from cli.text import compact, counted
@@ -18,25 +19,35 @@ NONE: Final = "-"
 STEP: Final = "step"
 
 
-def columns(report: DrillReport) -> list[str]:
-    """Return the heads of the matrix."""
-    return [STEP, *report.points]
+def parts(report: DrillReport) -> list[list[str]]:
+    """Return the points of each matrix: kills in the first, interruptions in the second one."""
+    forced = [point for point in report.points if point in list(Interruption)]
+    kills = [point for point in report.points if point not in forced]
+    return [points for points in (kills, forced) if points]
 
 
-def rows(report: DrillReport) -> Iterator[list[str]]:
-    """Yield the rows of the matrix: a step's cells each."""
+def rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the rows of a matrix: a step's cells each."""
     for mode in report.modes:
         for target in report.targets:
-            cells = (report.cell(target, point, mode) for point in report.points)
+            cells = (report.cell(target, point, mode) for point in points)
             yield [label(report, target, mode), *(cell_text(cell) for cell in cells)]
 
 
-def recovery_rows(report: DrillReport) -> Iterator[list[str]]:
-    """Yield the recovery times below the matrix."""
+def recovery_rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the recovery times below a matrix of kills."""
+    if all(point in list(Interruption) for point in points):
+        return
     by_point = {recovery.point: recovery for recovery in report.recovery}
     for name, field in (("recovery p50", "p50_s"), ("recovery p95", "p95_s")):
-        times = (by_point.get(point) for point in report.points)
+        times = (by_point.get(point) for point in points)
         yield [name, *(f"{getattr(time, field):.1f} s" if time else NONE for time in times)]
+
+
+def tables(report: DrillReport) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield the heads and the rows of each matrix."""
+    for points in parts(report):
+        yield [STEP, *points], [*rows(report, points), *recovery_rows(report, points)]
 
 
 def label(report: DrillReport, target: Target, mode: str) -> str:
@@ -65,11 +76,14 @@ def facts(report: DrillReport) -> Iterator[str]:
     fault_free = report.fault_free
     effects = ", ".join(f"{name} {count}" for name, count in fault_free.counted.items() if count)
     yield (
-        f"Each cell: how the killed run compares with the fault-free one ({fault_free.state}), and"
-        f" the effects counted; fault-free {fault_free.effects} ({effects or 'none'})."
+        f"Each cell: how the disturbed run compares with the fault-free one ({fault_free.state}),"
+        f" and the effects counted; fault-free {fault_free.effects} ({effects or 'none'})."
     )
+    yield from numbers(report)
     if any(target.effect is Effect.READ for target in report.targets):
-        yield "A read claims nothing: some points are not there for it (-)."
+        yield "A read claims nothing: some crash points are not there for it (-)."
+    if Interruption.PERMISSION_LOSS in report.points and not report.permission_drift.losses:
+        yield "No permission was taken away: permission_loss is there for tools that need one."
     if not report.world:
         yield "No --world was named: only runs and ledgers were compared, not what is outside."
     for recovery in report.recovery:
@@ -80,7 +94,19 @@ def facts(report: DrillReport) -> Iterator[str]:
                 f" p50 {recovery.p50_s:.1f} s, p95 {recovery.p95_s:.1f} s,"
                 f" longest {recovery.longest_s:.1f} s."
             )
+    for violation in fault_free.violations:
+        yield f"In a fault-free run: {violation}."
     yield f"Server: {report.server}. Took {report.seconds:.0f} s."
+
+
+def numbers(report: DrillReport) -> Iterator[str]:
+    """Yield the two numbers about what ran: as approved, and as allowed."""
+    found, drift = report.approval_consistency, report.permission_drift
+    share = f"{found.as_approved} of {found.gated}" if found.gated else "none needed one"
+    percent = f"{found.percent:g} %" if found.percent is not None else NONE
+    yield f"Approval Consistency: {percent} (calls made exactly as approved: {share})."
+    losses = f"{counted(drift.losses, 'time')} that the permission was taken away"
+    yield f"Permission Drift: {drift.drifted} (calls made without it: {losses})."
 
 
 def approval_lines(report: DrillReport) -> Iterator[str]:
@@ -116,8 +142,9 @@ def place(cell: Cell) -> str:
 def show(printer: Printer, report: DrillReport) -> None:
     """Print the report."""
     printer.say()
-    printer.table(columns(report), [*rows(report), *recovery_rows(report)])
-    printer.say()
+    for heads, body in tables(report):
+        printer.table(heads, body)
+        printer.say()
     for line in (*facts(report), *approval_lines(report)):
         printer.say(line)
     for cell, reasons in findings(report):
@@ -132,9 +159,10 @@ def show(printer: Printer, report: DrillReport) -> None:
 def text(report: DrillReport) -> str:
     """Return the report as plain text, for an assertion that has failed."""
     written = io.StringIO()
-    table = rich_table(columns(report), [*rows(report), *recovery_rows(report)])
-    Console(file=written, width=160, color_system=None).print(table)
-    lines = [headline(report)]
+    for heads, body in tables(report):
+        table = rich_table(heads, body)
+        Console(file=written, width=160, color_system=None).print(table)
+    lines = [headline(report), *numbers(report), *report.fault_free.violations]
     for cell, reasons in findings(report):
         lines += [place(cell), *(f"  {reason}" for reason in reasons)]
     return f"{written.getvalue()}\n" + "\n".join(lines)

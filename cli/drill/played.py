@@ -5,21 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.drill.report import DrilledApproval, Target
+from cli.drill.points import Interruption, Point
+from cli.drill.report import DrilledApproval, Tally, Target
 from cli.drill.world import counted
 from workflows.contracts import RunResult, ToolSpec
 
 
 @dataclass(frozen=True)
-class Kill:
-    """Where the worker of a case is killed."""
+class Disturbance:
+    """What a case does to its run, and where."""
 
     target: Target
-    point: str
+    point: Point
+
+    @property
+    def interruption(self) -> Interruption | None:
+        """Return how the run is made to wait; ``None``: its worker is killed at a crash point."""
+        return self.point if isinstance(self.point, Interruption) else None
 
     @property
     def crash_at(self) -> str:
-        """Return it as the setting ``SUREHAND_CRASH_AT``."""
+        """Return the crash point as the setting ``SUREHAND_CRASH_AT``."""
         return f"{self.target.tool}:{self.point}@{self.target.step}"
 
 
@@ -33,12 +39,16 @@ class Played:
     question: str = ""
     """What the run asks a human; empty if it has ended."""
     compared: dict[str, Any] = field(default_factory=dict)
-    """The end of the run, its ledger entries and the world: what must be as without a kill."""
+    """The end of the run, its ledger entries and the world: what must be as fault-free."""
     counted: dict[str, int] = field(default_factory=dict)
     approvals: list[DrilledApproval] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     tools: dict[str, ToolSpec] = field(default_factory=dict)
-    killed: bool = False
+    reached: bool = False
+    """Whether the worker was killed, or the run was interrupted, as it was meant to be."""
+    tally: Tally = field(default_factory=Tally)
+    violations: list[str] = field(default_factory=list)
+    """What should not have happened, whatever the world looks like."""
     recovery_s: float | None = None
     seconds: float = 0
 

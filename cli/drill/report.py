@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import reduce
 from typing import Final, Self
 
 from cli.shapes import Shape
@@ -22,7 +23,7 @@ class CellOutcome(StrEnum):
     NEEDS_HUMAN = "needs human"
     """The run has asked a human, as a tool without recovery must; nothing was done twice."""
     NOT_REACHED = "not reached"
-    """No worker was killed: this cell proves nothing."""
+    """No worker was killed, the run was not interrupted: this cell proves nothing."""
 
 
 #: Outcomes with which a drill has proven what it was asked to.
@@ -39,6 +40,12 @@ class Target(Shape):
     effect: Effect | None
     """``None``: the fault-free run has never called it."""
     undo: bool = False
+    asks: bool = False
+    """A step that asks a human and calls no tool."""
+    permission: str | None = None
+    """What the acting user must be allowed, as the tool was recorded."""
+    may_ask_again: bool = True
+    """Whether the tool's own policy lets an approval that has expired be asked for again."""
 
     @property
     def label(self) -> str:
@@ -55,8 +62,47 @@ class DrilledApproval(Shape):
     params_hash: str
 
 
+class Tally(Shape):
+    """Calls of one or more plays, counted from the rows of their ledgers."""
+
+    gated: int = 0
+    """Calls that needed an approval; each attempt is one."""
+    as_approved: int = 0
+    """Those of them that were made with exactly what was approved."""
+    losses: int = 0
+    """Times that the drill has taken a permission away."""
+    drifted: int = 0
+    """Calls that were made all the same, although the permission was gone."""
+
+    @property
+    def holds(self) -> bool:
+        """Say whether nothing ran that was not approved or not allowed."""
+        return self.as_approved == self.gated and not self.drifted
+
+    def plus(self, other: Tally) -> Tally:
+        """Return both together."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return Tally(**{name: mine[name] + theirs[name] for name in mine})
+
+
+class ApprovalConsistency(Shape):
+    """How many of the calls that needed an approval were made exactly as approved."""
+
+    as_approved: int
+    gated: int
+    percent: float | None
+    """``None``: no call needed one."""
+
+
+class PermissionDrift(Shape):
+    """Calls that were made without the permission, of so many times that it was taken away."""
+
+    drifted: int
+    losses: int
+
+
 class Cell(Shape):
-    """One run whose worker was to be killed at one point of one call."""
+    """One run whose worker was killed, or that was interrupted, at one point of one call."""
 
     mode: str
     step: str
@@ -74,10 +120,11 @@ class Cell(Shape):
     question: str = ""
     """What a human is asked, or why the point was not reached."""
     approvals: list[DrilledApproval] = []
+    tally: Tally = Tally()
 
 
 class FaultFree(Shape):
-    """The run without a kill, which all others are compared with."""
+    """The run that nothing happens to, which all others are compared with."""
 
     run_id: str
     state: str
@@ -85,6 +132,10 @@ class FaultFree(Shape):
     counted: dict[str, int]
     seconds: float
     approvals: list[DrilledApproval]
+    tally: Tally = Tally()
+    """Of both fault-free runs."""
+    violations: list[str] = []
+    """What ran in them that was not approved."""
 
 
 class Recovery(Shape):
@@ -115,7 +166,8 @@ class DrillReport(Shape):
     """``drill``."""
 
     ok: bool
-    """There are cells, and each is the same world or ledger, or needs a human."""
+    """There are cells, each is the same world or ledger, or needs a human, and nothing ran that
+    was not approved or not allowed."""
     plan: str
     modes: list[str]
     server: str
@@ -131,6 +183,10 @@ class DrillReport(Shape):
     cells: list[Cell]
     counts: dict[CellOutcome, int]
     recovery: list[Recovery]
+    approval_consistency: ApprovalConsistency = ApprovalConsistency(
+        as_approved=0, gated=0, percent=None
+    )
+    permission_drift: PermissionDrift = PermissionDrift(drifted=0, losses=0)
 
     def cell(self, target: Target, point: str, mode: str) -> Cell | None:
         """Return a cell of the matrix; ``None`` where the call has no such point."""
@@ -145,6 +201,18 @@ class DrillReport(Shape):
         from cli.drill.matrix import text
 
         return text(self)
+
+
+def added_up(tallies: Iterable[Tally]) -> Tally:
+    """Return the tallies of several plays together."""
+    return reduce(Tally.plus, tallies, Tally())
+
+
+def consistency_of(tally: Tally) -> ApprovalConsistency:
+    """Return the Approval Consistency of what was counted."""
+    # Rounded down: a single call among thousands must not vanish in a 100.
+    percent = math.floor(1000 * tally.as_approved / tally.gated) / 10 if tally.gated else None
+    return ApprovalConsistency(as_approved=tally.as_approved, gated=tally.gated, percent=percent)
 
 
 def nearest_rank(times: Sequence[float], percent: int) -> float:

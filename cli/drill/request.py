@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from activities.crashpoints import READ_POINTS, CrashPoint
+from activities.crashpoints import READ_POINTS
+from cli.drill.points import POINTS, Interruption, Point
 from cli.drill.report import Target
 from cli.drill.world import Function
 from cli.exits import WrongUse
@@ -18,6 +19,8 @@ from workflows.plan import Plan
 
 #: How outcomes are made durable; there is one way so far.
 MODES: Final = ("sync",)
+#: Of what a drill keeps of its cells: one of another format is not gone on with.
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class DrillRequest:
     plan: Plan
     plan_name: str
     """How the user calls it: its file."""
-    points: tuple[CrashPoint, ...]
+    points: tuple[Point, ...]
     modes: tuple[str, ...]
     steps: tuple[str, ...]
     world: Function | None
@@ -49,13 +52,32 @@ class DrillRequest:
         fresh: Function | None,
         parallel: int | None,
         limit: timedelta,
+        own_ledger: bool = True,
     ) -> DrillRequest:
         """Return the request; nothing named means all there is.
+
+        Args:
+            plan: What is drilled.
+            plan_name: Its file.
+            points: Crash points and interruptions.
+            modes: Durability modes.
+            steps: Steps of the plan.
+            world: Looks at the world.
+            fresh: Makes the world ready for one more run.
+            parallel: Cases at a time.
+            limit: How long one may take.
+            own_ledger: Whether each case has a ledger of its own, whose principals are its own.
 
         Raises:
             WrongUse: A point, mode or step is not there, or the cases would disturb one another.
         """
-        _known("--points", points, list(CrashPoint))
+        _known("--points", points, POINTS)
+        if Interruption.PERMISSION_LOSS in points and not own_ledger:
+            raise WrongUse(
+                "--points permission_loss: with --database the permissions are not the drill's to"
+                " take away: leave one of the two out"
+            )
+        there = [p for p in POINTS if own_ledger or p is not Interruption.PERMISSION_LOSS]
         _known("--modes", modes, MODES)
         ids = [step.id for step in plan.steps]
         _known("--steps", steps, ids)
@@ -67,7 +89,7 @@ class DrillRequest:
         return cls(
             plan=plan,
             plan_name=plan_name,
-            points=tuple(point for point in CrashPoint if not points or point in points),
+            points=tuple(point for point in there if not points or point in points),
             modes=tuple(modes) or MODES,
             steps=tuple(step for step in ids if not steps or step in steps),
             world=world,
@@ -76,10 +98,9 @@ class DrillRequest:
             limit=limit,
         )
 
-    def points_of(self, target: Target) -> list[CrashPoint]:
+    def points_of(self, target: Target) -> list[Point]:
         """Return the chosen points that a call has."""
-        read = target.effect is Effect.READ
-        return [point for point in self.points if not read or point in READ_POINTS]
+        return [point for point in self.points if _has(target, point)]
 
     def refuse_nothing(self, targets: Sequence[Target]) -> None:
         """Refuse a choice of steps and points in which there is nothing to drill.
@@ -89,8 +110,9 @@ class DrillRequest:
         """
         if not any(self.points_of(target) for target in targets):
             raise WrongUse(
-                "--steps, --points: none of these calls has one of these points (a read has"
-                f" {', '.join(READ_POINTS)}), so nothing would be proven"
+                "--steps, --points: none of these calls has one of these points (of the crash"
+                f" points a read has {', '.join(READ_POINTS)}; permission_loss is there where a"
+                " tool has a permission), so nothing would be proven"
             )
 
     def fingerprint(self, tool_modules: str) -> str:
@@ -100,8 +122,30 @@ class DrillRequest:
             "tools": tool_modules,
             "world": self.world.name if self.world else "",
             "fresh": self.fresh.name if self.fresh else "",
+            "format": _FORMAT,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _has(target: Target, point: Point) -> bool:
+    match point:
+        case Interruption():
+            return _may_interrupt(target, point)
+        case _ if target.asks:
+            return False
+        case _:
+            return target.effect is not Effect.READ or point in READ_POINTS
+
+
+def _may_interrupt(target: Target, how: Interruption) -> bool:
+    if target.undo:
+        # It was shown and approved with the step that it undoes, and waits for nobody.
+        return False
+    if target.asks:
+        return how is Interruption.ASK
+    if how is Interruption.PERMISSION_LOSS:
+        return target.permission is not None
+    return how is not Interruption.EXPIRY or target.may_ask_again
 
 
 def _known(option: str, given: Sequence[str], known: Sequence[str]) -> None:

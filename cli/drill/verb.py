@@ -50,7 +50,8 @@ def drill(
         typer.Option(metavar="MODULE:FUNCTION", help="Returns plan input for one more run."),
     ] = None,
     points: Annotated[
-        str | None, typer.Option(help="Crash points, comma separated; default all.")
+        str | None,
+        typer.Option(help="Crash points and interruptions, comma separated; default all."),
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Steps, comma separated; default all.")] = None,
     modes: Annotated[str | None, typer.Option(help="Durability modes; there is only sync.")] = None,
@@ -85,13 +86,16 @@ def drill(
     ] = CASE_LIMIT,
     json_output: options.Json = False,
 ) -> int:
-    """Kill a worker at every crash point of every step, and compare what is left outside.
+    """Kill a worker at every crash point of every step, interrupt each, and compare what is left.
 
-    Each case is a fresh run with two workers of its own: one dies, the other takes over.
+    Each case is a fresh run with workers of its own: one dies, another one takes over.
+
+    Interruptions: pause, approval, ask, permission_loss, expiry.
 
     Tools run for real, approved by 'drill-approver': drill a test system.
 
-    Exits with 3 if a world differs or a point was not reached; needing a human is no difference.
+    Exits with 3 if a world differs, a point was not reached, or something ran that was not approved
+    or not allowed; needing a human is no difference.
     """
 
     def verb(caller: Caller) -> int:
@@ -112,6 +116,7 @@ def drill(
             fresh=Function.load("--fresh", fresh) if fresh else None,
             parallel=parallel,
             limit=timeout,
+            own_ledger=database is None,
         )
         file = writers[0][0] if writers else STATES / request.plan.name
         state = DrillState(file.with_name(f"{file.name}.state"))
@@ -135,9 +140,9 @@ def _drilled(
     *,
     resume: bool,
 ) -> DrillReport:
-    from cli.drill.case import APPROVER
     from cli.drill.course import Course
     from cli.drill.ground import prepared, require_tools
+    from cli.drill.people import APPROVER
     from cli.drill.progress import make_progress
     from cli.ledger_door import translated
 

@@ -1,0 +1,94 @@
+"""What a ledger holds about one run's approvals and permissions, for whoever checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from activities.ledger.principal_tables import principal_changes
+from activities.ledger.store import Ledger, RunNotFound
+from activities.ledger.tables import approvals, effects, events, plans, runs, steps
+from workflows.contracts import ToolSpec
+from workflows.plan import Plan
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The rows of one run, as they are stored; times in milliseconds by the database's clock."""
+
+    user: str
+    """Whom the run acts for."""
+    plan: Plan
+    tools: Mapping[str, ToolSpec]
+    """As they were recorded at the run's start, by name."""
+    approvals: list[Row]
+    effects: list[Row]
+    steps: list[Row]
+    """One row for each attempt."""
+    claims: list[Row]
+    """Each claim's own words: the bodies of ``effect.claimed``, with ``step_id``."""
+    waived: list[Row]
+    """The bodies of ``approval.waived``, with ``step_id``."""
+    answered: frozenset[str]
+    """Steps whose tools have asked a human something: the answers are part of what is approved."""
+    changes: list[Row]
+    """What the user's permissions have become, in order."""
+
+
+async def evidence_of(ledger: Ledger, tenant: str, run_id: str) -> Evidence:
+    """Return what the ledger holds about a run.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    async with ledger.transaction(tenant) as tx:
+        same_run = (plans.c.tenant_id == runs.c.tenant_id) & (plans.c.run_id == runs.c.run_id)
+        run = await tx.one(
+            select(runs.c.user_id, plans.c.plan, plans.c.tools)
+            .join(plans, same_run)
+            .where(runs.c.tenant_id == tenant, runs.c.run_id == run_id)
+            .order_by(plans.c.plan_version.desc())
+        )
+        if run is None:
+            raise RunNotFound(run_id)
+        told = await tx.all(
+            select(events.c.type, events.c.step_id, events.c.body)
+            .where(events.c.tenant_id == tenant, events.c.run_id == run_id)
+            .order_by(events.c.seq)
+        )
+        of_run = [
+            await tx.all(select(table).where(table.c.tenant_id == tenant, table.c.run_id == run_id))
+            for table in (approvals, effects, steps)
+        ]
+        changes = await tx.all(
+            select(principal_changes)
+            .where(
+                principal_changes.c.tenant_id == tenant,
+                principal_changes.c.principal == run["user_id"],
+                principal_changes.c.change.in_(("permission_granted", "permission_revoked")),
+            )
+            .order_by(principal_changes.c.at_ms)
+        )
+
+    def bodies(type_: str) -> list[Row]:
+        return [{**e["body"], "step_id": e["step_id"]} for e in told if e["type"] == type_]
+
+    return Evidence(
+        user=run["user_id"],
+        plan=Plan.model_validate(run["plan"]),
+        tools={name: ToolSpec.model_validate(spec) for name, spec in run["tools"].items()},
+        approvals=of_run[0],
+        effects=of_run[1],
+        steps=of_run[2],
+        claims=bodies("effect.claimed"),
+        waived=bodies("approval.waived"),
+        answered=frozenset(
+            body["step_id"] for body in bodies("interrupt.answered") if body["kind"] == "tool"
+        ),
+        changes=changes,
+    )

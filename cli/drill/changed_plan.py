@@ -1,0 +1,53 @@
+"""The plan of a case: the user's own, changed so that its run waits where it is interrupted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from cli.drill.played import Disturbance
+from cli.drill.points import Interruption
+from workflows.plan import Plan, Step
+from workflows.policy import ApprovalPolicy
+
+#: How long an approval that is to expire may be given and used: enough for an approval that is
+#: given at once, on a busy machine; one that comes too late is asked for once more.
+EXPIRES_IN: Final = timedelta(seconds=2)
+
+
+def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
+    """Return the plan that a case plays.
+
+    Args:
+        plan: The user's.
+        disturbance: What is done to the run; a kill changes nothing of the plan.
+    """
+    how = disturbance.interruption if disturbance else None
+    if disturbance is None or how is None or disturbance.target.asks:
+        return plan
+    step_id = disturbance.target.step
+    steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
+    changes: dict[str, Any] = {"steps": tuple(steps)}
+    if how is Interruption.EXPIRY and plan.defaults.approval is not None:
+        policy = plan.defaults.approval.model_copy(update={"on_expiry": "ask_again"})
+        changes["defaults"] = plan.defaults.model_copy(update={"approval": policy})
+    return plan.model_copy(update=changes)
+
+
+def _interrupted(plan: Plan, step: Step, how: Interruption) -> Step:
+    match how:
+        case Interruption.PAUSE | Interruption.ASK:
+            own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
+            return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, "before")))})
+        case Interruption.EXPIRY:
+            return _gated(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
+        case _:
+            return _gated(step)
+
+
+def _gated(step: Step, **changes: Any) -> Step:
+    """Return a step whose call is asked about by people, whatever its rules say."""
+    policy = step.approval or ApprovalPolicy()
+    rules = tuple(rule.model_copy(update={"required": True}) for rule in policy.rules)
+    forced = policy.model_copy(update={"rules": rules, "standing": False, **changes})
+    return step.model_copy(update={"approval": forced})

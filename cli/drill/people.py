@@ -1,0 +1,186 @@
+"""The people of one case: they approve what waits, and answer what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from activities.json_schemas import problems
+from cli.drill.principals import Office
+from cli.drill.report import DrilledApproval
+from cli.exits import ExitCode, NoWorker, StarterError
+from cli.tenant_client import TenantClient
+from workflows.contracts import (
+    Acknowledged,
+    AnswerInterrupts,
+    ApprovalRequest,
+    Decision,
+    DecisionOutcome,
+    Interrupt,
+    InterruptKind,
+    ResumeRun,
+    RunView,
+    Steering,
+    StepState,
+    Verb,
+)
+from workflows.names import DECIDE
+
+T = TypeVar("T")
+
+APPROVER: Final = "drill-approver"
+REASON: Final = "a drill"
+#: Seconds between looks at whether the run waits for somebody.
+_LOOK_PAUSE: Final = 0.2
+_LOOK_LIMIT: Final = timedelta(seconds=2)
+#: Questions about a step as such, before it has done anything.
+AT_ITS_START: Final = frozenset({InterruptKind.BEFORE, InterruptKind.ASK})
+#: What is answered to a question of that type, where its schema names nothing.
+_OF_TYPE: Final[dict[str, Any]] = {
+    "string": "drill",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "null": None,
+    "array": [],
+    "object": {},
+}
+
+
+class People:
+    """Looks at one run, again and again, and gives it what it waits for."""
+
+    def __init__(self, server: TenantClient, run_id: str, office: Office) -> None:
+        self._server = server
+        self._run_id = run_id
+        self._office = office
+        self._dealt_with: set[str] = set()
+        self.user = server.settings.user
+        self.held = ""
+        """A step whose approval and first question are left waiting."""
+        self.ignored: set[str] = set()
+        """Approval requests that nobody is to answer."""
+        self.approvals: list[DrilledApproval] = []
+
+    async def look(self) -> RunView | None:
+        """Deal with all that waits and is not held; ``None`` where no worker answers."""
+        await asyncio.sleep(_LOOK_PAUSE)
+        with contextlib.suppress(NoWorker):
+            view = await self._server.view(self._run_id, _LOOK_LIMIT)
+            for request in view.pending:
+                if request.step_id != self.held and request.approval_id not in self.ignored:
+                    await self.approve(request)
+            for interrupt in view.interrupts:
+                if interrupt.step_id != self.held or interrupt.kind not in AT_ITS_START:
+                    await self.answer(interrupt)
+            if not self.held and any(one.kind == "permission" for one in view.result.waiting_for):
+                await self._permit()
+            return view
+        return None
+
+    async def until(self, seen: Callable[[RunView], T | None]) -> T:
+        """Deal with what waits until something is seen, and return that."""
+        while True:
+            view = await self.look()
+            found = seen(view) if view is not None else None
+            if found is not None:
+                return found
+
+    async def stay(self) -> tuple[RunView, str]:
+        """Deal with what waits until only a human can move the run; returns what that is asked."""
+        before: list[str] = []
+        while True:
+            view = await self.look()
+            if view is None:
+                continue
+            questions = [w for w in view.result.waiting_for if w.kind == "intervention"]
+            asked = [w.id for w in questions]
+            moving = any(step.state is StepState.RUNNING for step in view.result.steps)
+            # Seen twice: what runs beside it has come to its end, too.
+            if asked and asked == before and not moving and not view.pending:
+                return view, questions[0].question
+            before = asked
+
+    async def approve(self, request: ApprovalRequest) -> None:
+        """Approve a request, once, by as many people as it asks for."""
+        if request.approval_id in self._dealt_with:
+            return
+        roles = {role for one in request.requirements for role in one.roles}
+        quorum = max((one.quorum for one in request.requirements), default=1)
+        for number in range(1, quorum + 1):
+            name = APPROVER if number == 1 else f"{APPROVER}-{number}"
+            await self._office.give(name, "role", roles)
+            decision = Decision(
+                approval_id=request.approval_id,
+                params_hash=request.params_hash,
+                outcome=DecisionOutcome.APPROVE,
+                approver=name,
+                reason=REASON,
+            )
+            await self._server.signal(self._run_id, DECIDE, decision)
+        self._dealt_with.add(request.approval_id)
+        self.approvals.append(
+            DrilledApproval(
+                approval_id=request.approval_id,
+                tool=request.tool,
+                description=request.description,
+                params_hash=request.params_hash,
+            )
+        )
+
+    async def answer(self, interrupt: Interrupt) -> None:
+        """Answer a question, once.
+
+        Raises:
+            StarterError: Its schema leaves open what fits.
+        """
+        if interrupt.interrupt_id in self._dealt_with:
+            return
+        answers = {interrupt.interrupt_id: answer_to(interrupt)}
+        message = AnswerInterrupts(actor=self.user, answers=answers, id=uuid.uuid4().hex)
+        await self._server.signal(self._run_id, Verb.ANSWER, message)
+        self._dealt_with.add(interrupt.interrupt_id)
+
+    async def steer(self, verb: Verb, message: Steering) -> None:
+        """Send something that steers the run until a worker has taken it.
+
+        Raises:
+            Refused: It does not count; with the reason.
+        """
+        once = message.model_copy(update={"id": uuid.uuid4().hex})
+        while True:
+            with contextlib.suppress(NoWorker):
+                await self._server.update(self._run_id, verb, once, Acknowledged)
+                return
+
+    async def _permit(self) -> None:
+        """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
+        tools = (await self._office.evidence(self._run_id)).tools.values()
+        wanted = {tool.permission for tool in tools if tool.permission is not None}
+        if await self._office.give(self.user, "permission", wanted):
+            await self.steer(Verb.RESUME, ResumeRun(actor=self.user, reason=REASON))
+
+
+def answer_to(interrupt: Interrupt) -> Any:
+    """Return an answer that fits a question.
+
+    Raises:
+        StarterError: Its schema leaves open what fits.
+    """
+    schema: dict[str, Any] = interrupt.answer_schema
+    if interrupt.kind in (InterruptKind.BEFORE, InterruptKind.AFTER):
+        return "accept"
+    named = [schema[name] for name in ("default", "const") if name in schema]
+    listed = [one for name in ("examples", "enum") for one in schema.get(name, [])]
+    for answer in (*named, *listed, _OF_TYPE.get(str(schema.get("type")), "drill")):
+        if not problems(schema, answer):
+            return answer
+    raise StarterError(
+        f"{interrupt.interrupt_id} asks {interrupt.question!r}, and the drill has no answer that"
+        " fits its schema: name one there as its `default`",
+        code=ExitCode.HUMAN_NEEDED,
+    )
