@@ -81,8 +81,20 @@ def _needs_approval(evidence: Evidence, call: _Call) -> bool:
         return False
     # Only rules can waive it, and only if every policy has one that does.
     may_be_waived = all(any(not rule.required for rule in one.rules) for one in policies)
-    waived = any(one["step_id"] == call.step.id for one in evidence.waived)
-    return not (may_be_waived and waived)
+    return not (may_be_waived and _hash(evidence, call) in _waived(evidence, call))
+
+
+def _waived(evidence: Evidence, call: _Call) -> set[str]:
+    return {one["params_hash"] for one in evidence.waived if one["step_id"] == call.step.id}
+
+
+def _hash(evidence: Evidence, call: _Call) -> str:
+    """Return the hash of what an attempt was made with, made anew."""
+    tool = evidence.tools[call.step.tool]
+    try:
+        return params_hash(tool.name, tool.version, call.row["input"])
+    except NotCanonical:
+        return ""
 
 
 def _requests(evidence: Evidence, call: _Call) -> list[Row]:

@@ -17,6 +17,7 @@ from tests.shop_process import ShopProcess
 
 pytestmark = pytest.mark.crash
 
+INTERRUPTIONS = "pause,approval,ask,permission_loss,expiry"
 FAILS = str(ROOT / "examples" / "refund_fails.yaml")
 
 
@@ -106,6 +107,52 @@ def test_a_tool_that_wrongly_says_its_provider_dedupes_is_found_out_and_resume_k
     assert cells(again)["refund", "after_call"] == cell
     assert outcomes(again)["refund", "before_claim"] == "same world"
     assert shop.requests("refunds")["received"] == before + 1
+
+
+def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allowed(
+    settings: dict[str, str], shop: ShopProcess, tmp_path: Path
+) -> None:
+    before = shop.counts()["refunds"]
+    tools = {"SUREHAND_TOOL_MODULES": "tests.variants.refund_strict"}
+    starter = Starter({**settings, **tools}, tmp_path)
+    ended = starter("drill", REFUND, *OWN, "--steps=refund", f"--points={INTERRUPTIONS}", "--json")
+
+    assert ended.code == 0, ended
+    places = [("refund", point) for point in INTERRUPTIONS.split(",")]
+    assert outcomes(ended) == dict.fromkeys(places, "same world")
+    assert shop.counts()["refunds"] - before == 2 + len(places)
+    found = ended.document()
+    calls = 2 + len(places)
+    assert found["approval_consistency"] == {
+        "as_approved": calls,
+        "gated": calls,
+        "percent": 100.0,
+    }
+    assert found["permission_drift"] == {"drifted": 0, "losses": 1}
+    # The one that expired is not the one that was given.
+    [given] = cells(ended)["refund", "expiry"]["approvals"]
+    assert given["approval_id"].endswith("/refund/2")
+
+
+def test_a_worker_that_checks_neither_hash_nor_permission_is_found_out_by_both_numbers(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    tools = {"SUREHAND_TOOL_MODULES": "tests.variants.refund_careless", "TMPDIR": str(tmp_path)}
+    starter = Starter({**settings, **tools}, tmp_path)
+    chosen = ("--steps=refund", "--points=approval,permission_loss")
+    ended = starter("drill", REFUND, *OWN, *chosen, "--json")
+
+    assert ended.code == 3, ended
+    found = ended.document()
+    assert found["approval_consistency"] == {"as_approved": 0, "gated": 4, "percent": 0.0}
+    assert found["permission_drift"] == {"drifted": 1, "losses": 1}
+    assert set(outcomes(ended).values()) == {"differs"}
+    [story] = cells(ended)["refund", "approval"]["differences"]
+    assert "refund attempt 1 of payments.refund is not what was approved" in story
+    lost = cells(ended)["refund", "permission_loss"]["differences"]
+    assert any("had lost the permission refunds" in line for line in lost)
+    assert "Approval Consistency: 0 %" in ended.err
+    assert "Permission Drift: 1" in ended.err
 
 
 def test_a_tool_that_nothing_can_settle_needs_a_human_and_that_is_no_difference(

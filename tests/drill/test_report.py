@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from cli.drill import html, markdown
 from cli.drill.course import judged
-from cli.drill.matrix import headline, rows
+from cli.drill.matrix import headline, rows, tables
 from cli.drill.played import Played
 from cli.drill.progress import make_progress
 from cli.drill.report import (
@@ -20,8 +21,12 @@ from cli.drill.report import (
     CellOutcome,
     DrillReport,
     FaultFree,
+    PermissionDrift,
     Recovery,
+    Tally,
     Target,
+    added_up,
+    consistency_of,
     nearest_rank,
     recovery_of,
 )
@@ -51,7 +56,7 @@ def cell(point: str = "after_call", **facts: Any) -> Cell:
 
 
 def played(**facts: Any) -> Played:
-    given = {"killed": True, "compared": BASELINE.compared, "counted": {"refunds": 1}, **facts}
+    given = {"reached": True, "compared": BASELINE.compared, "counted": {"refunds": 1}, **facts}
     return Played("drill-1", **given)
 
 
@@ -61,8 +66,11 @@ def played(**facts: Any) -> Played:
         ({}, CellOutcome.SAME),
         ({"compared": {"run": "failed"}}, CellOutcome.DIFFERS),
         # Nobody was killed: as good as it looks, it proves nothing.
-        ({"killed": False}, CellOutcome.NOT_REACHED),
-        ({"killed": False, "compared": {"run": "failed"}}, CellOutcome.NOT_REACHED),
+        ({"reached": False}, CellOutcome.NOT_REACHED),
+        ({"reached": False, "compared": {"run": "failed"}}, CellOutcome.NOT_REACHED),
+        # What must not happen is no less wrong in a world that looks as it should.
+        ({"violations": ["refund was called while its approval waited"]}, CellOutcome.DIFFERS),
+        ({"violations": ["it did not wait"], "reached": False}, CellOutcome.DIFFERS),
         # The run stands, so what follows is missing; but nothing may be there twice.
         ({"question": "Did it happen?", "counted": {}}, CellOutcome.NEEDS_HUMAN),
         ({"question": "Did it happen?", "counted": {"refunds": 2}}, CellOutcome.DIFFERS),
@@ -77,7 +85,7 @@ def test_a_world_that_nobody_has_looked_at_is_not_called_the_same() -> None:
     found = judged(cell(), BASELINE, played(), world=False)
 
     assert found.outcome == "same ledger"
-    assert judged(cell(), BASELINE, played(killed=False), world=False).outcome == "not reached"
+    assert judged(cell(), BASELINE, played(reached=False), world=False).outcome == "not reached"
     assert html.document(report(found)).count('class="same"') == 1
     assert "same ledger, 1" in str(report(found))
 
@@ -101,7 +109,19 @@ def test_percentiles_are_times_that_were_measured() -> None:
     ]
 
 
-def report(*cells: Cell) -> DrillReport:
+def test_one_call_of_thousands_that_was_not_approved_is_no_hundred_percent() -> None:
+    tally = added_up([Tally(gated=4999, as_approved=4999), Tally(gated=1)])
+
+    found = consistency_of(tally)
+
+    assert (found.as_approved, found.gated, found.percent) == (4999, 5000, 99.9)
+    assert not tally.holds
+    assert consistency_of(Tally()).percent is None
+    assert not Tally(losses=1, drifted=1).holds
+
+
+def report(*cells: Cell, points: Sequence[str] = ("after_claim", "after_call")) -> DrillReport:
+    tally = added_up(one.tally for one in cells)
     return DrillReport(
         ok=False,
         plan="<b>refund</b>.yaml",
@@ -113,11 +133,13 @@ def report(*cells: Cell) -> DrillReport:
         started_at=datetime.now(UTC),
         seconds=60,
         fault_free=FAULT_FREE,
-        points=["after_claim", "after_call"],
+        points=list(points),
         targets=[READ, WRITE],
         cells=list(cells),
         counts={CellOutcome.DIFFERS: 1},
         recovery=recovery_of(["after_claim", "after_call"], cells),
+        approval_consistency=consistency_of(tally),
+        permission_drift=PermissionDrift(drifted=tally.drifted, losses=tally.losses),
     )
 
 
@@ -133,7 +155,7 @@ FOUND = report(
 
 
 def test_the_matrix_says_of_each_step_and_point_what_was_found() -> None:
-    assert list(rows(FOUND)) == [
+    assert list(rows(FOUND, FOUND.points)) == [
         ["order", "-", "-"],
         ["refund", "not reached", "differs, 2"],
     ]
@@ -146,6 +168,23 @@ def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) ->
     for part in ("differs, 2", "not reached", "fault-free 1", "no worker has come to this point"):
         assert part in text.replace("\\", "")
     assert ("3.2 s" in text) or ("3.3 s" in text)
+
+
+@pytest.mark.parametrize("write", [html.document, markdown.document, str])
+def test_every_report_has_interruptions_in_a_matrix_of_their_own_and_both_numbers(
+    write: Any,
+) -> None:
+    tally = Tally(gated=3, as_approved=2, losses=2, drifted=1)
+    lost = cell("permission_loss", outcome=CellOutcome.DIFFERS, tally=tally)
+    found = report(cell(), lost, points=["after_call", "permission_loss"])
+
+    assert [heads for heads, _ in tables(found)] == [
+        ["step", "after_call"],
+        ["step", "permission_loss"],
+    ]
+    text = write(found).replace("\\", "")
+    assert "Approval Consistency: 66.6 % (calls made exactly as approved: 2 of 3)" in text
+    assert "Permission Drift: 1 (calls made without it: 2 times" in text
 
 
 def test_on_a_terminal_a_bar_moves_and_what_is_not_the_same_world_stays_above_it() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from activities.crashpoints import CrashPoint
 from cli import app
+from cli.drill.points import Interruption
 from cli.drill.report import Target
 from cli.drill.request import DrillRequest
 from cli.exits import WrongUse
@@ -39,6 +43,10 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([*WORLD, "--parallel", "2"], "name --fresh"),
         (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html, .md, .json"),
         (["--report", "no/such/drill.md"], "there is no folder"),
+        (
+            ["--points", "permission_loss", "--database", "sqlite://"],
+            "not the drill's to take away",
+        ),
         ([*WORLD, "--modes", "sync"], "set SUREHAND_TOOL_MODULES"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -51,10 +59,38 @@ def test_it_is_refused_with_code_2(
     assert said in line
 
 
-def test_a_choice_that_proves_nothing_is_refused() -> None:
-    chosen = {"points": ["after_claim"], "steps": ["order"], "modes": (), "parallel": None}
+def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
+    chosen = {"points": points, "steps": ["order"], "modes": (), "parallel": None}
     own = {"world": None, "fresh": None, "limit": timedelta(minutes=2)}
-    request = DrillRequest.checked(load_plan(REFUND), REFUND, **chosen, **own)
+    return DrillRequest.checked(load_plan(REFUND), REFUND, **chosen, **own, **more)
+
+
+@pytest.mark.parametrize(
+    ("facts", "there"),
+    [
+        ({"effect": Effect.WRITE}, {"pause", "approval", "ask", "expiry"}),
+        ({"effect": Effect.WRITE, "may_ask_again": False}, {"pause", "approval", "ask"}),
+        (
+            {"effect": Effect.READ, "permission": "orders"},
+            {"pause", "approval", "ask", "expiry", "permission_loss"},
+        ),
+        ({"effect": None, "asks": True}, {"ask"}),
+        # It was approved with its step, and waits for nobody.
+        ({"effect": Effect.WRITE, "undo": True}, set()),
+    ],
+)
+def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
+    facts: dict[str, Any], there: set[str]
+) -> None:
+    target = Target(step="order", tool="orders.read", **facts)
+
+    assert set(request_of(list(Interruption)).points_of(target)) == there
+    shared = request_of([], own_ledger=False)
+    assert set(shared.points_of(target)) - set(CrashPoint) == there - {"permission_loss"}
+
+
+def test_a_choice_that_proves_nothing_is_refused() -> None:
+    request = request_of(["after_claim"])
 
     with pytest.raises(WrongUse, match="a read has before_claim, during_call"):
         request.refuse_nothing([Target(step="order", tool="orders.read", effect=Effect.READ)])

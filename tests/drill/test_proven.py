@@ -1,0 +1,184 @@
+"""Approval Consistency and Permission Drift are counted from rows, whatever a worker believes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from activities.ledger.evidence import Evidence
+from cli.drill.principals import ACTOR
+from cli.drill.proven import calls_of, tally
+from cli.drill.report import Tally
+from workflows.contracts import Effect, Recovery, ToolSpec
+from workflows.identity import params_hash
+from workflows.plan import Plan
+from workflows.policy import ApprovalPolicy, ApprovalRule
+
+PARAMS = {"amount": "5"}
+HASH = params_hash("bank.pay", "1", PARAMS)
+OTHER = params_hash("bank.pay", "1", {"amount": "500"})
+GATED = ApprovalPolicy()
+WAIVABLE = ApprovalPolicy(rules=(ApprovalRule(when="amount < 10", required=False),))
+
+
+def spec(**facts: Any) -> ToolSpec:
+    given = {"effect": Effect.WRITE, "approval": GATED, "permission": "pay", **facts}
+    return ToolSpec(
+        name="bank.pay", version="1", schema_hash="s", recovery=Recovery.HUMAN, timeout=5, **given
+    )
+
+
+def evidence(**facts: Any) -> Evidence:
+    """A payment of 5 that was approved, allowed, claimed and made, with some rows changed."""
+    approval = {
+        "approval_id": "r/pay/1",
+        "step_id": "pay",
+        "tool": "bank.pay",
+        "tool_version": "1",
+        "params_hash": HASH,
+        "params": PARAMS,
+        "state": "approved",
+        "consumed_entry": "ef-1",
+        "consumed_generation": 1,
+    }
+    claim = {
+        "step_id": "pay",
+        "attempt": 1,
+        "entry_id": "ef-1",
+        "generation": 1,
+        "fencing_token": 1,
+        "params_hash": HASH,
+        "approval_id": "r/pay/1",
+    }
+    entry = {"entry_id": "ef-1", "fencing_token": 1, "params_hash": HASH}
+    step = {
+        "step_id": "pay",
+        "attempt": 1,
+        "input": PARAMS,
+        "state": "succeeded",
+        "error_class": None,
+        "started_ms": 1000,
+    }
+    rows: dict[str, dict[str, Any]] = {
+        name: {**row, **facts.pop(name, {})}
+        for name, row in (
+            ("approval", approval),
+            ("claim", claim),
+            ("entry", entry),
+            ("step", step),
+        )
+    }
+    found = Evidence(
+        user="uma",
+        plan=Plan.model_validate([{"id": "pay", "tool": "bank.pay"}]),
+        tools={"bank.pay": spec()},
+        approvals=[rows["approval"]],
+        effects=[rows["entry"]],
+        steps=[rows["step"]],
+        claims=[rows["claim"]],
+        waived=[],
+        answered=frozenset(),
+        changes=[],
+    )
+    return replace(found, **facts)
+
+
+def change(what: str, at_ms: int, actor: str = ACTOR) -> dict[str, Any]:
+    return {"change": f"permission_{what}", "what": "pay", "at_ms": at_ms, "actor": actor}
+
+
+def test_a_call_that_was_made_as_approved_is_consistent() -> None:
+    assert tally(evidence(), ACTOR) == (Tally(gated=1, as_approved=1), [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"approval": {"state": "pending", "consumed_entry": None}}, "nobody has approved it"),
+        ({"approvals": []}, "nobody has approved it"),
+        ({"claim": {"approval_id": None}}, "its claim names no approval"),
+        ({"claims": []}, "made without a claim"),
+        ({"approval": {"consumed_entry": None}}, "was used by nothing, not by it"),
+        ({"approval": {"consumed_entry": "ef-2"}}, "was used by ef-2, not by it"),
+        ({"approval": {"consumed_generation": 2}}, "not by it"),
+        ({"claim": {"params_hash": OTHER}}, f"its claim has {OTHER}"),
+        ({"entry": {"params_hash": OTHER}}, f"its claim has {OTHER}"),
+        # Recorded under the approved hash, but made with other params.
+        ({"step": {"input": {"amount": "500"}}}, "its params are not those of r/pay/1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_call_that_differs_from_what_was_approved_is_counted_and_told(
+    facts: dict[str, Any], why: str
+) -> None:
+    found, [story] = tally(evidence(**facts), ACTOR)
+
+    assert (found.as_approved, found.gated) == (0, 1)
+    assert story.startswith("pay attempt 1 of bank.pay is not what was approved")
+    assert why in story
+
+
+@pytest.mark.parametrize(("amount", "consistent"), [("5", 1), ("500", 0)])
+def test_of_a_read_the_params_that_it_was_made_with_are_compared(
+    amount: str, consistent: int
+) -> None:
+    read = {"tools": {"bank.pay": spec(effect=Effect.READ)}, "claims": [], "effects": []}
+
+    found, _ = tally(evidence(step={"input": {"amount": amount}}, **read), ACTOR)
+
+    assert (found.as_approved, found.gated) == (consistent, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "hash_", "gated"),
+    [(None, "", 0), (WAIVABLE, HASH, 0), (WAIVABLE, OTHER, 1), (GATED, HASH, 1)],
+)
+def test_only_a_policy_with_such_a_rule_waives_an_approval_whatever_an_event_says(
+    policy: ApprovalPolicy | None, hash_: str, gated: int
+) -> None:
+    waived = [{"step_id": "pay", "params_hash": hash_}]
+    tools = {"bank.pay": spec(approval=policy)}
+
+    found, _ = tally(evidence(approvals=[], tools=tools, waived=waived), ACTOR)
+
+    assert (found.gated, found.as_approved) == (gated, 0)
+
+
+@pytest.mark.parametrize(
+    ("began_ms", "class_", "drifted"),
+    [
+        (999, None, 0),
+        (1000, None, 1),
+        (1999, None, 1),
+        (2000, None, 0),  # it was given back
+        (1500, "refused", 0),  # it was turned away
+    ],
+)
+def test_a_call_that_began_while_its_user_had_lost_the_permission_is_drift(
+    began_ms: int, class_: str | None, drifted: int
+) -> None:
+    step = {"started_ms": began_ms, "error_class": class_}
+    changes = [change("granted", 1), change("revoked", 1000), change("granted", 2000)]
+
+    found, stories = tally(evidence(step=step, changes=changes), ACTOR)
+
+    assert (found.drifted, found.losses) == (drifted, 1)
+    assert any("had lost the permission pay" in story for story in stories) == bool(drifted)
+
+
+def test_a_loss_that_the_drill_did_not_force_is_none_of_its_losses() -> None:
+    found, _ = tally(evidence(changes=[change("revoked", 1, actor="root")]), ACTOR)
+
+    assert (found.losses, found.drifted) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "calls"), [({}, 1), ({"error_class": "refused"}, 0), ({"attempt": 0}, 0)]
+)
+def test_attempts_that_were_turned_away_or_skipped_are_no_calls(
+    facts: dict[str, Any], calls: int
+) -> None:
+    assert calls_of(evidence(step=facts), "pay") == calls_of(evidence(step=facts)) == calls
+    assert calls_of(evidence(), "look") == 0
