@@ -191,10 +191,10 @@ class Case:
                     or verify_story(events)
                     or verify_entries(events, rows)
                 )
-                audit = str(broken) if broken else "holds"
+                audit = "broken" if broken else "holds"
                 evidence = await evidence_of(ledger, tenant, self.run_id)
                 played.tally, stories = tally(evidence, ACTOR)
-                played.violations += stories
+                played.violations += [*stories, *([f"audit: {broken}"] if broken else [])]
         played.counted = count_of(snapshot, played.entries)
         played.tools = self._observer.tools
         end = played.result

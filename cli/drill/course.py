@@ -113,7 +113,7 @@ class Course:
         tally = added_up([baseline.fault_free.tally, *(cell.tally for cell in cells)])
         good = all(cell.outcome in GOOD for cell in cells)
         return DrillReport(
-            ok=bool(cells) and good and tally.holds,
+            ok=bool(cells) and good and tally.holds and not baseline.fault_free.violations,
             plan=self._request.plan_name,
             modes=list(self._request.modes),
             server="embedded" if self._ground.embedded else target.address,

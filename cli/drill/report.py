@@ -135,7 +135,7 @@ class FaultFree(Shape):
     tally: Tally = Tally()
     """Of both fault-free runs."""
     violations: list[str] = []
-    """What ran in them that was not approved."""
+    """What should not have happened in them."""
 
 
 class Recovery(Shape):

@@ -147,8 +147,9 @@ def test_a_worker_that_checks_neither_hash_nor_permission_is_found_out_by_both_n
     assert found["approval_consistency"] == {"as_approved": 0, "gated": 4, "percent": 0.0}
     assert found["permission_drift"] == {"drifted": 1, "losses": 1}
     assert set(outcomes(ended).values()) == {"differs"}
-    [story] = cells(ended)["refund", "approval"]["differences"]
+    story, audit = cells(ended)["refund", "approval"]["differences"]
     assert "refund attempt 1 of payments.refund is not what was approved" in story
+    assert "was claimed with other params than approved" in audit
     lost = cells(ended)["refund", "permission_loss"]["differences"]
     assert any("had lost the permission refunds" in line for line in lost)
     assert "Approval Consistency: 0 %" in ended.err
