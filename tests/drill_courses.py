@@ -65,7 +65,8 @@ class Course:
         return [
             self.plan,
             *("--world", f"{world}:world", "--fresh", f"{world}:fresh"),
-            *("--steps", ",".join(self.steps), "--points", ",".join(self.points)),
+            *("--steps", ",".join(self.steps)),
+            *(("--points", ",".join(self.points)) if self.points else ()),
         ]
 
     def __str__(self) -> str:

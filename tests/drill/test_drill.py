@@ -18,6 +18,7 @@ from tests.shop_process import ShopProcess
 pytestmark = pytest.mark.crash
 
 INTERRUPTIONS = "pause,approval,ask,permission_loss,expiry"
+TWO_OF_FINANCE = "steps.refund.approval={roles: [finance], quorum: 2}"
 FAILS = str(ROOT / "examples" / "refund_fails.yaml")
 
 
@@ -115,7 +116,8 @@ def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allo
     before = shop.counts()["refunds"]
     tools = {"SUREHAND_TOOL_MODULES": "tests.variants.refund_strict"}
     starter = Starter({**settings, **tools}, tmp_path)
-    ended = starter("drill", REFUND, *OWN, "--steps=refund", f"--points={INTERRUPTIONS}", "--json")
+    chosen = ("--steps=refund", f"--points={INTERRUPTIONS}", "--set", TWO_OF_FINANCE)
+    ended = starter("drill", REFUND, *OWN, *chosen, "--json")
 
     assert ended.code == 0, ended
     places = [("refund", point) for point in INTERRUPTIONS.split(",")]

@@ -41,6 +41,13 @@ def test_every_step_of_a_plan_is_drilled(plan: str) -> None:
     assert any(course.plan == plan and course.steps == PLANS[plan][0] for course in COURSES)
 
 
+@pytest.mark.parametrize("course", COURSES, ids=lambda course: course.name)
+def test_a_course_that_names_no_points_leaves_the_choice_out(course: Course) -> None:
+    # `--points ""` is refused: it names nothing.
+    assert "" not in course.arguments()
+    assert "--points" not in course.arguments()
+
+
 def test_a_drill_that_was_ended_goes_on_and_remembers_what_differed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
