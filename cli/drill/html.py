@@ -18,6 +18,7 @@ from cli.drill.matrix import (
     parts,
     place,
     recovery_rows,
+    rows_of,
 )
 from cli.drill.report import Cell, CellOutcome, DrillReport
 from cli.text import plain, shown_time
@@ -70,7 +71,7 @@ def _matrix(report: DrillReport, points: Sequence[str]) -> Iterator[str]:
     yield "".join(f"<th>{_text(name)}</th>" for name in (STEP, *points))
     yield "</tr></thead>\n<tbody>"
     for mode in report.modes:
-        for target in report.targets:
+        for target in rows_of(report, points):
             cells = (_cell(report.cell(target, point, mode)) for point in points)
             yield f"<tr><th>{_text(label(report, target, mode))}</th>{''.join(cells)}</tr>"
     for name, *times in recovery_rows(report, points):

@@ -69,6 +69,8 @@ class Interrupting:
         asked = await people.until(self._question)
         await people.steer(Verb.PAUSE, PauseRun(actor=people.user, reason=REASON))
         await people.answer(asked)
+        # Approvals may be given while a run is paused: they make no call.
+        people.held = ""
         if not await self._stands("pause"):
             return
         before = await self._calls()

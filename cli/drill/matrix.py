@@ -26,10 +26,16 @@ def parts(report: DrillReport) -> list[list[str]]:
     return [points for points in (kills, forced) if points]
 
 
+def rows_of(report: DrillReport, points: Sequence[str]) -> list[Target]:
+    """Return the calls that a matrix has a row for: what undoes waits for nobody."""
+    kills = any(point not in list(Interruption) for point in points)
+    return [target for target in report.targets if kills or not target.undo]
+
+
 def rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
     """Yield the rows of a matrix: a step's cells each."""
     for mode in report.modes:
-        for target in report.targets:
+        for target in rows_of(report, points):
             cells = (report.cell(target, point, mode) for point in points)
             yield [label(report, target, mode), *(cell_text(cell) for cell in cells)]
 
