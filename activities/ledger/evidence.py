@@ -12,6 +12,7 @@ from activities.ledger.principal_tables import principal_changes
 from activities.ledger.store import Ledger, RunNotFound
 from activities.ledger.tables import approvals, effects, events, plans, runs, steps
 from workflows.contracts import ToolSpec
+from workflows.identity import child_run_id
 from workflows.plan import Plan
 
 Row = dict[str, Any]
@@ -38,6 +39,18 @@ class Evidence:
     """Steps whose tools have asked a human something: the answers are part of what is approved."""
     changes: list[Row]
     """What the user's permissions have become, in order."""
+
+
+async def runs_of(ledger: Ledger, tenant: str, run_id: str) -> list[str]:
+    """Return the ids of a run and of its child runs, and of theirs, as far as they are recorded."""
+    child = runs.c.run_id.startswith(child_run_id(run_id, ""), autoescape=True)
+    async with ledger.transaction(tenant) as tx:
+        rows = await tx.all(
+            select(runs.c.run_id)
+            .where(runs.c.tenant_id == tenant, (runs.c.run_id == run_id) | child)
+            .order_by(runs.c.run_id)
+        )
+    return [row["run_id"] for row in rows]
 
 
 async def evidence_of(ledger: Ledger, tenant: str, run_id: str) -> Evidence:

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.service import RPCError
 
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
-from activities.ledger.evidence import evidence_of
+from activities.ledger.evidence import evidence_of, runs_of
 from activities.ledger.reads import chain_of, effects_of
 from activities.ledger.store import RunNotFound, open_ledger
 from cli.drill.changed_plan import changed
@@ -192,9 +192,14 @@ class Case:
                     or verify_entries(events, rows)
                 )
                 audit = "broken" if broken else "holds"
-                evidence = await evidence_of(ledger, tenant, self.run_id)
-                played.tally, stories = tally(evidence, ACTOR)
-                played.violations += [*stories, *([f"audit: {broken}"] if broken else [])]
+                for run_id in await runs_of(ledger, tenant, self.run_id):
+                    counted, stories = tally(await evidence_of(ledger, tenant, run_id), ACTOR)
+                    played.tally = played.tally.plus(counted)
+                    played.violations += stories
+                # Taken away once, however many child runs have the same user.
+                losses = min(played.tally.losses, 1)
+                played.tally = played.tally.model_copy(update={"losses": losses})
+                played.violations += [f"audit: {broken}"] if broken else []
         played.counted = count_of(snapshot, played.entries)
         played.tools = self._observer.tools
         end = played.result

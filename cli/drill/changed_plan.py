@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cli.drill.played import Disturbance
 from cli.drill.points import Interruption
-from workflows.plan import Plan, Step
+from workflows.plan import ITERATION, Plan, Step
 from workflows.policy import ApprovalPolicy
 
 #: How long an approval that is to expire may be given and used: enough for an approval that is
@@ -25,7 +25,7 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
     how = disturbance.interruption if disturbance else None
     if disturbance is None or how is None or disturbance.target.asks:
         return plan
-    step_id = disturbance.target.step
+    step_id = ITERATION.sub("", disturbance.target.step)
     steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
     changes: dict[str, Any] = {"steps": tuple(steps)}
     if how is Interruption.EXPIRY and plan.defaults.approval is not None:

@@ -99,7 +99,7 @@ class Course:
         baseline, done = earlier or (await self._baseline(server, fingerprint), [])
         if self._state:
             self._state.begin(baseline, done)
-        targets = [t for t in baseline.targets if t.step in self._request.steps]
+        targets = self._request.chosen(baseline.targets)
         self._request.refuse_nothing(targets)
         wanted = list(self._wanted(targets))
         kept = [cell for cell in done if _key(cell) in {_key(cell) for cell in wanted}]
@@ -136,7 +136,7 @@ class Course:
 
     def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
         """Say whether nothing is left to go on with: then all is played anew."""
-        targets = [t for t in baseline.targets if t.step in self._request.steps]
+        targets = self._request.chosen(baseline.targets)
         return {_key(cell) for cell in self._wanted(targets)} <= {_key(cell) for cell in done}
 
     async def _baseline(self, server: TenantClient, fingerprint: str) -> Baseline:
@@ -192,11 +192,15 @@ class Course:
         """Return the calls of the plan, and those that undid some of them, in their order."""
         targets = []
         for step in self._request.plan.steps:
-            spec = played.tools.get(step.id)
+            if not step.tool and step.ask is None:
+                continue  # It calls nothing itself.
+            # Of a list, the first item's call.
+            name = f"{step.id}[0]" if f"{step.id}[0]" in played.tools else step.id
+            spec = played.tools.get(name)
             policy = spec.approval if spec else None
             targets.append(
                 Target(
-                    step=step.id,
+                    step=name,
                     tool=step.does,
                     effect=spec.effect if spec else None,
                     asks=step.ask is not None,

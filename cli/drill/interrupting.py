@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 from cli.drill.crew import Crew
-from cli.drill.people import AT_ITS_START, REASON, People
+from cli.drill.people import AT_ITS_START, REASON, People, is_moving
 from cli.drill.played import Disturbance
 from cli.drill.points import Interruption
 from cli.drill.principals import Office
@@ -135,9 +135,8 @@ class Interrupting:
         """Wait until the step stands still, and nothing else moves; say if it does not."""
 
         def still(view: RunView) -> StepState | None:
-            moving = any(step.state is StepState.RUNNING for step in view.result.steps)
             found = self._step(view).state
-            return found if found in _ENDED or (found is state and not moving) else None
+            return found if found in _ENDED or (found is state and not is_moving(view)) else None
 
         found = await self._people.until(still)
         if found is not state:

@@ -29,6 +29,7 @@ from workflows.contracts import (
     Verb,
 )
 from workflows.names import DECIDE
+from workflows.plan import ITERATION
 
 T = TypeVar("T")
 
@@ -75,6 +76,8 @@ class People:
                 if request.step_id != self.held and request.approval_id not in self.ignored:
                     await self.approve(request)
             for interrupt in view.interrupts:
+                if interrupt.kind is InterruptKind.EVENT:
+                    continue  # It comes from outside, or not at all.
                 if interrupt.step_id != self.held or interrupt.kind not in AT_ITS_START:
                     await self.answer(interrupt)
             if not self.held and any(one.kind == "permission" for one in view.result.waiting_for):
@@ -99,7 +102,7 @@ class People:
                 continue
             questions = [w for w in view.result.waiting_for if w.kind == "intervention"]
             asked = [w.id for w in questions]
-            moving = any(step.state is StepState.RUNNING for step in view.result.steps)
+            moving = is_moving(view)
             # Seen twice: what runs beside it has come to its end, too.
             if asked and asked == before and not moving and not view.pending:
                 return view, questions[0].question
@@ -163,6 +166,13 @@ class People:
         wanted = {tool.permission for tool in tools if tool.permission is not None}
         if await self._office.give(self.user, "permission", wanted):
             await self.steer(Verb.RESUME, ResumeRun(actor=self.user, reason=REASON))
+
+
+def is_moving(view: RunView) -> bool:
+    """Say whether a step is under way; one with a list is so in its items only."""
+    lists = {ITERATION.sub("", step.id) for step in view.result.steps if ITERATION.search(step.id)}
+    running = {step.id for step in view.result.steps if step.state is StepState.RUNNING}
+    return bool(running - lists)
 
 
 def answer_to(interrupt: Interrupt) -> Any:

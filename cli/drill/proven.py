@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from activities.ledger.evidence import Evidence, Row
 from cli.drill.report import Tally
-from workflows.contracts import Effect
+from workflows.contracts import Effect, ToolSpec
 from workflows.identity import NotCanonical, identity_hash, params_hash
 from workflows.plan import Step
 
@@ -50,6 +50,8 @@ def tally(evidence: Evidence, actor: str) -> tuple[Tally, list[str]]:
 class _Call:
     """One attempt that may have reached its tool."""
 
+    id: str
+    """The step's id, with its item's number where it has a list."""
     step: Step
     row: Row
     claim: Row | None
@@ -57,25 +59,24 @@ class _Call:
 
 
 def _calls(evidence: Evidence) -> Iterator[_Call]:
-    steps = {step.id: step for step in evidence.plan.steps if step.tool}
     claims = {(c["step_id"], c["attempt"]): c for c in evidence.claims if not c.get("undoes")}
     for row in evidence.steps:
         called = row["attempt"] > 0 and row["error_class"] not in _NOT_CALLED
-        if row["step_id"] in steps and called:
+        if called and row["tool"] in evidence.tools:
             claim = claims.get((row["step_id"], row["attempt"]))
-            yield _Call(steps[row["step_id"]], row, claim)
+            yield _Call(row["step_id"], evidence.plan.step(row["step_id"]), row, claim)
 
 
 def calls_of(evidence: Evidence, step_id: str | None = None) -> int:
     """Return how many calls a run has made, or one of its steps."""
-    return sum(step_id in (None, call.step.id) for call in _calls(evidence))
+    return sum(step_id in (None, call.id) for call in _calls(evidence))
 
 
 def _needs_approval(evidence: Evidence, call: _Call) -> bool:
     """Say whether a human had to be asked, by the plan and its tools as they were recorded."""
     if _requests(evidence, call):
         return True
-    own = evidence.tools[call.step.tool].approval
+    own = _tool(evidence, call).approval
     policies = [*evidence.plan.approvals(call.step), *([own] if own is not None else [])]
     if not policies:
         return False
@@ -85,12 +86,12 @@ def _needs_approval(evidence: Evidence, call: _Call) -> bool:
 
 
 def _waived(evidence: Evidence, call: _Call) -> set[str]:
-    return {one["params_hash"] for one in evidence.waived if one["step_id"] == call.step.id}
+    return {one["params_hash"] for one in evidence.waived if one["step_id"] == call.id}
 
 
 def _hash(evidence: Evidence, call: _Call) -> str:
     """Return the hash of what an attempt was made with, made anew."""
-    tool = evidence.tools[call.step.tool]
+    tool = _tool(evidence, call)
     try:
         return params_hash(tool.name, tool.version, call.row["input"])
     except NotCanonical:
@@ -98,7 +99,7 @@ def _hash(evidence: Evidence, call: _Call) -> str:
 
 
 def _requests(evidence: Evidence, call: _Call) -> list[Row]:
-    return [row for row in evidence.approvals if row["step_id"] == call.step.id]
+    return [row for row in evidence.approvals if row["step_id"] == call.id]
 
 
 def _differs(evidence: Evidence, call: _Call) -> str | None:
@@ -106,7 +107,7 @@ def _differs(evidence: Evidence, call: _Call) -> str | None:
     approved = [row for row in _requests(evidence, call) if row["state"] == "approved"]
     if not approved:
         return "nobody has approved it"
-    if evidence.tools[call.step.tool].effect is Effect.READ:
+    if _tool(evidence, call).effect is Effect.READ:
         fits = any(_same_params(evidence, call, row) for row in approved)
         return None if fits else f"its params are not those of {_named(approved)}"
     if call.claim is None:
@@ -141,7 +142,7 @@ def _in_entry(evidence: Evidence, claim: Row) -> Iterator[str]:
 def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
     tool, params = approval["tool"], call.row["input"]
     try:
-        if call.step.id in evidence.answered:
+        if call.id in evidence.answered:
             # The hash covers the answers, too, which stand in no row as they are.
             return identity_hash(tool, params) == identity_hash(tool, approval["params"])
         return params_hash(tool, approval["tool_version"], params) == str(approval["params_hash"])
@@ -152,7 +153,7 @@ def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
 def _drifted(evidence: Evidence) -> Iterator[tuple[_Call, str]]:
     """Yield the calls that began while the acting user did not have a permission any more."""
     for call in _calls(evidence):
-        permission = evidence.tools[call.step.tool].permission
+        permission = _tool(evidence, call).permission
         if permission is not None and _was_lost(evidence, permission, call.row["started_ms"]):
             yield call, permission
 
@@ -162,9 +163,13 @@ def _was_lost(evidence: Evidence, permission: str, at_ms: int) -> bool:
     return bool(before) and before[-1]["change"] == "permission_revoked"
 
 
+def _tool(evidence: Evidence, call: _Call) -> ToolSpec:
+    """Return the tool of an attempt; after a failure that is the step's fallback."""
+    return evidence.tools[call.row["tool"]]
+
+
 def _name(call: _Call) -> str:
-    row: Any = call.row
-    return f"{call.step.id} attempt {row['attempt']} of {call.step.tool}"
+    return f"{call.id} attempt {call.row['attempt']} of {call.row['tool']}"
 
 
 def _named(rows: list[Row]) -> str:

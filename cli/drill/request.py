@@ -15,7 +15,7 @@ from cli.drill.report import Target
 from cli.drill.world import Function
 from cli.exits import WrongUse
 from workflows.contracts import Effect
-from workflows.plan import Plan
+from workflows.plan import ITERATION, Plan
 
 #: How outcomes are made durable; there is one way so far.
 MODES: Final = ("sync",)
@@ -97,6 +97,10 @@ class DrillRequest:
             parallel=parallel or (1 if fresh is None else 2),
             limit=limit,
         )
+
+    def chosen(self, targets: Sequence[Target]) -> list[Target]:
+        """Return the calls of the chosen steps."""
+        return [target for target in targets if ITERATION.sub("", target.step) in self.steps]
 
     def points_of(self, target: Target) -> list[Point]:
         """Return the chosen points that a call has."""

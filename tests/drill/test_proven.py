@@ -56,6 +56,7 @@ def evidence(**facts: Any) -> Evidence:
     step = {
         "step_id": "pay",
         "attempt": 1,
+        "tool": "bank.pay",
         "input": PARAMS,
         "state": "succeeded",
         "error_class": None,
@@ -166,6 +167,16 @@ def test_a_call_that_began_while_its_user_had_lost_the_permission_is_drift(
 
     assert (found.drifted, found.losses) == (drifted, 1)
     assert any("had lost the permission pay" in story for story in stories) == bool(drifted)
+
+
+def test_each_item_of_a_list_is_a_call_with_an_approval_of_its_own() -> None:
+    facts = {name: {"step_id": "pay[1]"} for name in ("approval", "claim", "step")}
+
+    assert tally(evidence(**facts), ACTOR) == (Tally(gated=1, as_approved=1), [])
+    del facts["approval"]
+    found, [story] = tally(evidence(**facts), ACTOR)
+    assert (found.gated, found.as_approved) == (1, 0)
+    assert story.startswith("pay[1] attempt 1")
 
 
 def test_a_loss_that_the_drill_did_not_force_is_none_of_its_losses() -> None:
