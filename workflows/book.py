@@ -198,9 +198,10 @@ class Book:
             return RunState.COMPENSATING
         if self.paused is not None and not self.in_state(StepState.RUNNING):
             return RunState.PAUSED_USER
-        if self.in_state(StepState.NEEDS_INTERVENTION) and not self.in_state(StepState.RUNNING):
+        inside = {view.state for view in self.steps.values() if view.child is not None}
+        if StepState.NEEDS_INTERVENTION in inside and not self.in_state(StepState.RUNNING):
             return RunState.NEEDS_INTERVENTION
-        waits = self.gate.pending or self.in_state(StepState.WAITING_APPROVAL)
+        waits = self.gate.pending or StepState.WAITING_APPROVAL in inside
         if waits and not self.in_state(StepState.RUNNING):
             return RunState.WAITING_APPROVAL
         if not self.in_state(StepState.RUNNING):
