@@ -258,7 +258,7 @@ class AgentRun:
             follows = task.result()
         except StepFailed as failed:
             after = plan.on_reject(step) if failed.rejected else plan.on_failure(step)
-            if failed.unsettled or failed.given_up or after in ("compensate", "pause"):
+            if failed.unsettled or failed.given_up or after in ("compensate", "pause", "replan"):
                 return f"step {step.id}: {failed.reason}"
             follows = after if isinstance(after, Goto) else None
         if follows is not None:

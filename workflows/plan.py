@@ -91,7 +91,7 @@ def _places(value: Any) -> Any:
 
 OnNo = Literal["fail", "continue"] | Goto
 OnFailure = Literal["compensate", "continue", "pause"] | Goto
-OnReject = Literal["compensate", "skip"] | Goto
+OnReject = Literal["compensate", "replan", "skip"] | Goto
 Place = Literal["before", "after"]
 Places = Annotated[tuple[Place, ...], BeforeValidator(_places)]
 #: What a step that asks is called where others have a tool's name.

@@ -89,9 +89,11 @@ class Steps:
 
     async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
         """Where the plan says so, show a failure and wait until somebody says how to go on."""
-        book = self._book
-        pauses = book.request.plan.on_failure(step) == "pause"
-        if not pauses or failed.rejected or self._stopping():
+        book, plan = self._book, self._book.request.plan
+        # A rejection with `replan` waits for another plan, or for somebody who gives the step up.
+        rejected = failed.rejected and plan.on_reject(step) == "replan"
+        pauses = not failed.rejected and plan.on_failure(step) == "pause"
+        if not (rejected or pauses) or self._stopping():
             return None
         self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
         book.say(workflow.now(), f"paused after a failure: {failed.reason}", step.id)

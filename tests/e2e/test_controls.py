@@ -287,3 +287,24 @@ async def test_a_step_cannot_be_forked_at_whose_past_has_not_happened(stage: Sta
         assert outputs_before(view, "a") == {}
         await run.cancel()
         await run.result()
+
+
+async def test_a_rejection_that_asks_for_another_plan_waits_for_it_and_says_why(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan(refund_step(order_id, on_reject="replan")))
+        request = await run.asks()
+        await run.decide(decision_on(request, outcome="reject", reason="only half"))
+        view = await run.in_state(RunState.PAUSED_FAILURE)
+        assert "only half" in view.result.waiting_for[0].question
+        half = refund_step(order_id)
+        half["params"]["amount"] = "60.00"
+        await told(run, Verb.AMEND, Amend(actor="planner", plan=plan(half), based_on=1))
+        again = await run.asks()
+        assert (again.approval_id, again.params["amount"]) == (f"{run.run_id}/refund/2", "60.00")
+        await run.decide(decision_on(again))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
