@@ -225,13 +225,14 @@ class AgentRun:
         book, linked = self._book, self._book.request.linked
         if linked is None:
             return set()
-        for step_id, output in linked.outputs.items():
+        taken = {k: v for k, v in linked.outputs.items() if k in book.steps}
+        for step_id, output in taken.items():
             facts[step_id] = output
             book.set_step(
                 step_id, StepState.SUCCEEDED, output=output, made_by=linked.run_id, replayed=True
             )
         book.say(workflow.now(), f"begins from run {linked.run_id}")
-        return set(linked.outputs)
+        return set(taken)
 
     async def _all_stands(self) -> bool:
         """Return whether what other runs have made for this one still stands.

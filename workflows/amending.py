@@ -103,7 +103,7 @@ class Amending:
             if step_id not in new:
                 if step_id not in asked.drops:
                     return f"the plan drops step {step_id}, whose effect may stand: say so (drops)"
-            elif new[step_id].does != self._book.request.plan.step(step_id).does:
+            elif new[step_id].does != self._book.steps[started].tool:
                 return f"step {step_id} has been started: it cannot become {new[step_id].does}"
         return None
 

@@ -308,3 +308,34 @@ async def test_a_rejection_that_asks_for_another_plan_waits_for_it_and_says_why(
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_step_that_was_left_out_on_purpose_comes_back_only_as_what_it_was(
+    stage: Stage, order_id: str
+) -> None:
+    end = {"id": "end", "ask": "Well?"}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(refund_step(order_id), end))
+        await run.in_state(RunState.WAITING_INPUT)
+        without = Amend(actor="olga", plan=plan(end), based_on=1, drops=("refund",))
+        await told(run, Verb.AMEND, without)
+        await run.until(lambda view: view.plan_version == 2 and bool(view.interrupts))
+        other = Amend(actor="olga", plan=plan(read(order_id, "refund"), end), based_on=2)
+        assert "cannot become orders.read" in await refusal(run, Verb.AMEND, other)
+        back = Amend(actor="olga", plan=plan(refund_step(order_id), end), based_on=2)
+        await told(run, Verb.AMEND, back)
+        await run.until(lambda view: view.plan_version == 3 and bool(view.interrupts))
+        await answered(run, answer="yes")
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_outputs_of_steps_that_the_plan_has_not_are_left_out(stage: Stage) -> None:
+    linked = Linked(run_id="another", outputs={"nowhere": 1, "a": "taken"})
+    async with stage.worker_here():
+        run = await stage.start(plan({"id": "a", "ask": "?"}), linked=linked)
+        result = await run.result()
+
+    assert (result.state, step(result, "a").output) == (RunState.COMPLETED, "taken")

@@ -12,9 +12,12 @@ from workflows.contracts.steering import Steering
 from workflows.contracts.tools import PlanError, ToolSpec
 from workflows.contracts.usage import Money
 from workflows.plan import Plan
+from workflows.policy import LONGEST_APPROVAL
 
 #: Characters of JSON; a larger payload belongs where the event's reader can fetch it.
 LARGEST_EVENT: Final = 8 * 1024
+#: Of anything in one top-up: far beyond any budget's use, and far below where sums end.
+MOST: Final = 10**12
 
 
 class OutsideEvent(Steering):
@@ -31,10 +34,10 @@ class OutsideEvent(Steering):
 class TopUp(Steering):
     """More budget for a run."""
 
-    steps: Annotated[int, Field(ge=0)] = 0
-    tokens: Annotated[int, Field(ge=0)] = 0
+    steps: Annotated[int, Field(ge=0, le=MOST)] = 0
+    tokens: Annotated[int, Field(ge=0, le=MOST)] = 0
     money: Money = "0"
-    time: Annotated[timedelta, Field(ge=timedelta(0))] = timedelta(0)
+    time: Annotated[timedelta, Field(ge=timedelta(0), le=LONGEST_APPROVAL)] = timedelta(0)
 
 
 class Amend(Steering):
