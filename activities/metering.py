@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import Final
 
 from workflows.contracts import Usage
+
+#: Of money in one call, and the smallest part of it that counts.
+MOST: Final = 10**12
+SMALLEST: Final = Decimal("1e-12")
 
 
 @dataclass
@@ -28,14 +33,16 @@ class Meter:
             amount = Decimal(money)
         except InvalidOperation as error:
             raise ValueError(f"ctx.spend: money={money!r} is no decimal number") from error
-        if tokens < 0 or not amount.is_finite() or amount < 0:
-            raise ValueError("ctx.spend: nothing is given back")
+        if tokens < 0 or not amount.is_finite() or not 0 <= amount <= MOST:
+            raise ValueError(f"ctx.spend: from nothing to {MOST}, and nothing is given back")
         self.tokens += tokens
         self.money += amount
 
     def usage(self) -> Usage:
         """Return it as the run gets it."""
-        return Usage(tokens=self.tokens, money=format(self.money, "f"))
+        # After the call: what it has used must not fail it, however odd the sum.
+        money = min(self.money, Decimal(MOST)).quantize(SMALLEST)
+        return Usage(tokens=self.tokens, money=format(money.normalize(), "f"))
 
 
 #: The meter of the call under way; the tasks that a call starts have it, too.

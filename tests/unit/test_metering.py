@@ -1,0 +1,36 @@
+"""What a call says that it has used: added up exactly, and never a reason to fail it afterwards."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from activities.metering import MOST, metering, spend
+
+
+def test_what_a_call_uses_is_added_up_exactly() -> None:
+    with metering() as meter:
+        for _ in range(10):
+            spend(7, "0.1")
+
+    assert (meter.usage().tokens, Decimal(meter.usage().money)) == (70, 1)
+
+
+@pytest.mark.parametrize("money", ["-1", "NaN", "Infinity", "much", f"{MOST}0"])
+def test_what_cannot_be_spent_is_refused(money: str) -> None:
+    with metering(), pytest.raises(ValueError, match=r"ctx\.spend"):
+        spend(0, money)
+
+
+@pytest.mark.parametrize("money", ["1e-50", str(MOST), "0.333333333333333333333333333333333333333"])
+def test_however_odd_the_sum_it_can_be_reported(money: str) -> None:
+    with metering() as meter:
+        spend(0, money)
+        spend(0, money)
+
+    assert len(meter.usage().money) <= 40
+
+
+def test_outside_of_a_call_nothing_is_measured() -> None:
+    spend(1, "1")
