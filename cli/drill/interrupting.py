@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Final
 
 from cli.drill.crew import Crew
-from cli.drill.people import AT_ITS_START, REASON, People, is_moving
+from cli.drill.people import AT_ITS_START, ENDED_STEPS, REASON, People, is_moving
 from cli.drill.played import Disturbance
 from cli.drill.points import Interruption
 from cli.drill.principals import Office
@@ -22,8 +21,6 @@ from workflows.contracts import (
     StepView,
     Verb,
 )
-
-_ENDED: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
 
 
 class Interrupting:
@@ -136,7 +133,9 @@ class Interrupting:
 
         def still(view: RunView) -> StepState | None:
             found = self._step(view).state
-            return found if found in _ENDED or (found is state and not is_moving(view)) else None
+            return (
+                found if found in ENDED_STEPS or (found is state and not is_moving(view)) else None
+            )
 
         found = await self._people.until(still)
         if found is not state:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from activities.json_schemas import problems
 from cli.drill.principals import Office
 from cli.drill.report import DrilledApproval
-from cli.exits import ExitCode, NoWorker, StarterError
+from cli.exits import ExitCode, NotFound, NoWorker, StarterError
 from cli.tenant_client import TenantClient
 from workflows.contracts import (
     Acknowledged,
@@ -28,6 +28,7 @@ from workflows.contracts import (
     StepState,
     Verb,
 )
+from workflows.identity import run_of_approval
 from workflows.names import DECIDE
 from workflows.plan import ITERATION
 
@@ -38,6 +39,7 @@ REASON: Final = "a drill"
 #: Seconds between looks at whether the run waits for somebody.
 _LOOK_PAUSE: Final = 0.2
 _LOOK_LIMIT: Final = timedelta(seconds=2)
+ENDED_STEPS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
 #: Questions about a step as such, before it has done anything.
 AT_ITS_START: Final = frozenset({InterruptKind.BEFORE, InterruptKind.ASK})
 #: What is answered to a question of that type, where its schema names nothing.
@@ -72,18 +74,26 @@ class People:
         await asyncio.sleep(_LOOK_PAUSE)
         with contextlib.suppress(NoWorker):
             view = await self._server.view(self._run_id, _LOOK_LIMIT)
-            for request in view.pending:
-                if request.step_id != self.held and request.approval_id not in self.ignored:
-                    await self.approve(request)
-            for interrupt in view.interrupts:
-                if interrupt.kind is InterruptKind.EVENT:
-                    continue  # It comes from outside, or not at all.
-                if interrupt.step_id != self.held or interrupt.kind not in AT_ITS_START:
-                    await self.answer(interrupt)
+            await self._deal_with(self._run_id, view, self.held)
             if not self.held and any(one.kind == "permission" for one in view.result.waiting_for):
                 await self._permit()
             return view
         return None
+
+    async def _deal_with(self, run_id: str, view: RunView, held: str) -> None:
+        for request in view.pending:
+            if request.step_id != held and request.approval_id not in self.ignored:
+                await self.approve(request)
+        for interrupt in view.interrupts:
+            if interrupt.kind is InterruptKind.EVENT:
+                continue  # It comes from outside, or not at all.
+            if interrupt.step_id != held or interrupt.kind not in AT_ITS_START:
+                await self.answer(interrupt, run_id)
+        for step in view.result.steps:
+            if step.child is not None and step.state not in ENDED_STEPS:
+                with contextlib.suppress(NotFound):  # not taken up yet
+                    child = await self._server.view(step.child, _LOOK_LIMIT)
+                    await self._deal_with(step.child, child, "")
 
     async def until(self, seen: Callable[[RunView], T | None]) -> T:
         """Deal with what waits until something is seen, and return that."""
@@ -112,6 +122,8 @@ class People:
         """Approve a request, once, by as many people as it asks for."""
         if request.approval_id in self._dealt_with:
             return
+        of_run = run_of_approval(request.approval_id)
+        run_id = of_run[0] if of_run else self._run_id
         roles = {role for one in request.requirements for role in one.roles}
         quorum = max((one.quorum for one in request.requirements), default=1)
         for number in range(1, quorum + 1):
@@ -124,7 +136,7 @@ class People:
                 approver=name,
                 reason=REASON,
             )
-            await self._server.signal(self._run_id, DECIDE, decision)
+            await self._server.signal(run_id, DECIDE, decision)
         self._dealt_with.add(request.approval_id)
         self.approvals.append(
             DrilledApproval(
@@ -135,18 +147,20 @@ class People:
             )
         )
 
-    async def answer(self, interrupt: Interrupt) -> None:
-        """Answer a question, once.
+    async def answer(self, interrupt: Interrupt, run_id: str | None = None) -> None:
+        """Answer a question, of the run or of a child run, once.
 
         Raises:
             StarterError: Its schema leaves open what fits.
         """
-        if interrupt.interrupt_id in self._dealt_with:
+        of_run = run_id or self._run_id
+        once = f"{of_run} {interrupt.interrupt_id}"
+        if once in self._dealt_with:
             return
         answers = {interrupt.interrupt_id: answer_to(interrupt)}
         message = AnswerInterrupts(actor=self.user, answers=answers, id=uuid.uuid4().hex)
-        await self._server.signal(self._run_id, Verb.ANSWER, message)
-        self._dealt_with.add(interrupt.interrupt_id)
+        await self._server.signal(of_run, Verb.ANSWER, message)
+        self._dealt_with.add(once)
 
     async def steer(self, verb: Verb, message: Steering) -> None:
         """Send something that steers the run until a worker has taken it.

@@ -17,7 +17,8 @@ from tests.shop_process import ShopProcess
 
 pytestmark = pytest.mark.crash
 
-INTERRUPTIONS = "pause,approval,ask,permission_loss,expiry"
+#: Each but `approval`, which is played where it goes wrong.
+INTERRUPTIONS = "pause,ask,permission_loss,expiry"
 TWO_OF_FINANCE = "steps.refund.approval={roles: [finance], quorum: 2}"
 FAILS = str(ROOT / "examples" / "refund_fails.yaml")
 
