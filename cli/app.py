@@ -30,6 +30,7 @@ from cli import (
     interventions,
     notifications,
     operator,
+    plan_verbs,
     principal,
     proof,
     runs,
@@ -125,6 +126,12 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
     ],
 }
 
+#: The group `plan`, as above.
+_PLAN: Final[list[tuple[str, Callable[..., int], str]]] = [
+    ("check", plan_verbs.check, plan_verbs.CHECK_EXAMPLE),
+    ("graph", plan_verbs.graph, plan_verbs.GRAPH_EXAMPLE),
+    ("schema", plan_verbs.schema, plan_verbs.SCHEMA_EXAMPLE),
+]
 #: The group `principal`, as above.
 _PRINCIPAL: Final[list[tuple[str, Callable[..., int], str]]] = [
     ("add", principal.add, principal.ADD_EXAMPLE),
@@ -150,15 +157,22 @@ def build() -> typer.Typer:
     for panel, verbs in _VERBS.items():
         for name, verb, example in verbs:
             app.command(name, epilog=example, rich_help_panel=panel)(verb)
-    # Groups stand behind all verbs, so they have a panel of their own, the last one.
-    for group, about, verbs in (
-        ("principal", "Say who may decide and act, and which keys they sign with.", _PRINCIPAL),
-        ("standing", "Approve calls within a scope in advance.", _STANDING),
+    # Groups stand behind all verbs, so they have panels of their own, the last ones.
+    deciding = "Who may decide (in the ledger)"
+    for group, about, panel, verbs in (
+        ("plan", "Check and draw plans, without a server.", "Plans", _PLAN),
+        (
+            "principal",
+            "Say who may decide and act, and which keys they sign with.",
+            deciding,
+            _PRINCIPAL,
+        ),
+        ("standing", "Approve calls within a scope in advance.", deciding, _STANDING),
     ):
         typed = typer.Typer(help=about)
         for name, verb, example in verbs:
             typed.command(name, epilog=example)(verb)
-        app.add_typer(typed, name=group, rich_help_panel="Who may decide (in the ledger)")
+        app.add_typer(typed, name=group, rich_help_panel=panel)
     return app
 
 

@@ -42,6 +42,13 @@ Key = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]
+PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Change the plan, e.g. input.order_id=order-7."
+    ),
+]
 Wait = Annotated[
     bool,
     typer.Option(

@@ -24,16 +24,11 @@ EXAMPLE = "Example: python starter.py start examples/refund.yaml --run-id refund
 
 
 def start(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")],
+    plan: options.PlanFile,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Name of the run; default PLAN-NAME-RANDOM.")
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="PATH=VALUE", help="Change the plan, e.g. input.order_id=order-7."
-        ),
-    ] = None,
+    changes: options.Changes = None,
     user: options.Actor = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cli.caller import Caller
 from cli.exits import PlanRefused, StarterError
 from cli.ledger_door import translated
+from workflows.contracts import PlanError
 from workflows.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,6 +37,21 @@ def named_tools(caller: Caller) -> Toolbox | None:
         return load_toolbox(modules)
 
 
+def problems_of(caller: Caller, plan: Plan) -> list[PlanError] | None:
+    """Return what in a plan does not fit the tools; ``None`` if this environment names none.
+
+    Raises:
+        WrongUse: A tool module cannot be used.
+    """
+    toolbox = named_tools(caller)
+    if toolbox is None:
+        return None
+    with translated():
+        from activities.tools import describe_plan
+
+        return describe_plan(toolbox, plan).problems
+
+
 def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
     """Check a plan against the tools that this environment names; without any, nothing is checked.
 
@@ -48,13 +64,7 @@ def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
         PlanRefused: With each problem.
     """
     try:
-        toolbox = named_tools(caller)
-        if toolbox is None:
-            return
-        with translated():
-            from activities.tools import describe_plan
-
-            problems = describe_plan(toolbox, plan).problems
+        problems = problems_of(caller, plan)
     except StarterError as error:
         caller.printer.warn(f"the plan is not checked here, but by the worker: {error}")
         return

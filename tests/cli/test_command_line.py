@@ -50,8 +50,10 @@ VERBS = [
 ]
 GROUP = ["add", "grant", "revoke", "key", "list", "keygen"]
 STANDING = ["grant", "add", "list", "revoke"]
+PLAN = ["check", "graph", "schema"]
 LEAVES = [
     *([verb] for verb in VERBS),
+    *(["plan", verb] for verb in PLAN),
     *(["principal", verb] for verb in GROUP),
     *(["standing", verb] for verb in STANDING),
 ]
@@ -130,11 +132,12 @@ def test_an_example_can_be_pasted_from_a_terminal_of_80_columns(
 @pytest.mark.parametrize(
     ("of", "verbs"),
     [
-        ([], [*VERBS, "principal", "standing"]),
+        ([], [*VERBS, "plan", "principal", "standing"]),
+        (["plan"], PLAN),
         (["principal"], GROUP),
         (["standing"], STANDING),
     ],
-    ids=["all", "principal", "standing"],
+    ids=["all", "plan", "principal", "standing"],
 )
 def test_no_verb_is_missing_here(
     of: list[str], verbs: list[str], capsys: pytest.CaptureFixture[str]
@@ -168,7 +171,7 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["standing", "add", "none.json"], "grant none.json: No such file or directory"),
         (["standing", "add", REFUND], "refund.yaml: "),
         (["strat"], "No such command 'strat'. Did you mean"),
-        (["show"], "Missing argument 'RUN'"),
+        (["show"], "Missing argument 'RUN|APPROVAL_ID'"),
         (["show", "r", "--nope"], "No such option"),
         (["start"], "Missing argument 'PLAN'"),
         (["start", "none.yaml"], "none.yaml: file: No such file or directory"),

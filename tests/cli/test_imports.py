@@ -30,6 +30,7 @@ leave(0)
     [
         ["start", "--help"],
         ["start", REFUND],
+        ["plan", "check", REFUND],
         ["list"],
         ["show", "r"],
         ["pending"],

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli import app
+from cli.exits import ExitCode
+from cli.plan_graph import graph_of
+from cli.plan_mermaid import mermaid
+from cli.plan_picture import picture
+from cli.planfile import load_plan
+from tests.cli.starter import REFUND, ROOT
+from workflows.plan import Plan
+
+PLAN = """\
+name: all
+steps:
+  - {id: order, tool: orders.read, params: {order_id: order-1}}
+  - {id: amount, after: [], tool: refunds.calculate, params: {order_id: order-1, paid: "1"}}
+  - {id: why, after: [order], ask: 'Why "now"?', on_reject: {goto: end}}
+  - {id: ship, after: [order], tool: parcels.send, for_each: "${order.lines}", parallel: 4}
+  - {id: big, after: [order, amount], when: order.paid > 1, tool: payments.refund,
+     on_no: {goto: end}}
+  - {id: pay, after: [big], plan: [{tool: mail.send, approval: required}], interrupt: before}
+  - {id: end, after: [order, why, ship, pay], wait: {event: parcel.back}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUREHAND_TOOL_MODULES", raising=False)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")  # nobody is asked
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    file = tmp_path / "plan.yaml"
+    file.write_text(PLAN)
+    return str(file)
+
+
+def test_a_plan_that_fits_the_tools_is_valid(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+
+    assert app.run(["plan", "check", REFUND, "--json"]) == ExitCode.DONE
+
+    assert json.loads(capsys.readouterr().out) == {
+        "file": REFUND,
+        "plan": "refund",
+        "steps": 5,
+        "tools_checked": True,
+    }
+
+
+def test_a_check_without_tools_says_that_they_are_not_checked(
+    capsys: pytest.CaptureFixture[str], plan: str
+) -> None:
+    assert app.run(["plan", "check", plan]) == ExitCode.DONE
+
+    assert "plan all, 8 steps\nIts tools and params are not checked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("modules", "changes", "complaint"),
+    [
+        ("", ["--set", "steps.0.after=[end]"], "the step waits for itself"),
+        ("examples.shop.tools", [], "steps.3 (ship).tool: unknown tool 'parcels.send'"),
+        ("no.such.tools", [], "no.such.tools"),
+    ],
+)
+def test_a_check_that_finds_a_problem_or_cannot_look_exits_with_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    plan: str,
+    modules: str,
+    changes: list[str],
+    complaint: str,
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", modules)
+
+    assert app.run(["plan", "check", plan, *changes]) == ExitCode.WRONG_USE
+
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_graph_knows_layers_waits_gotos_and_who_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plan: str
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+
+    assert app.run(["plan", "graph", plan, "--json"]) == ExitCode.DONE
+
+    graph = json.loads(capsys.readouterr().out)
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    assert {name: (node["kind"], node["layer"]) for name, node in nodes.items()} == {
+        "order": ("read", 1),
+        "amount": ("read", 1),
+        "why": ("ask", 2),
+        "ship": ("tool", 2),
+        "big": ("write", 2),
+        "pay": ("plan", 3),
+        "end": ("wait", 4),
+    }
+    # The tool's own policy asks for the first one, the plan for the one inside `pay`.
+    assert [name for name, node in nodes.items() if node["approval"]] == ["big"]
+    assert nodes["pay"]["plan"]["nodes"][0]["approval"]
+    assert nodes["pay"]["interrupts"] == ["before"]
+    assert {(e["source"], e["target"], *e["on"]) for e in graph["edges"]} == {
+        ("order", "why"),
+        ("order", "ship"),
+        ("order", "big"),
+        ("amount", "big"),
+        ("big", "pay"),
+        ("why", "end"),
+        ("ship", "end"),
+        ("pay", "end"),
+        ("why", "end", "on_reject"),
+        ("big", "end", "on_no"),
+    }
+
+
+def test_mermaid_draws_each_kind_and_dots_the_gotos(plan: str) -> None:
+    assert mermaid(graph_of(load_plan(plan), {})) == [
+        "flowchart TD",
+        '  s1["order<br/>tool: orders.read"]',
+        '  s2["amount<br/>tool: refunds.calculate"]',
+        '  s3{{"why<br/>ask: Why #34;now#34;?"}}',
+        '  s4["ship<br/>tool: parcels.send<br/>for each of ${order.lines}, 4 at a time"]',
+        '  s5["big<br/>tool: payments.refund<br/>when order.paid #62; 1"]',
+        '  subgraph s6["pay<br/>plan: plan<br/>a human looks before"]',
+        '    s6_1["step1<br/>tool: mail.send<br/>needs an approval"]',
+        "    class s6_1 approval",
+        "  end",
+        "  class s6 human",
+        '  s7(["end<br/>wait: parcel.back"])',
+        "  s1 --> s3",
+        "  s1 --> s4",
+        "  s1 --> s5",
+        "  s2 --> s5",
+        "  s5 --> s6",
+        "  s3 --> s7",
+        "  s4 --> s7",
+        "  s6 --> s7",
+        "  s3 -. on_reject .-> s7",
+        "  s5 -. on_no .-> s7",
+        "  classDef approval stroke-width:4px",
+        "  classDef human stroke-dasharray:6 3",
+    ]
+
+
+def test_a_picture_shows_what_runs_together_side_by_side() -> None:
+    steps = [
+        {"id": "a", "tool": "t", "after": []},
+        {"id": "b", "tool": "t", "after": []},
+        {"id": "c", "tool": "t", "after": ["a", "b"], "approval": "required"},
+        {"id": "d", "tool": "t", "after": ["b"], "on_failure": "continue"},
+    ]
+
+    assert picture(graph_of(Plan.model_validate(steps), {}), 80) == [
+        "plan",
+        "+---------+  +---------+",
+        "| a       |  | b       |",
+        "| tool: t |  | tool: t |",
+        "+---------+  +---------+",
+        "  |",
+        "  v",
+        "+-------------------+  +---------+",
+        "| c                 |  | d       |",
+        "| tool: t           |  | tool: t |",
+        "| needs an approval |  | after b |",
+        "+-------------------+  +---------+",
+    ]
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 200])
+def test_a_picture_is_never_wider_than_the_terminal(plan: str, width: int) -> None:
+    from rich.cells import cell_len
+
+    words = f"{'long' * 30} \x1b[2J and 日本語日本語日本語日本語"
+    lines = picture(graph_of(load_plan(plan, [f"steps.2.ask={words!r}"]), {}), width)
+
+    assert max(cell_len(line) for line in lines) <= width
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_the_schema_that_is_printed_is_the_one_that_is_shipped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert app.run(["plan", "schema"]) == ExitCode.DONE
+
+    assert capsys.readouterr().out == (ROOT / "examples" / "plan.schema.json").read_text()
