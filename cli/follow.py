@@ -6,6 +6,7 @@ It rides through deaths of workers and restarts of the server, as the run itself
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from datetime import timedelta
 from typing import Final
@@ -15,10 +16,10 @@ from temporalio.service import RPCError
 from cli.exits import OF_STATE, ExitCode, NotReachable, NoWorker, StarterError
 from cli.outcome import run_result
 from cli.printer import Printer
-from cli.render import print_result, print_waiting
+from cli.render import headline, print_result, print_waiting
 from cli.tenant_client import TenantClient
 from cli.text import command
-from cli.watch import Watch, make_watch
+from cli.watch import StoryWatch, Watch, make_watch
 from workflows.contracts import ENDED, RunResult, RunState, StepState
 
 #: Seconds between looks: quick while steps move, calmer in a wait that can take days.
@@ -69,6 +70,39 @@ async def follow(
         print_result(printer, result)
     print_waiting(printer, server, result)
     return OF_STATE.get(result.state, ExitCode.HUMAN_NEEDED)
+
+
+async def tell(printer: Printer, server: TenantClient, run_id: str) -> ExitCode:
+    """Print the run's timeline as it goes on, until it ends; return how it ended.
+
+    Args:
+        printer: Where the lines go; with ``--json`` each is one document.
+        server: Where the run is.
+        run_id: The run.
+
+    Raises:
+        StarterError: The run ended without a result.
+        NotReachable: The server has been silent for too long.
+    """
+    with StoryWatch(printer) as watch:
+        try:
+            result = await _until_settled(server, run_id, watch, stay=True)
+        except asyncio.CancelledError:
+            printer.warn(f"run {run_id} goes on: look with `{command('show', run_id)}`")
+            raise
+        except StarterError:
+            await _last_look(server, run_id, watch)
+            raise
+        await _last_look(server, run_id, watch)
+    if not printer.json_output:
+        printer.say(headline(result))
+    return OF_STATE.get(result.state, ExitCode.HUMAN_NEEDED)
+
+
+async def _last_look(server: TenantClient, run_id: str, watch: Watch) -> None:
+    """Show what came between the look before and the end; without a worker it stays untold."""
+    with contextlib.suppress(StarterError):
+        watch.show(await server.view(run_id, LOOK_LIMIT))
 
 
 async def _until_settled(

@@ -40,6 +40,8 @@ class Printer:
 
     def __init__(self, *, json_output: bool) -> None:
         self.json_output = json_output
+        #: Documents that follow one another are one line each (JSON Lines).
+        self.one_a_line = False
         # Rich's own markup and guessing would change what a tool or a plan wrote.
         self.errors = Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
         self.console = (
@@ -54,10 +56,11 @@ class Printer:
         return sys.stdout.isatty()
 
     def document(self, document: BaseModel | dict[str, Any]) -> None:
-        """Print the one JSON document of ``--json``."""
+        """Print the one JSON document of ``--json``, or one of several, a line each."""
         value = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
         # ASCII: it survives any locale, and no character can steer a terminal.
-        print(json.dumps(value, indent=2), file=sys.stdout)
+        indent = None if self.one_a_line else 2
+        print(json.dumps(value, indent=indent), file=sys.stdout, flush=self.one_a_line)
 
     def say(self, text: str = "", style: str = "") -> None:
         """Print one line for people; it is never wrapped, so that commands can be pasted."""

@@ -38,7 +38,7 @@ def print_result(printer: Printer, result: RunResult) -> None:
     """Print how a run ended, or stands."""
     print_steps(printer, result)
     printer.say()
-    printer.say(_headline(result), "bold")
+    printer.say(headline(result), "bold")
 
 
 def print_steps(printer: Printer, result: RunResult) -> None:
@@ -65,7 +65,7 @@ def print_waiting(printer: Printer, server: TenantClient, result: RunResult) -> 
 
 def print_view(printer: Printer, server: TenantClient, view: RunView) -> None:
     """Print everything a run says about itself."""
-    printer.say(_headline(view.result), "bold")
+    printer.say(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""
     printer.say(f"  plan     {view.plan.name}, version {view.plan_version}{goal}")
     printer.say(f"  user     {view.user}, tenant {view.tenant}")
@@ -100,7 +100,8 @@ def verdict_text(verdict: Verdict) -> str:
     return f"{verdict.message}{'' if verdict.verified or not counts else ' (unverified)'}"
 
 
-def _headline(result: RunResult) -> str:
+def headline(result: RunResult) -> str:
+    """Return in one line where a run stands, and what went wrong."""
     error = f": {result.error}" if result.error else ""
     return f"Run {result.run_id}: {result.state}{error}"
 

@@ -10,7 +10,8 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, NeverTakenUp, NoWorker
+from cli.exits import ExitCode, NeverTakenUp, NoWorker, WrongUse
+from cli.follow import tell
 from cli.ids import find_approval, find_run_id
 from cli.launch import PLAN_MEMO
 from cli.newest import newest_runs
@@ -116,6 +117,13 @@ async def _summary(run: WorkflowExecution) -> RunSummary:
 
 def show(
     run: RunOrApproval,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Print its timeline as it goes on, until it ends; with --json an object a line.",
+        ),
+    ] = False,
     tenant: options.Tenant = None,
     ui_url: options.Ui = None,
     json_output: options.Json = False,
@@ -123,11 +131,16 @@ def show(
     """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval."""
 
     async def verb(caller: Caller) -> int:
+        caller.printer.one_a_line = follow
         if run.count("/") > 1:
+            if follow:
+                raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
             return await _show_approval(caller, run)
         run_id = find_run_id(caller.settings.tenant, run)
         server = await caller.server()
         found = await server.describe(run_id)
+        if follow:
+            return await tell(caller.printer, server, run_id)
         state = state_of(found)
         try:
             view = await server.view(run_id)

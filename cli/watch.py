@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,8 +15,8 @@ from cli.printer import Printer, rich_table
 from cli.questions import waiting_lines
 from cli.render import STEP_COLUMNS, step_rows
 from cli.tenant_client import TenantClient
-from cli.text import plain
-from workflows.contracts import RunView
+from cli.text import plain, shown_time
+from workflows.contracts import RunView, TimelineLine
 
 
 class Watch(Protocol):
@@ -83,6 +84,55 @@ class LineWatch:
         if self._said.get(what) != state:
             self._said[what] = state
             self._printer.say(f"{what}: {state}")
+
+
+class StoryWatch:
+    """The lines of the run's timeline, each once, as they come."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._told: list[TimelineLine] = []
+        self._noted = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def show(self, view: RunView) -> None:
+        """Print the lines that are new."""
+        self._noted = ""
+        known = _known(self._told, view.timeline)
+        if self._told and not known:
+            self.note("Lines are missing here: the run keeps its newest ones only")
+        for line in view.timeline[known:]:
+            if self._printer.json_output:
+                self._printer.document(line)
+            else:
+                step = f"{line.step_id}: " if line.step_id else ""
+                self._printer.say(f"{shown_time(line.at)}  {step}{line.text}")
+        self._told = view.timeline
+
+    def note(self, text: str) -> None:
+        """Print why nothing moves, once; it is no line of the timeline."""
+        if self._noted != text:
+            self._noted = text
+            self._printer.warn(text)
+
+
+def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
+    """Return how many lines of a timeline were told before: it may have lost its oldest ones."""
+    for lost in range(len(told)):
+        rest = list(told[lost:])
+        if timeline[: len(rest)] == rest:
+            return len(rest)
+    return 0
 
 
 class LiveWatch:
