@@ -10,11 +10,12 @@ import typer
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, OutputLost
+from cli.exits import ExitCode, OutputLost, WrongUse
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings, read_toolbox
 from cli.questions import resolve_command
 from cli.shapes import LedgerRows, ToolList
+from cli.signed_export import signed_head
 from cli.text import command, compact, counted
 
 EFFECTS_EXAMPLE: Final = "Example: python starter.py effects refund-1"
@@ -56,6 +57,11 @@ def events(
     export: Annotated[
         Path | None, typer.Option("--export", help="Write them to a file that `audit` verifies.")
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Sign the export with it; default SUREHAND_KEY."),
+    ] = None,
+    user: options.Actor = None,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
@@ -65,25 +71,30 @@ def events(
         from activities.ledger.audit import to_lines
         from activities.ledger.reads import chain_of, events_of
 
+        if key is not None and export is None:
+            raise WrongUse("--key signs an export: name its file with --export")
         run_id = find_run_id(caller.settings.tenant, run)
         async with ledger_of(read_settings()) as ledger:
             rows = await events_of(ledger, caller.settings.tenant, run_id)
             chain, _, head = await chain_of(ledger, caller.settings.tenant, run_id)
         if export is None:
             return print_rows(caller, run_id, _EVENT_COLUMNS, rows, "No events")
+        signature = signed_head(caller.settings, chain, head)
         try:
-            export.write_text(to_lines(chain), encoding="utf-8")
+            export.write_text(to_lines(chain) + signature, encoding="utf-8")
         except OSError as error:
             raise OutputLost(f"{export}: cannot be written: {error.strerror}") from error
         if json_output:
             caller.printer.document(LedgerRows(run_id=run_id, rows=rows))
+        signed = f" signed by {caller.settings.user}" if signature else ""
+        signer = ["--signer", "PUBLIC_KEY"] if signature else []
         caller.printer.say(
-            f"{counted(len(chain), 'event')} written to {export}, head {head.hash}, verify with:"
-            f" {command('audit', '--file', str(export))}"
+            f"{counted(len(chain), 'event')} written to {export}, head {head.hash}{signed},"
+            f" verify with: {command('audit', '--file', str(export), *signer)}"
         )
         return ExitCode.DONE
 
-    return perform(verb, json_output=json_output, tenant=tenant)
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
 
 
 def interventions(

@@ -15,7 +15,9 @@ from cli.caller import Caller, perform
 from cli.exits import ExitCode, NotReachable, WrongUse
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings
+from cli.principal_input import read_public_key
 from cli.shapes import AuditReport
+from cli.signed_export import shown_signature, signature_text
 from cli.tenant_client import TenantClient
 from cli.text import command, counted
 from workflows.contracts import ChainHead
@@ -33,6 +35,10 @@ def audit(
     file: Annotated[
         Path | None, typer.Option("--file", help="Verify an exported file instead of a ledger.")
     ] = None,
+    signer: Annotated[
+        Path | None,
+        typer.Option("--signer", help="The file's head has to be signed with this public key."),
+    ] = None,
     tenant: options.Tenant = None,
     json_output: options.Json = False,
 ) -> int:
@@ -42,18 +48,22 @@ def audit(
         if (run is None) == (file is None):
             raise WrongUse("name either a RUN or an exported file (--file)")
         if file is not None:
-            return _report(caller, *_audit_file(file))
+            return _report(caller, *_audit_file(file, signer))
+        if signer is not None:
+            raise WrongUse("--signer is for an exported file (--file)")
         run_id = find_run_id(caller.settings.tenant, run or "")
         return _report(caller, *await _audit_run(caller, run_id))
 
     return perform(verb, json_output=json_output, tenant=tenant)
 
 
-def _audit_file(file: Path) -> tuple[AuditReport, Break | None]:
-    from activities.ledger.audit import NotAnExport, from_lines, verify_chain, verify_story
+def _audit_file(file: Path, signer: Path | None) -> tuple[AuditReport, Break | None]:
+    from activities.ledger.audit import NotAnExport, verify_chain, verify_story
+    from activities.ledger.signed_exports import read_export, verify_signature
 
+    key = None if signer is None else read_public_key(signer)[1]
     try:
-        events = from_lines(file.read_text(encoding="utf-8"))
+        events, token = read_export(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise WrongUse(f"{file}: {error.strerror or 'cannot be read'}; {_MADE_BY}") from error
     except UnicodeDecodeError as error:
@@ -62,9 +72,19 @@ def _audit_file(file: Path) -> tuple[AuditReport, Break | None]:
         raise WrongUse(f"{file}: {error}; {_MADE_BY}") from error
     if not events:
         raise WrongUse(f"{file}: no events in it; {_MADE_BY}")
-    found = verify_chain(events) or verify_story(events)
-    heads = "nothing: a file alone cannot show that its end was cut off"
-    return _shape(str(events[0]["run_id"]), events, found, heads), found
+    found = verify_chain(events) or verify_signature(events, token, key) or verify_story(events)
+    report = _shape(str(events[0]["run_id"]), events, found, _compared_with(token, key))
+    shown = None if token is None else shown_signature(token, verified=key is not None)
+    # Of a signature that does not count nothing is told but why.
+    return report.model_copy(update={"signature": None if found else shown}), found
+
+
+def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
+    if token is None:
+        return "nothing: a file alone cannot show that its end was cut off"
+    if key is None:
+        return "the head in the file's last line, not verified: name the key (--signer)"
+    return "the head that is signed in the file's last line"
 
 
 async def _audit_run(caller: Caller, run_id: str) -> tuple[AuditReport, Break | None]:
@@ -153,6 +173,8 @@ def _report(caller: Caller, report: AuditReport, found: Break | None) -> int:
         say(f"Head: {report.head}")
         say(f"Compared with: {report.compared_with}.")
         say("Every call that needed an approval had one, in time, for exactly its params.")
+        if report.signature is not None:
+            say(signature_text(report.signature))
         names = report.unverified_approvals
         if names:
             listed = ", ".join(sorted(set(names)))

@@ -173,6 +173,18 @@ class LedgerRows(Shape):
     rows: list[dict[str, Any]]
 
 
+class ExportSignature(Shape):
+    """Of an exported file."""
+
+    signer: str
+    """As the signature says; what proves it is the key."""
+    kid: str
+    tenant: str
+    signed_at: datetime
+    verified: bool
+    """False: nobody has named the signer's key (``--signer``), so all of this is only claimed."""
+
+
 class AuditReport(Shape):
     """``audit``."""
 
@@ -191,6 +203,8 @@ class AuditReport(Shape):
     in_doubt: list[str] = []
     partial: list[str] = []
     open_interventions: list[str] = []
+    signature: ExportSignature | None = None
+    """Of an exported file that is signed."""
 
 
 class SettingShown(Shape):

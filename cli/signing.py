@@ -19,8 +19,8 @@ from workflows.contracts import Decision
 from workflows.contracts.signing import (
     ALGORITHM,
     LONGEST_SIGNATURE,
-    Claims,
     DecisionClaims,
+    Signed,
     audience,
 )
 from workflows.identity import canonical_json
@@ -159,7 +159,7 @@ def fresh_claims(
     }
 
 
-def sign(key: Ed25519PrivateKey, claims: Claims) -> str:
+def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
     """Return the claims as a compact JWS that names the key by its thumbprint."""
     from joserfc import jws
     from joserfc.jwk import OKPKey

@@ -16,7 +16,7 @@ ALGORITHM: Final = "EdDSA"
 LONGEST_SIGNATURE: Final = timedelta(minutes=10)
 
 
-class Claims(BaseModel):
+class Signed(BaseModel):
     """What every signature claims; each kind adds what it is bound to, and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -30,6 +30,11 @@ class Claims(BaseModel):
     """Who signs."""
     iat: int
     """When it was signed, in seconds since 1970."""
+
+
+class Claims(Signed):
+    """What a signature claims that is sent: it counts once, and not for long."""
+
     exp: int
     """Until when it is taken, in seconds since 1970."""
     jti: Annotated[Text, Field(min_length=16, max_length=100)]
@@ -66,6 +71,18 @@ class ResumeClaims(Claims):
     typ: ClassVar[str] = "surehand-resume+jws"
 
     run_id: Text
+
+
+class ExportClaims(Signed):
+    """The head of a run's exported events, as it was at ``iat``; it stays true for ever."""
+
+    typ: ClassVar[str] = "surehand-export+jws"
+
+    run_id: Text
+    seq: int
+    """Of the newest event."""
+    head: Text
+    """Its hash."""
 
 
 def audience(tenant: str) -> str:
