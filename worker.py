@@ -34,6 +34,7 @@ from activities.runs import RunActivities
 from activities.secrets import Secrets
 from activities.settings import Settings, SettingsError, load_settings
 from activities.steering import SteeringActivities
+from activities.stretches import StretchActivities
 from activities.telemetry import (
     ContextInterceptor,
     MetricsAddressError,
@@ -75,6 +76,7 @@ def workflow_runner() -> SandboxedWorkflowRunner:
 def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
     """Return a Temporal worker with ``AgentRun``, its activities, and ``Ping``."""
     tools = ToolActivities(resources)
+    stretches = StretchActivities(tools)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
     steering = SteeringActivities(resources)
@@ -88,6 +90,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
         activities=[
             tools.describe_tools,
             tools.execute_tool,
+            stretches.run_stretch,
             compensation.compensate,
             approvals.request_approval,
             approvals.verify_decision,
@@ -95,6 +98,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             runs.open_run,
             runs.close_run,
             runs.find_questions,
+            runs.recall_effects,
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,

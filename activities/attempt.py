@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -83,6 +83,9 @@ class Attempt:
     """Counts from 1."""
     activity_key: str
     holder: str
+    unheard: bool = False
+    """Whether an earlier one may have come to an end that Temporal has not heard of: what it has
+    stored is taken then, because what was made of it may be there."""
     doing: Doing = field(default_factory=Doing, compare=False)
 
     @classmethod
@@ -91,7 +94,12 @@ class Attempt:
         info = activity.info()
         activity_key = f"{info.workflow_run_id}:{info.activity_id}"
         holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"
-        return cls(info.attempt, activity_key, holder)
+        return cls(info.attempt, activity_key, holder, unheard=info.is_local)
+
+    def of_next_step(self) -> Attempt:
+        """Return the attempt as that of one step more, whose claims are its own."""
+        holder = f"{self.activity_key}:{self.number}:{uuid.uuid4().hex}"
+        return replace(self, holder=holder, unheard=self.number > 1)
 
 
 async def to_the_end(work: Coroutine[Any, Any, T], doing: Doing | None = None) -> T:

@@ -209,7 +209,13 @@ class Doing:
 
 @asynccontextmanager
 async def heartbeats(doing: Doing) -> AsyncIterator[None]:
-    """Tell Temporal that this attempt is alive, for as long as the block lasts."""
+    """Tell Temporal that this attempt is alive, for as long as the block lasts.
+
+    A local activity has nobody to tell: it lives as long as its workflow task.
+    """
+    if activity.info().is_local:
+        yield
+        return
 
     async def beat() -> None:
         while True:

@@ -21,7 +21,7 @@ from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import milliseconds
 from activities.ledger.notifications import write_pause
-from activities.ledger.steps import StepAttempt
+from activities.ledger.steps import StepAttempt, Stored
 from activities.outputs import to_json
 from activities.questions import Answers, NeedsAnswer
 from activities.requests import PreparedCall, permissions
@@ -64,6 +64,10 @@ class ReadCall:
         outcome: ToolOutcome
         row = StepAttempt(call.run_id, call.step_id, self._number, tool.name, self.prepared.plain)
         async with self.resources.ledger.transaction(call.tenant) as tx:
+            if self.attempt.unheard:
+                known = await step_rows.stored(tx, row, after=call.attempts_before)
+                if known is not None:
+                    return _as_stored(known)
             await step_rows.start(tx, row)
             lacking = await principals.lacks(tx, call.user, permissions(call, tool))
             was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
@@ -92,7 +96,10 @@ class ReadCall:
         self._crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             answer = answer.cleaned()
-            head = await self._finish(row, "failed", error=answer.reason, class_="no")
+            said = Kept({"no": {"reason": answer.reason, "code": answer.code}})
+            head = await self._finish(
+                row, "failed", output=said, error=answer.reason, class_=step_rows.NO
+            )
             outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
         else:
             kept = await self.resources.artifacts.keep(call.tenant, to_json(answer))
@@ -185,3 +192,12 @@ class ReadCall:
                 step = (row.run_id, row.step_id, first)
                 await write_pause(tx, *step, tool=row.tool, reason=paused)
         return tx.heads.get(row.run_id)
+
+
+def _as_stored(known: Stored) -> ToolReport:
+    outcome: ToolOutcome
+    if known.no is None:
+        outcome = Succeeded(output=known.output, attempts=known.attempt, replayed=True)
+    else:
+        outcome = AnsweredNo(**known.no, attempts=known.attempt, replayed=True)
+    return ToolReport(outcome=outcome)

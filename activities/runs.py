@@ -8,14 +8,18 @@ from activities.attempt import Resources
 from activities.endings import stop
 from activities.ledger import interventions as intervention_rows
 from activities.ledger import runs as run_rows
+from activities.ledger.stopped import standing_entries
 from activities.ledger.undone import undone_under
 from workflows.contracts import (
     CloseRun,
+    EffectsRecalled,
     FindQuestions,
     InterventionSettled,
     OpenQuestion,
     OpenRun,
     QuestionsFound,
+    RecalledEffect,
+    RecallEffects,
     Recorded,
     RunClosed,
     RunState,
@@ -25,7 +29,7 @@ from workflows.errors import ErrorType
 
 
 class RunActivities:
-    """``open_run``, ``close_run``, ``find_questions`` and ``settle_intervention``."""
+    """What opens and closes a run, settles its interventions, and tells it what it has left."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -67,6 +71,18 @@ class RunActivities:
                     question=row["question"],
                 )
                 for row in rows
+            ]
+        )
+
+    @activity.defn(name="recall_effects")
+    async def recall_effects(self, asked: RecallEffects) -> EffectsRecalled:
+        """Return what a run has left in the ledger, whatever its history says."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            entries = await standing_entries(tx, asked.run_id)
+        return EffectsRecalled(
+            effects=[
+                RecalledEffect(effect=entry.view(), commit_seq=entry.commit_seq)
+                for entry in entries
             ]
         )
 

@@ -71,6 +71,14 @@ class ToolActivities:
     async def execute_tool(self, call: ToolCall) -> ToolReport:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
         attempt = Attempt.current()
+        return await to_the_end(self.make(call, attempt), attempt.doing)
+
+    async def make(self, call: ToolCall, attempt: Attempt) -> ToolReport:
+        """Make one tool call in an activity that is kept alive.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows.errors``.
+        """
         try:
             call = await complete(self._resources.artifacts, call, attempt)
             prepared = prepare(self._resources.toolbox, call)
@@ -81,7 +89,7 @@ class ToolActivities:
             is_read = prepared.tool.effect is Effect.READ
             work = self._read if is_read else self._write
             with metering() as meter:
-                report = await to_the_end(work(call, prepared, attempt), attempt.doing)
+                report = await work(call, prepared, attempt)
             return report.model_copy(update={"usage": meter.usage()})
         except ApplicationError as error:
             if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:

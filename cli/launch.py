@@ -22,7 +22,7 @@ from cli.tenant_client import TenantClient
 from workflows.contracts import RunState, StartRun
 from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
 from workflows.options import move_timeout
-from workflows.ports import DESCRIBE_TOOLS, OPEN_RUN
+from workflows.ports import OPEN_RUN
 
 #: A worker that polls takes a run up within milliseconds and has validated its plan within a
 #: second; after this long there is none, and the run waits for one.
@@ -31,7 +31,8 @@ TAKEN_UP_WITHIN: Final = timedelta(seconds=10)
 #: Memo field that ``list`` shows; what a workflow is called in the Web UI cannot be listed.
 PLAN_MEMO: Final = "plan"
 
-_BEFORE_STEP_ONE: Final = frozenset({DESCRIBE_TOOLS.name, OPEN_RUN.name})
+#: The last thing that a run does before its first step.
+_OPENS: Final = OPEN_RUN.name
 ENDS: Final = frozenset(
     {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
@@ -117,7 +118,7 @@ async def taken_up(server: TenantClient, run_id: str) -> bool:
         PlanRefused: The plan does not fit the tools that the worker has loaded.
         StarterError: The run ended before its first step for another reason.
     """
-    handle = server.handle(run_id)
+    handle, opening = server.handle(run_id), 0
     try:
         async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
             with server.translated(run_id):
@@ -125,9 +126,10 @@ async def taken_up(server: TenantClient, run_id: str) -> bool:
                     if event.event_type in ENDS:
                         await run_result(server, run_id)
                         return True
-                    scheduled = event.activity_task_scheduled_event_attributes
-                    name = scheduled.activity_type.name
-                    if name and name not in _BEFORE_STEP_ONE:
+                    if event.activity_task_scheduled_event_attributes.activity_type.name == _OPENS:
+                        opening = event.event_id
+                    ended = event.activity_task_completed_event_attributes.scheduled_event_id
+                    if opening and ended == opening:
                         return True
     except TimeoutError:
         pass

@@ -16,6 +16,7 @@ from workflows.contracts import (
     Verdict,
     VerdictCode,
 )
+from workflows.durability import Durability
 
 #: Characters of an output or error in a table; `show --json` has all of it.
 _SHORT: Final = 72
@@ -69,6 +70,8 @@ def print_view(printer: Printer, server: TenantClient, view: RunView) -> None:
     goal = f": {view.plan.goal}" if view.plan.goal else ""
     printer.say(f"  plan     {view.plan.name}, version {view.plan_version}{goal}")
     printer.say(f"  user     {view.user}, tenant {view.tenant}")
+    if view.durability is not Durability.SYNC:
+        printer.say(f"  durable  {view.durability}")
     printer.say(f"  started  {shown_time(view.started_at)}")
     printer.say(f"  web ui   {server.web_ui(view.result.run_id)}")
     printer.say()

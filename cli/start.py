@@ -19,6 +19,7 @@ from cli.tenant_client import TenantClient
 from cli.text import command
 from cli.toolcheck import refuse_unfit
 from workflows.contracts import StartRun
+from workflows.durability import Durability
 
 EXAMPLE = "Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait"
 
@@ -29,6 +30,10 @@ def start(
         str | None, typer.Option("--run-id", help="Name of the run; default PLAN-NAME-RANDOM.")
     ] = None,
     changes: options.Changes = None,
+    durability: Annotated[
+        Durability | None,
+        typer.Option(help="When progress is written to history; default the plan's, else sync."),
+    ] = None,
     user: options.Actor = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,
@@ -42,7 +47,11 @@ def start(
         parsed = load_plan(plan, changes or [])
         chosen = chosen_run_id(caller.settings.tenant, run_id or new_run_name(parsed.name))
         request = StartRun(
-            run_id=chosen, tenant=caller.settings.tenant, user=caller.settings.user, plan=parsed
+            run_id=chosen,
+            tenant=caller.settings.tenant,
+            user=caller.settings.user,
+            plan=parsed,
+            durability=durability,
         )
         server = await caller.server()
         if not await _exists(server, chosen):

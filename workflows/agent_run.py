@@ -240,6 +240,7 @@ class AgentRun:
         Where it does not, a human takes note of it first, or cancels the run.
         """
         book = self._book
+        await self._undisturbed(self._unwinding.undo_strays())
         if not any(view.made_by for view in book.steps.values()):
             return True
         asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)

@@ -92,7 +92,7 @@ class Amending:
             return Answer(False, "; ".join(f"{p.where}: {p.reason}" for p in amended.problems))
         book.saw(amended.head)
         self._tools.update(amended.tools)
-        self._next = asked
+        self._next, book.amending = asked, True
         return Answer(True, f"going on with plan version {book.plan_version + 1}")
 
     def _loses(self, asked: Amend) -> str | None:
@@ -136,8 +136,10 @@ class Amending:
         for approval_id in list(book.gate.pending):
             await self._desk.close_approval(approval_id, expired=False)
         new = {step.id for step in asked.plan.steps}
-        for step_id in running:
-            if step_id not in new and step_id in book.saga.order():
+        for step_id in book.saga.order():
+            # Begun since the plan was amended, or not: what goes on at its step is given up.
+            dropped = step_id in asked.drops and step_id not in running
+            if ITERATION.sub("", step_id) not in new and not dropped:
                 await self._unwinding.undo(step_id)
         running.clear()
         self._show(asked.plan)
@@ -145,7 +147,7 @@ class Amending:
         facts[INPUT] = asked.plan.input
         book.plan_version += 1
         book.say(workflow.now(), f"plan version {book.plan_version} by {asked.actor}")
-        self._next = None
+        self._next, book.amending = None, False
 
     def _show(self, plan: Plan) -> None:
         book = self._book

@@ -127,6 +127,8 @@ class Book:
     """How steps that have failed are to go on, by step id, until they do."""
     paused: PauseRun | None = None
     """Who has paused the run."""
+    amending: bool = False
+    """Whether another plan waits for the calls under way to end."""
     token: IssuedToken | None = None
     """The resume token that is out."""
     interrupts: dict[str, Interrupt] = field(default_factory=dict)
@@ -303,6 +305,7 @@ class Book:
             user=self.request.user,
             plan=self.request.plan,
             plan_version=self.plan_version,
+            durability=self.request.mode,
             started_at=self.started_at,
             pending=list(self.gate.pending.values()),
             interrupts=list(self.interrupts.values()),

@@ -54,6 +54,18 @@ class Spending:
             return f"{self._lasted()} of time"
         return None
 
+    def calls_left(self) -> int | None:
+        """Return how many calls may follow one another unlooked at; ``None``: as many as come.
+
+        Where a call itself says what it has used, that is one.
+        """
+        limits = self._limits
+        if (limits.tokens, limits.money, limits.time) != (None, None, None):
+            return 1
+        if limits.steps is None:
+            return None
+        return limits.steps + self._more.steps - self.spent.steps
+
     def shown(self) -> dict[str, str | int | None]:
         """Return used and allowed, for the checkpoint."""
         limits, more, spent = self._limits, self._more, self.spent

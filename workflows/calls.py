@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
 
 from workflows.book import Book
 from workflows.errors import ErrorType
@@ -26,6 +26,7 @@ async def call_port(
     summary: str,
     *,
     options: workflow.ActivityConfig | None = None,
+    local: workflow.LocalActivityConfig | None = None,
 ) -> Out:
     """Call an activity by its port.
 
@@ -34,14 +35,40 @@ async def call_port(
         message: What it takes.
         summary: What the Web UI shows beside it.
         options: Timeouts and retries; those of one ledger transaction by default.
+        local: The same for a local activity; ``None`` makes it none.
 
     Raises:
         ActivityError: As the activity ended.
     """
-    result: Out = await workflow.execute_activity(
+    result: Out
+    if local is not None:
+        try:
+            result = await workflow.execute_local_activity(
+                port.name, message, result_type=port.returns, **local
+            )
+        except ActivityError:
+            raise
+        except FailureError as error:
+            # The SDK wraps the failures of other activities only.
+            raise failed(port, str(local.get("activity_id")), error) from error
+        return result
+    result = await workflow.execute_activity(
         port.name, message, result_type=port.returns, **(options or ledger_call(summary))
     )
     return result
+
+
+def failed(port: Port[In, Out], activity_id: str, error: FailureError) -> ActivityError:
+    """Return the end of a call as that of any activity; to be raised from ``error``."""
+    return ActivityError(
+        error.message,
+        scheduled_event_id=0,
+        started_event_id=0,
+        identity="",
+        activity_type=port.name,
+        activity_id=activity_id,
+        retry_state=RetryState.NON_RETRYABLE_FAILURE,
+    )
 
 
 class Calls:
@@ -63,6 +90,7 @@ class Calls:
         summary: str,
         *,
         options: workflow.ActivityConfig | None = None,
+        local: workflow.LocalActivityConfig | None = None,
     ) -> Out:
         """Call an activity by its port, as soon as the ledger knows the run.
 
@@ -72,7 +100,7 @@ class Calls:
         pause = FIRST_PAUSE
         while True:
             try:
-                result = await call_port(port, message, summary, options=options)
+                result = await call_port(port, message, summary, options=options, local=local)
             except ActivityError as error:
                 cause = error.cause
                 if not isinstance(cause, ApplicationError) or cause.type != ErrorType.LEDGER_LOST:

@@ -74,6 +74,7 @@ class Children:
             user=request.user,
             plan=plan,
             parent=Parent(run_id=request.run_id, step_id=step_id),
+            durability=request.durability,
         )
         try:
             handle: Any = await workflow.start_child_workflow(

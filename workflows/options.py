@@ -6,11 +6,16 @@ by class in the ledger, so that crashes and waits are never held against a healt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
 from temporalio.common import RetryPolicy
-from temporalio.workflow import ActivityCancellationType, ActivityConfig
+from temporalio.workflow import (
+    ActivityCancellationType,
+    ActivityConfig,
+    LocalActivityConfig,
+)
 
 from workflows.errors import NON_RETRYABLE
 
@@ -37,6 +42,10 @@ LONGEST_COMPENSATION: Final = timedelta(minutes=10)
 
 #: One short transaction; longer means that the database hangs and another attempt shall try.
 LEDGER_TIMEOUT: Final = timedelta(seconds=20)
+
+#: A local activity that is tried again later than this waits on a timer: while it waits by itself,
+#: whatever is sent to the run waits behind it.
+LONGEST_LOCAL_PAUSE: Final = timedelta(seconds=1)
 
 _RETRY: Final = RetryPolicy(
     # Short: it follows a crash, or a database that is restarting. Failures of tools carry a delay
@@ -90,6 +99,36 @@ def tool_call(timeout: timedelta, summary: str) -> ActivityConfig:
         retry_policy=_RETRY,
         # Compensation never runs beside a live attempt.
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=summary,
+    )
+
+
+def stretch_call(timeouts: Iterable[timedelta], summary: str) -> ActivityConfig:
+    """Return the options of an activity that calls several tools, one after another.
+
+    Args:
+        timeouts: The tools' own deadlines for one call, of each step.
+        summary: What the Web UI shows beside the activity.
+    """
+    return tool_call(sum(timeouts, timedelta()), summary)
+
+
+def local_call(step_id: str, before: int, timeout: timedelta, summary: str) -> LocalActivityConfig:
+    """Return the options of a local activity that calls a tool.
+
+    Args:
+        step_id: Whose call it is.
+        before: Attempts that earlier calls of the step have used up.
+        timeout: The tool's own deadline for one call.
+        summary: What the Web UI shows beside its marker.
+    """
+    return LocalActivityConfig(
+        start_to_close_timeout=timeout + CALL_MARGIN,
+        retry_policy=_RETRY,
+        local_retry_threshold=LONGEST_LOCAL_PAUSE,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        # Of the step, not by counting: after a crash what is called when may come in another order.
+        activity_id=f"{step_id}:{before}",
         summary=summary,
     )
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
+from workflows.durability import Durability
 from workflows.policy import Approval, ApprovalPolicy, Duration, Written
 from workflows.references import REFERENCE
 
@@ -190,6 +191,8 @@ class Plan(Written):
     defaults: Defaults = Defaults()
     interrupts: Interrupts = Interrupts()
     budget: Budget = Budget()
+    durability: Durability | None = None
+    """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
     steps: tuple[Step, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="before")

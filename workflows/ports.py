@@ -18,6 +18,7 @@ from workflows.contracts import (
     Compensate,
     CompensationReport,
     DescribeTools,
+    EffectsRecalled,
     Evaluate,
     Evaluated,
     FindQuestions,
@@ -25,6 +26,7 @@ from workflows.contracts import (
     Message,
     OpenRun,
     QuestionsFound,
+    RecallEffects,
     Recorded,
     RecordInterrupt,
     RequestApproval,
@@ -32,6 +34,8 @@ from workflows.contracts import (
     SettleIntervention,
     Steer,
     Steered,
+    Stretch,
+    StretchReport,
     Sweep,
     Swept,
     ToolCall,
@@ -59,6 +63,7 @@ class Port(Generic[In, Out]):
 DESCRIBE_TOOLS: Final = Port("describe_tools", DescribeTools, ToolsDescribed)
 OPEN_RUN: Final = Port("open_run", OpenRun, Recorded)
 EXECUTE_TOOL: Final = Port("execute_tool", ToolCall, ToolReport)
+RUN_STRETCH: Final = Port("run_stretch", Stretch, StretchReport)
 COMPENSATE: Final = Port("compensate", Compensate, CompensationReport)
 REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked)
 VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
@@ -69,6 +74,7 @@ EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
 FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
+RECALL_EFFECTS: Final = Port("recall_effects", RecallEffects, EffectsRecalled)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 SWEEP: Final = Port("sweep", Sweep, Swept)
 BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, ToUnwind)
@@ -77,6 +83,7 @@ ALL: Final = (
     DESCRIBE_TOOLS,
     OPEN_RUN,
     EXECUTE_TOOL,
+    RUN_STRETCH,
     COMPENSATE,
     REQUEST_APPROVAL,
     VERIFY_DECISION,
@@ -87,6 +94,7 @@ ALL: Final = (
     AMEND_RUN,
     STEER,
     FIND_QUESTIONS,
+    RECALL_EFFECTS,
     CLOSE_RUN,
     SWEEP,
     BEGIN_UNWIND,

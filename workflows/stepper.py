@@ -9,16 +9,15 @@ from pydantic import JsonValue
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from workflows import ports
 from workflows.asking import Asking
 from workflows.book import Book, Question
 from workflows.budget import Spending
+from workflows.calling import Calling
 from workflows.calls import Calls
 from workflows.children import Children
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
-    Effect,
     HumanNeeded,
     InputNeeded,
     InterruptKind,
@@ -31,10 +30,10 @@ from workflows.contracts import (
     ToolSpec,
 )
 from workflows.desk import Desk
+from workflows.durability import Durability
 from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
-from workflows.options import tool_call
 from workflows.outside import Outside
 from workflows.plan import Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
@@ -65,13 +64,13 @@ class Stepper:
         self._interrupts = interrupts
         self._book = book
         self._desk = desk
-        self._call = call
         self._tools = tools
         self._changed = changed
         self._stopping = stopping
         self._asking = Asking(book, desk, call, changed, stopping)
         self.facts: dict[str, Any] = {INPUT: book.request.plan.input}
         """The input, and what finished steps have returned."""
+        self._calling = Calling(book, call, tools, self.facts, stopping, spending)
 
     async def run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step to its end.
@@ -212,11 +211,8 @@ class Stepper:
                     assert_never(outcome)
 
     async def _execute(self, step: Step, call: ToolCall) -> ToolOutcome:
-        if call.tool.effect is Effect.WRITE:
-            self._book.saga.register(step.id)
-        options = tool_call(call.tool.timeout, f"{step.id}: {call.tool.name}")
         try:
-            report = await self._call(ports.EXECUTE_TOOL, call, step.id, options=options)
+            report = await self._calling.execute(step.id, call)
         finally:
             if call.joined is not None:
                 self._book.questions.pop(call.joined, None)
@@ -252,6 +248,12 @@ class Stepper:
 
     async def _unpaused(self, step: Step) -> None:
         """Go no further while somebody has the run paused: no call is under way here."""
+        if self._calling.knows(step.id):
+            return
+        if self._book.request.mode is not Durability.SYNC:
+            # What has been sent is only judged when this workflow task ends, which a local call
+            # would put off.
+            await workflow.wait_condition(lambda: self._desk.idle)
         if self._book.paused is not None:
             self._set(step, StepState.PAUSED_USER)
             await workflow.wait_condition(lambda: self._book.paused is None)
@@ -259,7 +261,7 @@ class Stepper:
 
     async def _affordable(self, step: Step) -> None:
         """Wait for more budget where it is used up: no call is under way here."""
-        while (used_up := self._spending.used_up()) is not None:
+        while not self._calling.knows(step.id) and (used_up := self._spending.used_up()):
             text = f"the budget is used up: {used_up}"
             self._set(step, StepState.PAUSED_BUDGET, error=text)
             self._book.say(workflow.now(), text, step.id)

@@ -10,8 +10,9 @@ from workflows import ports
 from workflows.book import Book, Question
 from workflows.calls import Calls
 from workflows.children import Children
-from workflows.contracts import Compensate, CompensationOutcome
+from workflows.contracts import Compensate, CompensationOutcome, RecallEffects, StepState, StepView
 from workflows.desk import Desk
+from workflows.durability import Durability
 from workflows.options import compensation_call
 
 
@@ -39,6 +40,42 @@ class Unwinding:
         self.reasons = dict.fromkeys(self._book.saga.order(), "kept on cancel")
         self._children.keep()
 
+    async def undo_strays(self) -> None:
+        """Undo what the ledger has of this run and the run does not know of.
+
+        Where outcomes are not in history at once, a crash has the run decide anew, with what has
+        been sent to it meanwhile: a step that was called the first time may not come the second.
+        """
+        for step_id in await self._recall():
+            self._book.say(workflow.now(), "made before a crash, and not wanted since", step_id)
+            await self.undo(step_id)
+
+    async def _recall(self) -> list[str]:
+        """Take effects of this run that it does not know of from the ledger; returns their steps.
+
+        Last commit first.
+        """
+        book = self._book
+        if book.request.mode is Durability.SYNC:
+            return []
+        recalled = await self._call(
+            ports.RECALL_EFFECTS,
+            RecallEffects(tenant=book.request.tenant, run_id=book.request.run_id),
+            "look for effects that history does not have",
+        )
+        known = book.saga.order()
+        strays = [one for one in recalled.effects if one.effect.step_id not in known]
+        for one in strays:
+            step_id = one.effect.step_id
+            book.saga.register(step_id)
+            book.effects[step_id] = one.effect
+            if step_id not in book.steps:
+                tool, state = one.effect.tool, StepState.SKIPPED
+                book.steps[step_id] = StepView(id=step_id, tool=tool, state=state)
+            if one.commit_seq is not None:
+                book.saga.committed(step_id, one.commit_seq)
+        return [one.effect.step_id for one in strays]
+
     async def run(self, *, cleanup: bool) -> None:
         """Undo the run's writes, last first; what needs a human is asked while the rest goes on.
 
@@ -47,6 +84,7 @@ class Unwinding:
         """
         self._book.compensating = True
         self._changed()
+        await self._recall()
         asked: list[Question] = []
         for step_id in self._book.saga.order():
             question = await self._undo(step_id, cleanup=cleanup)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
 from activities.ledger.tables import steps
+
+#: Class of an attempt that the tool has answered with no.
+NO: Final = "no"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,44 @@ class StepAttempt:
     attempt: int
     tool: str
     params: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The end of a read that an earlier attempt has stored."""
+
+    attempt: int
+    output: Any
+    no: dict[str, Any] | None
+    """What it said no with: reason and code."""
+
+
+async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | None:
+    """Return what the same read has been answered before, if it is recorded.
+
+    Args:
+        tx: The transaction.
+        call: The attempt that is about to read.
+        after: Only attempts after this one are of the same call.
+    """
+    rows = await tx.all(
+        select(steps.c.attempt, steps.c.tool, steps.c.input, steps.c.output, steps.c.error_class)
+        .where(
+            steps.c.tenant_id == tx.tenant,
+            steps.c.run_id == call.run_id,
+            steps.c.step_id == call.step_id,
+            steps.c.attempt > after,
+            or_(steps.c.state == "succeeded", steps.c.error_class == NO),
+        )
+        .order_by(steps.c.attempt.desc())
+        .limit(1)
+    )
+    for row in rows:
+        # Other params are another question: a plan may be changed while its run is under way.
+        if row["tool"] == call.tool and row["input"] == call.params:
+            no = row["output"]["no"] if row["error_class"] == NO else None
+            return Stored(row["attempt"], row["output"], no)
+    return None
 
 
 async def start(tx: Transaction, attempt: StepAttempt) -> None:

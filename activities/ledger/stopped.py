@@ -91,15 +91,16 @@ async def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:
 
 async def standing(tx: Transaction, run_id: str) -> list[EffectView]:
     """Return a run's effects that may have happened and are not undone, last commit first."""
-    return [entry.view() for entry in await _entries(tx, run_id)]
+    return [entry.view() for entry in await standing_entries(tx, run_id)]
 
 
 async def to_undo(tx: Transaction, run_id: str) -> list[str]:
     """Return the steps that made them, in the same order."""
-    return list(dict.fromkeys(entry.step_id for entry in await _entries(tx, run_id)))
+    return list(dict.fromkeys(entry.step_id for entry in await standing_entries(tx, run_id)))
 
 
-async def _entries(tx: Transaction, run_id: str) -> list[Entry]:
+async def standing_entries(tx: Transaction, run_id: str) -> list[Entry]:
+    """Return a run's entries that may have happened and are not undone, last commit first."""
     rows = await tx.all(
         select(effects).where(
             effects.c.tenant_id == tx.tenant,

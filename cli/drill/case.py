@@ -31,6 +31,7 @@ from cli.launch import launch
 from cli.outcome import run_result
 from cli.tenant_client import TenantClient
 from workflows.contracts import StartRun
+from workflows.durability import Durability
 from workflows.identity import run_id_for
 from workflows.plan import Plan
 
@@ -88,7 +89,13 @@ class Case:
             {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
         )
         settings = self._server.settings
-        start = StartRun(run_id=self.run_id, tenant=settings.tenant, user=settings.user, plan=plan)
+        start = StartRun(
+            run_id=self.run_id,
+            tenant=settings.tenant,
+            user=settings.user,
+            plan=plan,
+            durability=self._kill.mode if self._kill else Durability.SYNC,
+        )
         office = Office(database_url, settings.tenant, own=self._ground.database is None)
         await office.give(settings.user, "permission", self._permissions)
         people = People(self._server, self.run_id, office)

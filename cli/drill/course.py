@@ -38,6 +38,7 @@ from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
 from cli.text import counted
 from workflows.contracts import Effect
+from workflows.durability import Durability
 
 T = TypeVar("T")
 
@@ -243,7 +244,7 @@ class Course:
                 target = targets[cell.step, cell.undo]
                 if target.effect is not None or target.asks:
                     self._progress.playing(cell)
-                    what = Disturbance(target, points[cell.point])
+                    what = Disturbance(target, points[cell.point], Durability(cell.mode))
                     own = (self._request, self._ground, server, self._environment)
                     played = await Case(*own, what, allowed).play()
                     world = self._request.world is not None

@@ -9,6 +9,7 @@ from cli.drill.points import Interruption, Point
 from cli.drill.report import DrilledApproval, Tally, Target
 from cli.drill.world import counted
 from workflows.contracts import RunResult, ToolSpec
+from workflows.durability import Durability
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Disturbance:
 
     target: Target
     point: Point
+    mode: Durability = Durability.SYNC
+    """How durable its run is."""
 
     @property
     def interruption(self) -> Interruption | None:

@@ -15,10 +15,11 @@ from cli.drill.report import Target
 from cli.drill.world import Function
 from cli.exits import WrongUse
 from workflows.contracts import Effect
+from workflows.durability import Durability
 from workflows.plan import ITERATION, Plan
 
-#: How outcomes are made durable; there is one way so far.
-MODES: Final = ("sync",)
+#: Durability modes, of which the first is drilled where none is named.
+MODES: Final = tuple(mode.value for mode in Durability)
 #: Of what a drill keeps of its cells: one of another format is not gone on with.
 _FORMAT: Final = 2
 
@@ -90,7 +91,7 @@ class DrillRequest:
             plan=plan,
             plan_name=plan_name,
             points=tuple(point for point in there if not points or point in points),
-            modes=tuple(modes) or MODES,
+            modes=tuple(modes) or MODES[:1],
             steps=tuple(step for step in ids if not steps or step in steps),
             world=world,
             fresh=fresh,

@@ -54,7 +54,9 @@ def drill(
         typer.Option(help="Crash points and interruptions, comma separated; default all."),
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Steps, comma separated; default all.")] = None,
-    modes: Annotated[str | None, typer.Option(help="Durability modes; there is only sync.")] = None,
+    modes: Annotated[
+        str | None, typer.Option(help="Durability modes, comma separated; default sync.")
+    ] = None,
     report: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Write it: .html, .md or .json; may be repeated."),

@@ -36,7 +36,7 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--steps", "refnd"], "--steps 'refnd': there are order, amount, refund, restock, mail"),
         (["--steps", ","], "--steps ',' names nothing"),
         (["--points", ""], "--points '' names nothing"),
-        (["--modes", "async"], "--modes 'async': there are sync"),
+        (["--modes", "sink"], "--modes 'sink': there are sync, async, exit"),
         (["--world", "nothing"], "write it as module:function"),
         (["--world", "no.such:world"], "--world no.such:world: ModuleNotFoundError"),
         (["--fresh", "examples.shop.drill:order"], "--fresh examples.shop.drill:order: Attribute"),

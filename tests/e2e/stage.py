@@ -29,8 +29,10 @@ from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
 from worker import make_worker
 from workflows.contracts import Linked, RunResult, StartRun
+from workflows.durability import Durability
 from workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
 from workflows.names import WORKFLOW
+from workflows.options import move_timeout
 from workflows.plan import Plan
 
 SHOP_TOOLS = "examples.shop.tools"
@@ -98,12 +100,26 @@ class Stage:
         name: str | None = None,
         tenant: str = DEFAULT_TENANT,
         linked: Linked | None = None,
+        durability: str | None = None,
     ) -> Run:
         """Start a run of a plan."""
         run_id = run_id_for(tenant, name or f"run-{uuid.uuid4().hex[:12]}")
-        request = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=plan, linked=linked)
+        request = StartRun(
+            run_id=run_id,
+            tenant=tenant,
+            user="uma",
+            plan=plan,
+            linked=linked,
+            durability=None if durability is None else Durability(durability),
+        )
         handle = await self.client.start_workflow(
-            WORKFLOW, request, id=run_id, task_queue=self.task_queue, result_type=RunResult
+            WORKFLOW,
+            request,
+            id=run_id,
+            task_queue=self.task_queue,
+            result_type=RunResult,
+            # As the starter has it: local activities hold up what is sent for part of that time.
+            task_timeout=None if durability is None else move_timeout(len(plan.steps)),
         )
         run = Run(run_id, handle)
         self.started.append(run)

@@ -120,3 +120,24 @@ class EffectView(Message):
     """Whose it is, where it is a child run's."""
     reason: str | None = None
     """Why it is not compensated, where it is not."""
+
+
+class RecallEffects(Message):
+    """Asks for what a run has left in the ledger, whatever its history says."""
+
+    tenant: str
+    run_id: str
+
+
+class RecalledEffect(Message):
+    """An effect of a run that may have happened and is not undone."""
+
+    effect: EffectView
+    commit_seq: int | None = None
+    """Its place in the run's chain, if it is known to have happened."""
+
+
+class EffectsRecalled(Message):
+    """The run's effects that stand."""
+
+    effects: list[RecalledEffect]

@@ -12,6 +12,7 @@ from workflows.contracts.effects import EffectView
 from workflows.contracts.interrupts import Interrupt
 from workflows.contracts.states import RunState, StepState, Waiting
 from workflows.contracts.tools import ToolSpec
+from workflows.durability import Durability
 from workflows.plan import Plan
 
 
@@ -39,6 +40,13 @@ class StartRun(Message):
     plan: Plan
     parent: Parent | None = None
     linked: Linked | None = None
+    durability: Durability | None = None
+    """When its progress is written to history; ``None``: as the plan says, else ``sync``."""
+
+    @property
+    def mode(self) -> Durability:
+        """The durability that holds: the run's own wins over the plan's."""
+        return self.durability or self.plan.durability or Durability.SYNC
 
 
 class OpenRun(Message):
@@ -124,6 +132,7 @@ class RunView(Message):
     user: str
     plan: Plan
     plan_version: int
+    durability: Durability = Durability.SYNC
     started_at: datetime
     pending: list[ApprovalRequest] = []
     interrupts: list[Interrupt] = []

@@ -1,0 +1,188 @@
+"""``python -m benchmarks.steps``: what the protection of a step costs, in each durability mode.
+
+Runs of steps that do next to nothing, one run after another and many at once, beside a plain
+Temporal workflow whose activity makes the same call with nothing to protect it, in turns with it.
+BENCHMARKS.md shows what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from benchmarks.crowd import Crowd, Measured, Probe
+from benchmarks.figures import table
+from benchmarks.ledgers import DATABASES, makers
+from benchmarks.plain import READY
+from cli.children import Child
+from cli.connect import connect, find_target
+from cli.drill.ground import Ground, is_ready, prepared, worker
+from cli.exits import ExitCode, StarterError
+from cli.process import end_by_signal_in_order, leave
+from cli.settings import StarterSettings
+from cli.tenant_client import TenantClient
+from tests.postgres_server import PostgresMissing
+from workflows.durability import Durability
+from workflows.identity import DEFAULT_TENANT
+
+EFFECTS: Final = ("read", "write")
+_MODES: Final = tuple(mode.value for mode in Durability)
+#: Times that each mode has its turn.
+ROUNDS: Final = 5
+#: Steps of a run that is alone, and of each of many.
+STEPS: Final = 100
+CROWD_STEPS: Final = 20
+CROWD: Final = 50
+#: Seconds that a tool takes which does something, and steps of its runs.
+SLOW: Final = 0.2
+SLOW_STEPS: Final = 20
+#: Steps of the run that shows whether a step costs more the later it comes. 10,000 wait for runs
+#: that continue as new: a plan has 1,000 steps at most.
+LONG_STEPS: Final = 1000
+#: As a shell has it.
+_CTRL_C: Final = 130
+
+
+async def measure(
+    ground: Ground, options: argparse.Namespace, console: Console, found: list[Measured]
+) -> None:
+    """Play all probes on each ledger; ``found`` keeps what is done when this is ended early."""
+    environment = ground.environment(
+        {**_clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"}
+    )
+    target = find_target(environment)
+    client = await connect(target, quiet=True)
+    databases, began = options.database or list(DATABASES), time.monotonic()
+    with ExitStack() as running:
+        plain = running.enter_context(
+            Child(
+                [sys.executable, "-m", "benchmarks.plain"],
+                environment=environment,
+                folder=ground.folder,
+                name="plain",
+            )
+        )
+        await asyncio.to_thread(plain.wait_for, lambda: READY in plain.output())
+        for database, make in makers(ground, databases, running).items():
+            url = await asyncio.to_thread(make, "steps")
+            settings = {"database_url": url, "task_queue": database}
+            one = worker(environment, ground.case_folder(database), "worker", **settings)
+            with one:
+                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+                server = TenantClient(
+                    client,
+                    target,
+                    StarterSettings(
+                        tenant=DEFAULT_TENANT,
+                        user="benchmark",
+                        task_queue=database,
+                        ui_url=ground.web_ui,
+                    ),
+                )
+                crowd = Crowd(server, database)
+                for probe in _probes(options):
+                    found += await crowd.play(probe)
+                    if not console.is_terminal:
+                        took = time.monotonic() - began
+                        console.print(f"{database}: {probe.label} ({took:.0f} s so far)")
+
+
+def _probes(options: argparse.Namespace) -> list[Probe]:
+    modes = tuple(options.mode or _MODES)
+    effects = options.effect or EFFECTS
+    steps, rounds = options.steps, options.rounds
+    probes = [Probe(modes, effect, 1, steps, rounds) for effect in effects]
+    if options.only_alone:
+        return probes
+    probes += [Probe(modes, effect, CROWD, CROWD_STEPS, 1) for effect in effects]
+    probes.append(Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW))
+    probes.append(Probe(modes, "write", 1, LONG_STEPS, 1))
+    return probes
+
+
+def tables(found: Sequence[Measured]) -> str:
+    """Return the tables of BENCHMARKS.md."""
+    head = ["mode", "ledger", "effect", "runs", "tool", "ms a step", "plain", "ratio"]
+    head += ["steps/s", "history, bytes a step"]
+    costs = table(head, (one.row() for one in found if one.probe.steps < LONG_STEPS))
+    late = [one for one in found if one.probe.steps >= LONG_STEPS]
+    if not late:
+        return costs
+    head = ["mode", "ledger", "ms at step 10", f"ms at step {LONG_STEPS}", "plain 10", "plain late"]
+    return f"{costs}\n\n{table(head, (one.late_row() for one in late))}"
+
+
+def _clean() -> dict[str, str]:
+    """Return the environment without settings: the figures are those of the defaults."""
+    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.steps", description="What the protection of a step costs."
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    parser.add_argument(
+        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
+    )
+    parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
+    parser.add_argument("--effect", choices=EFFECTS, action="append", help="default both")
+    parser.add_argument(
+        "--only-alone", action="store_true", help="one run after another, and nothing else"
+    )
+    options = parser.parse_args(argv)
+    if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
+        parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and return its exit code."""
+    options = _arguments(argv)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    end_by_signal_in_order()
+    loads = [os.getloadavg()[0]]
+    found: list[Measured] = []
+    ended_early = False
+    try:
+        with prepared(_clean(), database=None, say=console.print) as ground:
+            try:
+                asyncio.run(measure(ground, options, console, found))
+            except KeyboardInterrupt:
+                ended_early = True
+            except BaseException:
+                ground.keep()
+                console.print(f"Ledgers and logs are kept in {ground.folder}")
+                raise
+    except (StarterError, PostgresMissing) as error:
+        print(f"benchmarks.steps: {error}", file=sys.stderr)
+        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
+    loads.append(os.getloadavg()[0])
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([one.document() for one in found], indent=1)
+        options.json.write_text(f"{text}\n", encoding="utf-8")
+    console.print(tables(found))
+    console.print(f"\nLoad average before {loads[0]:.1f}, after {loads[1]:.1f} (its own included)")
+    if ended_early:
+        print("benchmarks.steps: ended early", file=sys.stderr)
+        return _CTRL_C
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,51 @@
+"""Stretches: steps with no human between them that run in one activity (durability ``exit``)."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from workflows.contracts.base import Message
+from workflows.contracts.tools import ToolCall, ToolReport, ToolSpec
+
+
+class NextStep(Message):
+    """A step of a stretch, as the plan has it."""
+
+    id: str
+    tool: str
+    params: dict[str, JsonValue] = {}
+    """With its references."""
+
+
+class Stretch(Message):
+    """Steps that follow one another."""
+
+    first: ToolCall
+    following: list[NextStep]
+    tools: dict[str, ToolSpec]
+    """The specs of their tools, by name."""
+    facts: dict[str, JsonValue]
+    """What earlier steps have returned that these refer to; large outputs as references."""
+
+
+class StepReport(Message):
+    """How the call of one step of a stretch ended."""
+
+    step_id: str
+    report: ToolReport
+
+
+class FailedStep(Message):
+    """The step whose call has failed for good: as its own activity would have."""
+
+    step_id: str
+    type: str | None
+    message: str
+    attempts: int
+
+
+class StretchReport(Message):
+    """How far a stretch has come: it ends early where something else than a success follows."""
+
+    steps: list[StepReport]
+    failed: FailedStep | None = None
