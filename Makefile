@@ -51,7 +51,8 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 	@"$(PY)" -m examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
 		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
 
-bench: venv ## Measure what BENCHMARKS.md shows (some twenty minutes; needs PostgreSQL)
+bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs PostgreSQL)
+	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 
