@@ -33,14 +33,12 @@ from workflows.contracts import (
     Verb,
 )
 from workflows.ends import StepFailed
-from workflows.helm import Delivery
+from workflows.helm import HANDED_ON, Delivery
 from workflows.identity import child_run_id, run_of_approval
 from workflows.options import compensation_call, move_timeout
 from workflows.payloads import Malformed, parse
 from workflows.plan import Plan
 
-#: What a child is told when its parent is told; the rest it is told itself.
-_HANDED_ON: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME})
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230
 #: States of a child that its parent's step shows as its own.
@@ -56,6 +54,8 @@ class Children:
         self._changed = changed
         self._running: dict[str, str] = {}
         """Run ids of children under way, by step id."""
+        self._starting: dict[str, list[Delivery]] = {}
+        """What children are to be told that cannot hear yet, by step id."""
         self._told_to_end: set[str] = set()
 
     async def run(self, step_id: str, plan: Plan) -> RunResult:
@@ -76,6 +76,7 @@ class Children:
             parent=Parent(run_id=request.run_id, step_id=step_id),
             durability=request.durability,
         )
+        self._running[step_id], self._starting[step_id] = child_id, []
         try:
             handle: Any = await workflow.start_child_workflow(
                 names.WORKFLOW,
@@ -89,9 +90,15 @@ class Children:
                 static_summary=f"{step_id}: {plan.name}",
             )
         except WorkflowAlreadyStartedError as error:
+            del self._running[step_id], self._starting[step_id]
             raise StepFailed(f"there is a run {child_id} already", called=False) from error
-        self._running[step_id] = child_id
-        self._book.set_step(step_id, StepState.RUNNING, child=child_id)
+        except BaseException:
+            del self._running[step_id], self._starting[step_id]
+            raise
+        for delivery in self._starting.pop(step_id):
+            self._hand_on(step_id, child_id, delivery)
+        # It may have reported already: what it shows stays.
+        self._book.set_step(step_id, self._book.steps[step_id].state, child=child_id)
         self._changed()
         try:
             return await self._ended(step_id, child_id, asyncio.ensure_future(handle))
@@ -146,19 +153,22 @@ class Children:
         message = delivery.message
         for step_id, child_id in self._running.items():
             if isinstance(message, AnswerInterrupts):
-                mine = any(name.startswith(f"{step_id}/") for name in self.named(message))
-                if not mine:
+                if not any(name.startswith(f"{step_id}/") for name in message.answers):
                     continue
-            elif delivery.verb not in _HANDED_ON:
+            elif delivery.verb not in HANDED_ON:
                 continue
-            if delivery.verb is Verb.CANCEL:
-                self._told_to_end.add(step_id)
-            handed = Forwarded(
-                steering_id=delivery.steering_id,
-                verb=delivery.verb,
-                content=delivery.content,
-            )
-            self._send(child_id, names.FORWARDED, handed)
+            if step_id in self._starting:
+                self._starting[step_id].append(delivery)
+            else:
+                self._hand_on(step_id, child_id, delivery)
+
+    def _hand_on(self, step_id: str, child_id: str, delivery: Delivery) -> None:
+        if delivery.verb is Verb.CANCEL:
+            self._told_to_end.add(step_id)
+        handed = Forwarded(
+            steering_id=delivery.steering_id, verb=delivery.verb, content=delivery.content
+        )
+        self._send(child_id, names.FORWARDED, handed)
 
     def decides(self, decision: Any) -> str | None:
         """Hand on a decision on a child's request; returns the child's run id, if it is one."""
@@ -166,7 +176,9 @@ class Children:
         found = run_of_approval(named) if isinstance(named, str) else None
         if found is None:
             return None
-        for child_id in self._running.values():
+        for step_id, child_id in self._running.items():
+            if step_id in self._starting:
+                continue
             if found[0] == child_id or found[0].startswith(f"{child_id}~"):
                 self._send(child_id, names.DECIDE, decision)
                 return child_id
@@ -177,12 +189,6 @@ class Children:
         for step_id, report in self._book.reports.items():
             for interrupt in report.interrupts:
                 yield f"{step_id}/{interrupt.interrupt_id}", interrupt
-
-    def named(self, sent: AnswerInterrupts) -> list[str]:
-        """Return the ids that an answer names; without one, that of the only question."""
-        if sent.answers:
-            return list(sent.answers)
-        return [name for name, _ in self.questions()]
 
     def _send(self, child_id: str, name: str, message: Any) -> None:
         async def send() -> None:

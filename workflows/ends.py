@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -39,6 +40,20 @@ class StepFailed(Exception):
         self.unsettled = unsettled
         self.called = called
         self.given_up = given_up
+
+
+def leave_if_cancelled() -> None:
+    """End a step that was cancelled while the ledger recorded something for it.
+
+    Such a call ends as if nothing had happened: whatever the step waits for next, it would wait for
+    although nobody wants it any more.
+
+    Raises:
+        asyncio.CancelledError: It was.
+    """
+    step = asyncio.current_task()
+    if step is not None and step.cancelling():
+        raise asyncio.CancelledError
 
 
 def reason_of(error: ActivityError) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import ports
 from workflows.book import Book
@@ -27,8 +27,15 @@ from workflows.contracts import (
     Steering,
     Verb,
 )
+from workflows.ends import reason_of
 from workflows.payloads import Malformed, parse
 
+#: What a child is told when its parent is told; the rest it is told itself, and no parent's word
+#: for it counts.
+HANDED_ON: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.ANSWER})
+#: Characters of JSON that are looked at at all: of an amended plan, and of the rest. The ledger
+#: takes less, and says so.
+LARGEST: Final = {True: 1024 * 1024, False: 256 * 1024}
 #: Answers that a run remembers for those who wait for them; the ledger keeps all.
 MOST_ANSWERS: Final = 200
 
@@ -47,8 +54,10 @@ class Delivery:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What was sent, in JSON form."""
-        return self.forwarded.content if self.forwarded else self.message.content()
+        """What was sent, in JSON form; of answers that a parent hands on, those for this run."""
+        if self.forwarded is None or isinstance(self.message, AnswerInterrupts):
+            return self.message.content()
+        return self.forwarded.content
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,24 @@ Prepare = Callable[[Any], dict[str, Any]]
 
 def _nothing_more(_: Any) -> dict[str, Any]:
     return {}
+
+
+def checked(verb: Verb, message: Steering) -> Steering:
+    """Return a message that the ledger can be asked about.
+
+    Raises:
+        Malformed: It is too large for that, or nothing that a database keeps.
+    """
+    # The server ends a run for good, undoing nothing, that hands on more than 2 MiB; answers are
+    # handed on twice, with their questions.
+    try:
+        size = len(json.dumps(message.content(), allow_nan=False))
+    except ValueError as error:
+        # No database has it: it would be tried for ever, and hold up all that arrives after it.
+        raise Malformed(f"{verb}: it has a number that JSON does not have: {error}") from error
+    if size > LARGEST[verb is Verb.AMEND]:
+        raise Malformed(f"{verb}: it is too large")
+    return message
 
 
 class Helm:
@@ -135,7 +162,7 @@ class Helm:
         Raises:
             Malformed: It is not what the verb takes, and why.
         """
-        message = parse(self._verbs[verb][0], payload)
+        message = checked(verb, parse(self._verbs[verb][0], payload))
         content = self._once(verb, message)
         if content is not None and content in self._standing:
             return self._standing[content]
@@ -152,14 +179,18 @@ class Helm:
         parent = self._book.request.parent
         try:
             forwarded = parse(Forwarded, payload)
-            if parent is None or forwarded.verb not in self._verbs:
+            if parent is None or forwarded.verb not in HANDED_ON:
                 raise Malformed("there is no parent that could hand this on")
-            message = parse(self._verbs[forwarded.verb][0], forwarded.content)
+            model = self._verbs[forwarded.verb][0]
+            message = checked(forwarded.verb, parse(model, forwarded.content))
+            if isinstance(message, AnswerInterrupts):
+                message = message.inside(parent.step_id)
+                if not message.answers:
+                    # Without a name it would answer whatever happens to be asked here.
+                    raise Malformed("it answers nothing of this run")
         except Malformed as error:
             self._refuse("forwarded", str(error))
             return
-        if isinstance(message, AnswerInterrupts):
-            message = message.inside(parent.step_id)
         self._received += 1
         gate = self._book.gate
         steering_id = f"{gate.run_id}#{gate.delivered_to}.s{self._received}"
@@ -175,17 +206,25 @@ class Helm:
     async def work_one(self) -> None:
         """Work off the first message of the inbox."""
         delivery = self.inbox[0]  # until it is judged: a question's time may end meanwhile
-        steered = await self._judged(delivery)
-        if steered.accepted:
-            proven = replace(delivery, verified=steered.verified)
-            answer = await self._verbs[delivery.verb][1](delivery.message, proven)
-            if answer.accepted:
-                self.forward(delivery)
-        else:
-            answer = Answer(False, steered.message)
-            self._refuse(delivery.verb, steered.message)
+        verified = False
+        try:
+            steered = await self._judged(delivery)
+            verified = steered.verified
+            if steered.accepted:
+                proven = replace(delivery, verified=verified)
+                answer = await self._verbs[delivery.verb][1](delivery.message, proven)
+                if answer.accepted:
+                    self.forward(delivery)
+            else:
+                answer = Answer(False, steered.message)
+                self._refuse(delivery.verb, steered.message)
+        except (ActivityError, ArithmeticError) as error:
+            # Nothing that is sent may stop the desk: everything else waits behind it.
+            reason = reason_of(error) if isinstance(error, ActivityError) else str(error)
+            answer = Answer(False, reason)
+            self._refuse(delivery.verb, reason)
         if answer.accepted:
-            mark = "" if steered.verified else " (unverified)"
+            mark = "" if verified else " (unverified)"
             text = f"{delivery.verb} by {delivery.message.actor}{mark}: {answer.message}"
         else:
             text = f"{delivery.verb} by {delivery.message.actor} refused: {answer.message}"

@@ -25,7 +25,7 @@ from workflows.contracts import (
     Verb,
 )
 from workflows.contracts.interrupts import accept_replace_reject
-from workflows.ends import StepFailed
+from workflows.ends import StepFailed, leave_if_cancelled
 from workflows.helm import Answer, Delivery, Helm
 
 
@@ -47,6 +47,8 @@ class Interrupts:
         self._changed = changed
         self._asked: Counter[str] = Counter()
         self._answers: dict[str, JsonValue] = {}
+        self._found: list[GivenAnswer] = []
+        """What the message that is being judged answers."""
         helm.take(Verb.ANSWER, AnswerInterrupts, self._answered, self._find)
 
     async def ask(
@@ -76,6 +78,7 @@ class Interrupts:
             expires_at=None if expires_in is None else workflow.now() + expires_in,
         )
         await self._record(interrupt, "opened")
+        leave_if_cancelled()
         self._book.interrupts[interrupt.interrupt_id] = interrupt
         self._book.say(workflow.now(), f"asks: {question}", step_id)
         self._book.set_step(step_id, StepState.WAITING_INPUT)
@@ -134,6 +137,7 @@ class Interrupts:
             question=text,
         )
         await self._record(interrupt, "opened")
+        leave_if_cancelled()
         yield
         await self._record(interrupt, "void")
 
@@ -154,27 +158,29 @@ class Interrupts:
 
     def _find(self, sent: AnswerInterrupts) -> dict[str, Any]:
         """Return what the ledger has to know: each answer with its question, or what is wrong."""
+        self._found = []
         own, inside = self._book.interrupts, dict(self._children.questions())
         waiting = {**own, **inside}
         answers = dict(sent.answers)
         listed = ", ".join(sorted(waiting)) or "none"
         if not answers:
-            if len(waiting) != 1:
+            if len(waiting) != 1 or not own:
+                # A child may ask something else until it hears of this: its questions are named.
                 reason = f"say which question is answered: waiting are {listed}"
                 return {"refused": reason if waiting else "nothing is asked"}
-            answers = {next(iter(waiting)): sent.answer}
+            answers = {next(iter(own)): sent.answer}
         unknown = [one for one in answers if one not in waiting]
         if unknown:
             return {"refused": f"no question {', '.join(unknown)} waits: waiting are {listed}"}
-        return {
-            "answers": [
-                GivenAnswer(interrupt=waiting[id_], value=value, elsewhere=id_ in inside)
-                for id_, value in answers.items()
-            ]
-        }
+        self._found = [
+            GivenAnswer(interrupt=waiting[id_], value=value, elsewhere=id_ in inside)
+            for id_, value in answers.items()
+        ]
+        return {"answers": self._found}
 
     async def _answered(self, sent: AnswerInterrupts, delivery: Delivery) -> Answer:
-        found: list[GivenAnswer] = self._find(sent).get("answers", [])
+        # Those that the ledger has looked at: others may be asked since then.
+        found, self._found = self._found, []
         for one in found:
             if not one.elsewhere:
                 self._answers[one.interrupt.interrupt_id] = one.value

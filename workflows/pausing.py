@@ -42,9 +42,12 @@ class Pausing:
         running = [view.id for view in book.in_state(StepState.RUNNING)]
         return Answer(True, f"pausing after {', '.join(running)}" if running else "paused")
 
-    async def _resume(self, asked: ResumeRun, _: Delivery) -> Answer:
+    async def _resume(self, asked: ResumeRun, delivery: Delivery) -> Answer:
         book = self._book
         failed = [view.id for view in book.in_state(StepState.PAUSED_FAILURE)]
+        if delivery.forwarded is not None and (asked.step, asked.params) != (None, None):
+            # It is about a step of the parent's; here it only ends the pause.
+            asked, failed = ResumeRun(actor=asked.actor), []
         if asked.step is not None and asked.step not in failed:
             listed = ", ".join(failed) or "none"
             return Answer(False, f"step {asked.step} has not failed: failed are {listed}")

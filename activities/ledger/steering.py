@@ -13,14 +13,14 @@ from activities.ledger import interrupts, principals
 from activities.ledger.principal_tables import grants
 from activities.ledger.proofs import signed_by
 from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import runs, steerings
+from activities.ledger.tables import events, runs, steerings
 from activities.public_keys import BadKey, checked, kid_of
 from activities.signatures import BadSignature, verify
-from workflows.contracts import Assurance, Steer, SteeringCode, Verb
+from workflows.contracts import AnswerInterrupts, Assurance, Steer, SteeringCode, Verb
 from workflows.contracts.controls import LARGEST_EVENT
 from workflows.contracts.interrupts import LARGEST_ANSWER
 from workflows.contracts.signing import ResumeClaims, SteeringClaims, audience
-from workflows.identity import NotCanonical, digest
+from workflows.identity import NotCanonical, child_run_id, digest
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
 OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
@@ -103,12 +103,29 @@ async def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
             steerings.c.code == SteeringCode.ACCEPTED.value,
         )
     )
-    if row is None or (row["verb"], row["actor"], row["content"]) != (
+    taken = row["content"] if row is not None else {}
+    if asked.verb is Verb.ANSWER and row is not None and asked.forwarded_by is not None:
+        step_id = asked.run_id.removeprefix(child_run_id(asked.forwarded_by, ""))
+        taken = AnswerInterrupts.model_validate(taken).inside(step_id).content()
+    if row is None or (row["verb"], row["actor"], taken) != (
         asked.verb.value,
         asked.actor,
         asked.content,
     ):
         raise _Refused(SteeringCode.NOT_PERMITTED, "the parent run has not taken this")
+    # Once in each life of the child, as a signature is: what was paused since stays paused.
+    life = asked.steering_id.rpartition(".")[0]
+    counted = await tx.all(
+        select(events.c.body).where(
+            events.c.tenant_id == tx.tenant,
+            events.c.run_id == asked.run_id,
+            events.c.type == "steering.accepted",
+        )
+    )
+    for event in (found["body"] for found in counted):
+        same = event.get("forwarded_as") == asked.forwarded_as
+        if same and event["steering_id"].rpartition(".")[0] == life:
+            raise _Refused(SteeringCode.USED_SIGNATURE, "the parent run has handed this on once")
 
 
 async def _prove(tx: Transaction, asked: Steer) -> _Proof:

@@ -20,6 +20,7 @@ from cli.signing import fresh_claims, sign
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 from workflows.contracts import (
+    AnswerInterrupts,
     Assurance,
     CancelRun,
     IssuedToken,
@@ -29,11 +30,12 @@ from workflows.contracts import (
     Verb,
 )
 from workflows.contracts.signing import Claims, DecisionClaims, SteeringClaims
-from workflows.identity import digest
+from workflows.identity import child_run_id, digest
 
 _numbers = itertools.count(1)
 #: Whoever the scene's runs act for.
 OWNER = "ada"
+CHILD = child_run_id(RUN, "pay")
 CALLS = digest({"refund": "sha256:1"})
 
 
@@ -335,3 +337,54 @@ class TestResumeTokens:
         assert token.seed not in issued.model_dump_json()
         key = OKPKey.import_key({**issued.public_key})  # type: ignore[arg-type]  # plain JSON
         assert not key.is_private
+
+
+class TestWhatAParentHandsOn:
+    """It counts in the child as the parent has taken it, once, and only what is for the child."""
+
+    @staticmethod
+    def handed_on(scene: Scene, taken: Steer, message: Steering) -> Steer:
+        return sent(
+            scene,
+            message,
+            taken.verb,
+            run_id=CHILD,
+            steering_id=f"{CHILD}#first.s{next(_numbers)}",
+            forwarded_by=RUN,
+            forwarded_as=taken.steering_id,
+        )
+
+    async def test_a_resume_of_yesterday_does_not_end_the_pause_of_today(
+        self, scene: Scene
+    ) -> None:
+        await scene.open_run(CHILD)
+        taken = sent(scene, ResumeRun(actor=OWNER), Verb.RESUME)
+        await judge(scene, taken)
+        twice = [self.handed_on(scene, taken, ResumeRun(actor=OWNER)) for _ in range(2)]
+
+        codes = [(await judge(scene, one)).code for one in twice]
+
+        assert codes == ["accepted", "used_signature"]
+
+    async def test_a_child_that_was_reset_takes_it_once_more(self, scene: Scene) -> None:
+        await scene.open_run(CHILD)
+        taken = sent(scene, ResumeRun(actor=OWNER), Verb.RESUME)
+        await judge(scene, taken)
+        first = self.handed_on(scene, taken, ResumeRun(actor=OWNER))
+        reset = first.model_copy(update={"steering_id": f"{CHILD}#reset.s1"})
+
+        assert [(await judge(scene, one)).code for one in (first, reset)] == ["accepted"] * 2
+
+    @pytest.mark.parametrize(
+        ("inside", "code"), [({"x.1": "yes"}, "accepted"), ({"y.1": "yes"}, "not_permitted")]
+    )
+    async def test_an_answer_is_for_the_question_that_it_names(
+        self, scene: Scene, inside: dict[str, Any], code: str
+    ) -> None:
+        await scene.open_run(CHILD)
+        answers: dict[str, Any] = {"pay/x.1": "yes", "y.1": "yes"}
+        taken = sent(scene, AnswerInterrupts(actor=OWNER, answers=answers), Verb.ANSWER)
+        await judge(scene, taken)
+        message = AnswerInterrupts(actor=OWNER, answers=inside)
+
+        assert (await judge(scene, self.handed_on(scene, taken, message))).code == code

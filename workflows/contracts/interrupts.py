@@ -61,7 +61,7 @@ class AnswerInterrupts(Steering):
         """Return what of it is for the child run of a step, under the child's own ids."""
         prefix = f"{step_id}/"
         mine = {k.removeprefix(prefix): v for k, v in self.answers.items() if k.startswith(prefix)}
-        return self.model_copy(update={"answers": mine})
+        return self.model_copy(update={"answers": mine, "answer": None})
 
 
 class GivenAnswer(Message):
