@@ -28,6 +28,10 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
         return f"is no JSON Schema: {error.message[:LONGEST_REASON]}"
     except Unresolvable as error:
         return f"refers to what is not in it: {error.ref}"
+    except Exception as error:
+        # One that refers to itself for ever, or to what is no address: the library has no name
+        # for these, and whoever evaluates it again gets no further.
+        return f"cannot be evaluated: {type(error).__name__}"
     return None
 
 
@@ -37,6 +41,8 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
         found = list(islice(_validator(schema).iter_errors(value), MOST_REASONS))
     except Unresolvable as error:
         return [f"the schema refers to what is not in it: {error.ref}"]
+    except Exception as error:
+        return [f"the schema cannot be evaluated: {type(error).__name__}"]
     return [
         f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message[:LONGEST_REASON]}"
         for error in found

@@ -48,6 +48,7 @@ from workflows.contracts import (
     ToolsDescribed,
 )
 from workflows.errors import ErrorType
+from workflows.identity import NotCanonical, digest
 from workflows.plan import Plan, Step
 from workflows.references import REFERENCE
 from workflows.wording import reason_of
@@ -191,6 +192,11 @@ def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolR
 
 def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     """Return the specs of a plan's tools, and what in the plan does not fit them."""
+    try:
+        digest(plan.model_dump(mode="json"))
+    except NotCanonical as error:
+        # The ledger keeps its digest: without one, it would be asked for ever.
+        return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=str(error))])
     specs, problems = {}, []
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
@@ -16,12 +17,16 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
 from workflows.durability import Durability
-from workflows.policy import Approval, ApprovalPolicy, Duration, Written
+from workflows.policy import LONGEST_APPROVAL, Approval, ApprovalPolicy, Duration, Written
 from workflows.references import REFERENCE
 
 #: What a step's id and a plan's name may be.
 ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_FORM: Final = r"^[A-Za-z0-9_.-]{1,64}$"
+
+
+#: How long something is waited for: dates end, and what is added to one has to be one.
+Time = Annotated[Duration, Field(ge=timedelta(0), le=LONGEST_APPROVAL)]
 
 
 class Goto(Written):
@@ -37,7 +42,7 @@ class Ask(Written):
     """May refer to earlier outputs."""
     answer: dict[str, JsonValue] = {}
     """JSON Schema (2020-12) of the answer; empty takes anything."""
-    expires_in: Duration | None = None
+    expires_in: Time | None = None
     otherwise: JsonValue = None
     """What is taken when nobody answers in time; ``None``: the step fails then."""
 
@@ -48,7 +53,7 @@ class Wait(Written):
     event: str = Field(min_length=1, max_length=100)
     key: str = ""
     """What the event has to be about; may refer to earlier outputs."""
-    expires_in: Duration | None = None
+    expires_in: Time | None = None
     otherwise: JsonValue = None
     """What is taken when it does not come in time; ``None``: the step fails then."""
 
@@ -67,7 +72,7 @@ class Budget(Written):
     """Tool calls."""
     tokens: int | None = Field(default=None, ge=0)
     money: str | None = Field(default=None, max_length=40, pattern=r"^[0-9]+(\.[0-9]+)?$")
-    time: Duration | None = None
+    time: Time | None = None
     """From the run's start, waits included."""
 
 

@@ -1,0 +1,72 @@
+"""What is sent to steer a run is refused in one line, and stops nothing that comes after it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activities.json_schemas import problems, schema_problem
+from activities.toolbox import Toolbox
+from activities.tools import describe_plan
+from workflows.contracts import Amend, AnswerInterrupts, TopUp, Verb
+from workflows.helm import LARGEST, checked
+from workflows.payloads import Malformed, parse
+from workflows.plan import Plan
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#"}, {"required": ["a"], "$ref": "#/required/x"}, {"$ref": "http://[bad"}]
+)
+def test_a_schema_that_cannot_be_evaluated_is_refused_and_raises_nothing(
+    schema: dict[str, Any],
+) -> None:
+    assert schema_problem(schema) is not None
+    assert problems(schema, 1)
+
+
+@pytest.mark.parametrize("more", [{"time": timedelta.max}, {"tokens": 10**400}, {"steps": 10**400}])
+def test_more_budget_is_refused_that_cannot_be_added_up(more: dict[str, Any]) -> None:
+    with pytest.raises(Malformed):
+        parse(TopUp, {"actor": "ana", **more})
+
+
+@pytest.mark.parametrize("answer", [float("nan"), [float("inf")]])
+def test_a_number_that_json_does_not_have_is_refused(answer: Any) -> None:
+    with pytest.raises(Malformed, match="JSON does not have"):
+        checked(Verb.ANSWER, AnswerInterrupts(actor="ana", answer=answer))
+
+
+def test_the_same_in_an_amended_plan_is_refused() -> None:
+    plan = Plan.model_validate([{"tool": "a.b", "params": {"n": float("nan")}}])
+    with pytest.raises(Malformed, match="JSON does not have"):
+        checked(Verb.AMEND, Amend(actor="ana", plan=plan, based_on=1))
+
+
+def test_an_amended_plan_without_a_digest_is_refused_and_not_tried_for_ever() -> None:
+    plan = Plan.model_validate([{"tool": "a.b", "params": {"n": 2**60}}])
+
+    assert [problem.where for problem in describe_plan(Toolbox([]), plan).problems] == ["plan"]
+
+
+def test_what_the_server_would_end_the_run_for_is_refused_before() -> None:
+    with pytest.raises(Malformed, match="too large"):
+        checked(Verb.ANSWER, AnswerInterrupts(actor="ana", answer="x" * LARGEST[False]))
+
+
+@pytest.mark.parametrize("time", ["999999999d", "-P1D"])
+@pytest.mark.parametrize(
+    "step", [{"ask": {"question": "?"}}, {"wait": {"event": "paid"}}], ids=["ask", "wait"]
+)
+def test_a_time_that_no_clock_reaches_is_no_plan(step: dict[str, Any], time: str) -> None:
+    [(kind, asked)] = step.items()
+    with pytest.raises(ValueError, match="expires_in"):
+        Plan.model_validate([{kind: {**asked, "expires_in": time}}])
+
+
+def test_answers_for_others_answer_nothing_inside_a_child() -> None:
+    sent = AnswerInterrupts(actor="ana", answers={"pay/x.1": 1, "own.1": 2}, answer="other")
+
+    assert sent.inside("pay").answers == {"x.1": 1}
+    assert (sent.inside("ship").answers, sent.inside("ship").answer) == ({}, None)
