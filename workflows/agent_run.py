@@ -191,10 +191,12 @@ class AgentRun:
             while self._cancel is None:
                 if self._amending.due(running):
                     await self._undisturbed(self._amending.apply(running, settled, stepper.facts))
-                for step in book.request.plan.ready(frozenset(settled), frozenset(running)):
+                plan = book.request.plan
+                ready = plan.ready(frozenset(settled), frozenset(running))
+                for step in [] if book.amending else ready:
                     running[step.id] = asyncio.create_task(steps.run(step))
                 if not running:
-                    if await self._all_stands():
+                    if await self._all_stands() and not book.amending:
                         return None
                     continue
                 await workflow.wait_condition(

@@ -130,6 +130,7 @@ class Amending:
         """
         book, asked = self._book, self._next
         assert asked is not None
+        given_up = set(running)
         for task in running.values():
             task.cancel()
         await workflow.wait_condition(lambda: all(task.done() for task in running.values()))
@@ -142,19 +143,30 @@ class Amending:
             if ITERATION.sub("", step_id) not in new and not dropped:
                 await self._unwinding.undo(step_id)
         running.clear()
-        self._show(asked.plan)
+        self._show(asked.plan, given_up)
         settled.intersection_update({v.id for v in book.steps.values() if v.state in _FACTS})
         facts[INPUT] = asked.plan.input
         book.plan_version += 1
         book.say(workflow.now(), f"plan version {book.plan_version} by {asked.actor}")
         self._next, book.amending = None, False
 
-    def _show(self, plan: Plan) -> None:
-        book = self._book
-        done = {view.id: view for view in book.steps.values() if view.state in _FACTS}
+    def _show(self, plan: Plan, given_up: set[str]) -> None:
+        book, kept = self._book, set(self._book.saga.order())
+        done = {
+            view.id: view
+            for view in book.steps.values()
+            if view.state is StepState.SUCCEEDED
+            # What was cut off has not failed.
+            or (view.state is StepState.FAILED and view.id not in given_up)
+        }
         book.request = book.request.model_copy(update={"plan": plan})
         ahead = {
             step.id: StepView(id=step.id, tool=step.does, state=StepState.PENDING)
             for step in plan.steps
         }
-        book.steps = {**ahead, **done}
+        # The end of the run looks at each write that was begun, also at those of the old plan.
+        begun = {
+            id_: book.steps[id_].model_copy(update={"state": StepState.SKIPPED})
+            for id_ in sorted(kept - ahead.keys())
+        }
+        book.steps = {**ahead, **begun, **done}

@@ -20,7 +20,7 @@ from workflows.contracts import (
     ToolCall,
 )
 from workflows.desk import Desk
-from workflows.ends import StepFailed
+from workflows.ends import StepFailed, leave_if_cancelled
 from workflows.plan import Step
 from workflows.policy import Escalate
 
@@ -100,6 +100,7 @@ class Asking:
         book.gate.ask(request, state, asked.decided, verified=asked.verified)
         if self._stopping():
             raise StepFailed("the run is ending", called=step.id in book.saga.unsettled())
+        leave_if_cancelled()  # An amended plan asks anew.
         for vote in asked.standing:
             book.say(workflow.now(), f"{request.approval_id}: approved by {vote}", step.id)
         if state is ApprovalState.PENDING or not asked.standing:

@@ -128,7 +128,8 @@ class Book:
     paused: PauseRun | None = None
     """Who has paused the run."""
     amending: bool = False
-    """Whether another plan waits for the calls under way to end."""
+    """Whether another plan is taken over as soon as no call is under way: the old one starts
+    nothing more."""
     token: IssuedToken | None = None
     """The resume token that is out."""
     interrupts: dict[str, Interrupt] = field(default_factory=dict)

@@ -30,9 +30,7 @@ class Spending:
         self._book = book
         self._changed = changed
         self.spent = Spent()
-        budget = book.request.plan.budget
         self._more = TopUp(actor="plan")
-        self._limits = budget
         helm.take(Verb.TOP_UP, TopUp, self._top_up)
 
     def note(self, usage: Usage) -> None:
@@ -43,7 +41,7 @@ class Spending:
 
     def used_up(self) -> str | None:
         """Return what is used up, as one clause; ``None``: there is enough for another call."""
-        limits, more, spent = self._limits, self._more, self.spent
+        limits, more, spent = self._book.request.plan.budget, self._more, self.spent
         if limits.steps is not None and spent.steps >= limits.steps + more.steps:
             return f"{spent.steps} calls"
         if limits.tokens is not None and spent.tokens >= limits.tokens + more.tokens:
@@ -68,7 +66,7 @@ class Spending:
 
     def shown(self) -> dict[str, str | int | None]:
         """Return used and allowed, for the checkpoint."""
-        limits, more, spent = self._limits, self._more, self.spent
+        limits, more, spent = self._book.request.plan.budget, self._more, self.spent
         return {
             "steps": spent.steps,
             "steps_limit": None if limits.steps is None else limits.steps + more.steps,

@@ -20,7 +20,7 @@ from workflows.contracts import (
     StepState,
     Verb,
 )
-from workflows.ends import StepFailed
+from workflows.ends import StepFailed, leave_if_cancelled
 from workflows.helm import Answer, Delivery, Helm
 from workflows.plan import Wait
 from workflows.ports import RECORD_INTERRUPT
@@ -58,6 +58,7 @@ class Outside:
             raise StepFailed(str(error), called=False) from error
         correlation = (wait.event, key)
         await self._record(step_id, correlation, "opened")
+        leave_if_cancelled()
         if not self._kept.get(correlation):
             self._book.say(workflow.now(), f"waits for event {wait.event} {key}".rstrip(), step_id)
             self._book.set_step(step_id, StepState.WAITING_EVENT)

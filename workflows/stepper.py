@@ -35,7 +35,7 @@ from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.outside import Outside
-from workflows.plan import Ask, Goto, Plan, Step
+from workflows.plan import ITERATION, Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved, resolve
 
@@ -137,6 +137,7 @@ class Stepper:
         if step.plan is not None:
             if late:
                 raise StepFailed("the input of a child run cannot reach into an artifact")
+            await self._unpaused(step)
             await self._run_child(step, step.plan, params)
             return None
         spec = self._tools[step.tool]
@@ -159,6 +160,9 @@ class Stepper:
                 call, asks = await self._asking.approved(step, call), False
                 await self._unpaused(step)
             await self._affordable(step)
+            if self._stopping():
+                called = step.id in self._book.saga.unsettled()
+                raise StepFailed("the run is ending", called=called)
             if call.joined is None:
                 self._set(step, StepState.RUNNING)
             outcome = await self._execute(step, call)
@@ -254,10 +258,15 @@ class Stepper:
             # What has been sent is only judged when this workflow task ends, which a local call
             # would put off.
             await workflow.wait_condition(lambda: self._desk.idle)
-        if self._book.paused is not None:
+        if self._held(step):
             self._set(step, StepState.PAUSED_USER)
-            await workflow.wait_condition(lambda: self._book.paused is None)
+            await workflow.wait_condition(lambda: not self._held(step))
             self._set(step, StepState.RUNNING)
+
+    def _held(self, step: Step) -> bool:
+        """Return whether a step goes no further now; items end with their list."""
+        amending = self._book.amending and ITERATION.search(step.id) is None
+        return self._book.paused is not None or amending
 
     async def _affordable(self, step: Step) -> None:
         """Wait for more budget where it is used up: no call is under way here."""
