@@ -283,12 +283,12 @@ async def measure(
     parked_s: float,
     console: Console,
     settings: Mapping[str, str],
-) -> list[Waited]:
-    """Measure a crowd on each ledger."""
+    measured: list[Waited],
+) -> None:
+    """Measure a crowd on each ledger; ``measured`` keeps what there is when this is ended early."""
     modules = {"SUREHAND_TOOL_MODULES": "benchmarks.tools"}
     environment = ground.environment({**clean(), **modules, **settings})
     target = find_target(environment)
-    measured = []
     with ExitStack() as servers:
         for database, make in makers(ground, databases, servers).items():
             url = await asyncio.to_thread(make, f"{database}-waiting")
@@ -310,7 +310,6 @@ async def measure(
                 async with open_ledger(url) as ledger:
                     crowd = Crowd(server, one, world, ledger, console)
                     measured.append(await crowd.measure(database, runs, parked_s))
-    return measured
 
 
 def tables(measured: Sequence[Waited]) -> str:
@@ -363,14 +362,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_by_signal_in_order()
     load = os.getloadavg()[0]
     cached = {"SUREHAND_MAX_CACHED_WORKFLOWS": str(options.cached)}
+    measured: list[Waited] = []
+    ended_early = False
     try:
         with prepared(clean(), database=None, say=console.print) as ground:
             asked = (options.database or list(DATABASES), options.runs, options.parked)
             settings = cached if options.cached is not None else {}
-            measured = asyncio.run(measure(ground, *asked, console, settings))
+            asyncio.run(measure(ground, *asked, console, settings, measured))
     except KeyboardInterrupt:
-        print("benchmarks.waiting: ended early", file=sys.stderr)
-        return ExitCode.INTERRUPTED
+        ended_early = True
     except (StarterError, PostgresMissing) as error:
         print(f"benchmarks.waiting: {error}", file=sys.stderr)
         return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
@@ -380,6 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.json.write_text(f"{json.dumps(documents, indent=1)}\n", encoding="utf-8")
     console.print(tables(measured))
     console.print(f"\nLoad average before {load:.1f}, after {os.getloadavg()[0]:.1f}")
+    if ended_early:
+        print("benchmarks.waiting: ended early", file=sys.stderr)
+        return ExitCode.INTERRUPTED
     missed = [line for one in measured for line in one.missed()]
     for line in missed:
         console.print(f"MISSED: {line}")
