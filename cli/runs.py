@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
@@ -14,6 +14,7 @@ from cli.exits import ExitCode, NeverTakenUp, NoWorker, WrongUse
 from cli.follow import tell
 from cli.ids import find_approval, find_run_id
 from cli.launch import PLAN_MEMO
+from cli.ledger_door import ledger_of, read_settings
 from cli.newest import newest_runs
 from cli.one_approval import approval_lines, find_shown
 from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
@@ -216,16 +217,24 @@ def _print_cut_off(caller: Caller, run: CutOffRun) -> None:
 
 
 def checkpoint(
-    run: options.Run, tenant: options.Tenant = None, json_output: options.Json = False
+    run: options.Run,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="SEQ",
+            min=1,
+            help="As it was right after this event, from the ledger alone.",
+        ),
+    ] = None,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
 ) -> int:
-    """Show a run's state as one document."""
+    """Show a run's state as one document: now, or as it was at one of its events."""
 
     async def verb(caller: Caller) -> int:
         run_id = find_run_id(caller.settings.tenant, run)
-        server = await caller.server()
-        await server.describe(run_id)
-        await server.view(run_id)
-        document = await server.checkpoint(run_id)
+        document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
         if json_output:
             caller.printer.document(document)
         else:
@@ -234,3 +243,21 @@ def checkpoint(
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant)
+
+
+async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
+    server = await caller.server()
+    await server.describe(run_id)
+    await server.view(run_id)
+    return await server.checkpoint(run_id)
+
+
+async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
+    from activities.ledger.rebuilding import NoSuchEvent, checkpoint_at
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            found = await checkpoint_at(ledger, caller.settings.tenant, run_id, seq)
+        except NoSuchEvent as error:
+            raise WrongUse(str(error)) from error
+    return found.model_dump(mode="json")

@@ -26,10 +26,11 @@ class Leftovers:
 
 
 @dataclass
-class _Told:
+class Told:
     """What the events have said so far."""
 
     states: dict[str, str] = field(default_factory=dict)
+    """Of the entries, by entry."""
     names: dict[str, str] = field(default_factory=dict)
     undos: set[str] = field(default_factory=set)
     questions: dict[str, str] = field(default_factory=dict)
@@ -43,9 +44,9 @@ def leftovers(events: Sequence[Mapping[str, Any]]) -> Leftovers:
     Args:
         events: All events of the run, in order.
     """
-    told = _Told()
+    told = Told()
     for event in events:
-        _hear(told, event)
+        hear(told, event)
     if told.ended is not None:
         # A call that was under way when its run ended has no recorded outcome.
         told.states = {k: "in_doubt" if v == "claimed" else v for k, v in told.states.items()}
@@ -66,7 +67,8 @@ def leftovers(events: Sequence[Mapping[str, Any]]) -> Leftovers:
     )
 
 
-def _hear(told: _Told, event: Mapping[str, Any]) -> None:
+def hear(told: Told, event: Mapping[str, Any]) -> None:
+    """Take in a run's next event."""
     body = event["body"]
     entry = str(body.get("entry_id", ""))
     match event["type"]:

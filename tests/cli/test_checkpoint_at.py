@@ -1,0 +1,123 @@
+"""``checkpoint --at``: a run's state from its events, held against what the run itself says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cli.starter import Run, Verbs
+
+NewRun = Callable[..., Run]
+
+#: What only the live document has, and that in which the two are not comparable.
+NOT_IN_EVENTS: Final = {"current_steps", "artifact_refs", "budget", "resume_policy"}
+OWN: Final = {"created_at", "pending_approvals", "not_rebuilt"}
+
+ASKING: Final = """\
+name: asking
+input: {order_id: order-1}
+steps:
+  - {id: order, tool: orders.read, params: {order_id: "${input.order_id}"}}
+  - {id: why, ask: {question: Why, answer: {type: string}}}
+  - {id: back, wait: {event: parcel.back, key: "${input.order_id}"}}
+  - {id: restock, tool: inventory.restock, approval: required,
+     params: {order_id: "${input.order_id}", lines: "${order.lines}"}}
+"""
+
+
+def live(verbs: Verbs, run: str) -> dict[str, Any]:
+    document: dict[str, Any] = verbs("checkpoint", run, "--json").document()
+    return document
+
+
+def at(verbs: Verbs, run: str, seq: int) -> dict[str, Any]:
+    # Neither a server nor a worker has a part in it.
+    ended = verbs("checkpoint", run, "--at", str(seq), "--json", TEMPORAL_ADDRESS="127.0.0.1:1")
+    assert ended.code == 0, ended
+    document: dict[str, Any] = ended.document()
+    return document
+
+
+def newest(verbs: Verbs, run: str) -> int:
+    return len(verbs("events", run, "--json").document()["rows"])
+
+
+def same(rebuilt: dict[str, Any], said: dict[str, Any]) -> None:
+    """Assert that the two agree wherever events tell it, and that the rest is owned to."""
+    left_out = NOT_IN_EVENTS | OWN
+    assert {k: v for k, v in rebuilt.items() if k not in left_out} == {
+        k: v for k, v in said.items() if k not in left_out
+    }
+    assert rebuilt.keys() - OWN == said.keys() - OWN
+    assert [rebuilt[name] for name in sorted(NOT_IN_EVENTS)] == [None] * len(NOT_IN_EVENTS)
+    assert rebuilt["not_rebuilt"].keys() == NOT_IN_EVENTS
+
+
+def approve(verbs: Verbs, run: str) -> None:
+    [waiting] = [
+        item
+        for item in verbs("show", run, "--json").document()["result"]["waiting_for"]
+        if item["kind"] == "approval"
+    ]
+    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
+
+
+def test_what_events_tell_is_what_the_run_itself_says_while_it_waits_and_at_its_end(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    waiting = live(verbs, run.name)
+    seq = newest(verbs, run.name)
+    same(at(verbs, run.name, seq), waiting)
+    assert waiting["completed_steps"] == ["order", "amount"]
+
+    approve(verbs, run.name)
+    assert verbs(*run.start, "--wait").code == 0
+    same(at(verbs, run.name, newest(verbs, run.name)), live(verbs, run.name))
+
+    # The past stays what it was, whatever has come after it.
+    earlier = at(verbs, run.name, seq)
+    same(earlier, waiting)
+    assert earlier["pending_approvals"] == [f"{run.name}/refund/1"]
+    assert earlier["side_effects"] == []
+
+
+def test_each_event_of_a_run_has_a_checkpoint_and_no_other(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+    approve(verbs, run.name)
+    verbs(*run.start, "--wait")
+    rows = verbs("events", run.name, "--json").document()["rows"]
+    claimed = next(r for r in rows if r["type"] == "effect.claimed" and r["step_id"] == "refund")
+
+    amid = at(verbs, run.name, claimed["seq"])
+    assert amid["checkpoint_id"] == f"{run.name}@{claimed['seq']}"
+    assert amid["pending_side_effects"] == ["refund"]
+    assert [effect["state"] for effect in amid["side_effects"]] == ["claimed"]
+    assert amid["side_effects"][0]["idempotency_key"] == f"refund:{run.order}"
+    assert at(verbs, run.name, 1)["recovery_point"] == "start"
+    refused = verbs("checkpoint", run.name, "--at", str(len(rows) + 1))
+    assert refused.code == 2
+    assert f"events 1 to {len(rows)}, none of number {len(rows) + 1}" in refused.line()
+
+
+def test_a_question_an_event_and_a_rejection_are_told_of_as_the_run_itself_does(
+    verbs: Verbs, new_run: NewRun, tmp_path: Path
+) -> None:
+    order, name = new_run().order, f"asking-{tmp_path.name}"
+    file = tmp_path / "asking.yaml"
+    file.write_text(ASKING)
+    start = ["start", str(file), "--run-id", name, "--set", f"input.order_id={order}", "--wait"]
+
+    assert verbs(*start).code == 10
+    same(at(verbs, name, newest(verbs, name)), live(verbs, name))
+    verbs("answer", name, "why.1=broken")
+    assert verbs(*start).code == 10
+    same(at(verbs, name, newest(verbs, name)), live(verbs, name))
+    assert verbs("event", name, "parcel.back", "--id", "dhl-1", "--about", order).code == 0
+    assert verbs(*start).code == 10
+    same(at(verbs, name, newest(verbs, name)), live(verbs, name))
+    [waiting] = verbs("show", name, "--json").document()["result"]["waiting_for"]
+    verbs("reject", waiting["id"], "--params-hash", waiting["params_hash"])
+    assert verbs(*start).code == 20
+    same(at(verbs, name, newest(verbs, name)), live(verbs, name))
