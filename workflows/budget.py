@@ -57,7 +57,7 @@ class Spending:
 
         Where a call itself says what it has used, that is one.
         """
-        limits = self._limits
+        limits = self._book.request.plan.budget
         if (limits.tokens, limits.money, limits.time) != (None, None, None):
             return 1
         if limits.steps is None:
