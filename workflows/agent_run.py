@@ -193,7 +193,9 @@ class AgentRun:
                     await self._undisturbed(self._amending.apply(running, settled, stepper.facts))
                 plan = book.request.plan
                 ready = plan.ready(frozenset(settled), frozenset(running))
-                for step in [] if book.amending else ready:
+                for step in ready:
+                    if book.amending and not stepper.knows(step.id):
+                        continue
                     running[step.id] = asyncio.create_task(steps.run(step))
                 if not running:
                     if await self._all_stands() and not book.amending:

@@ -160,7 +160,7 @@ class Stepper:
                 call, asks = await self._asking.approved(step, call), False
                 await self._unpaused(step)
             await self._affordable(step)
-            if self._stopping():
+            if self._stopping() and not self._calling.knows(step.id):
                 called = step.id in self._book.saga.unsettled()
                 raise StepFailed("the run is ending", called=called)
             if call.joined is None:
@@ -262,6 +262,10 @@ class Stepper:
             self._set(step, StepState.PAUSED_USER)
             await workflow.wait_condition(lambda: not self._held(step))
             self._set(step, StepState.RUNNING)
+
+    def knows(self, step_id: str) -> bool:
+        """Return whether a step's call has been made already."""
+        return self._calling.knows(step_id)
 
     def _held(self, step: Step) -> bool:
         """Return whether a step goes no further now; items end with their list."""
