@@ -13,7 +13,7 @@ from cli.exits import NotFound, WrongUse
 from workflows.identity import approval_id, run_id_for, run_of_approval, tenant_of_run
 
 #: Child runs have their step's name behind their parent's.
-_FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64})*")
+_FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64}(\[[0-9]+\])?(\.[0-9]+)?)*")
 _ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
 
 

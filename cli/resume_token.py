@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cli.exits import WrongUse
 from cli.signing import fresh_claims, sign
-from workflows.contracts import ResumeKey
+from workflows.contracts import ResumeKey, ResumeRun
 from workflows.contracts.signing import ResumeClaims
+from workflows.identity import digest
 
 #: What a token begins with: its kind, and the version of its form.
 PREFIX: Final = "shr1."
@@ -41,8 +42,8 @@ class ResumeToken(BaseModel):
         """Return the token as people hand it on."""
         return PREFIX + _encoded(self.model_dump_json().encode())
 
-    def proof(self) -> str:
-        """Return what a resume carries in the place of the token: a signature that counts once."""
+    def proof_of(self, message: ResumeRun) -> ResumeRun:
+        """Return a message with what proves that its sender has the token, and counts once."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         try:
@@ -50,7 +51,9 @@ class ResumeToken(BaseModel):
         except ValueError as error:
             raise WrongUse("--token: this is no resume token") from error
         common = fresh_claims(self.user, self.tenant, int(time.time()))
-        return sign(key, ResumeClaims(**common, run_id=self.run_id))
+        content = digest(message.content())
+        claims = ResumeClaims(**common, run_id=self.run_id, content=content)
+        return message.model_copy(update={"proof": sign(key, claims)})
 
 
 def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[str, ResumeKey]:

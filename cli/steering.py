@@ -58,7 +58,8 @@ TokenLasts = Annotated[
 
 def signed(caller: Caller, run_id: str, verb: Verb, message: S) -> S:
     """Return a message as it is sent: with an id of its own, and signed where there is a key."""
-    message = message.model_copy(update={"id": uuid.uuid4().hex})
+    if message.id is None:
+        message = message.model_copy(update={"id": uuid.uuid4().hex})
     path = caller.settings.key
     if path is None:
         return message
@@ -173,19 +174,21 @@ def resume(
     """Have a paused run go on: the reason for its pause is looked at again."""
 
     async def verb(caller: Caller) -> int:
-        run_id, proof = find_run_id(caller.settings.tenant, run), None
+        run_id, held = find_run_id(caller.settings.tenant, run), None
         if token is not None:
             text = sys.stdin.readline() if token == "-" else token
-            proof = read_token(text.strip(), caller.settings.tenant, run_id).proof()
+            held = read_token(text.strip(), caller.settings.tenant, run_id)
         params = None if not changes else await _changed(caller, run_id, step, changes)
         message = ResumeRun(
             actor=caller.settings.user,
             reason=reason,
-            proof=proof,
+            id=uuid.uuid4().hex,
             step=step,
             way=way,
             params=params,
         )
+        if held is not None:
+            message = held.proof_of(message)
         answer = await steer(caller, run_id, Verb.RESUME, message, leave=leave)
         return say(caller, run_id, answer)
 

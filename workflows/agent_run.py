@@ -117,7 +117,9 @@ class AgentRun:
             raise ApplicationError(
                 result.error or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
             )
-        if self._cancelled_by_temporal and result.state is RunState.CANCELLED:
+        # A parent needs to know what its child has left.
+        ended = result.state is RunState.CANCELLED and request.parent is None
+        if self._cancelled_by_temporal and ended:
             raise asyncio.CancelledError
         return result
 

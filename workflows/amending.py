@@ -111,7 +111,7 @@ class Amending:
         """Return whether there is a new plan, and no call under way."""
         book = self._book
         return self._next is not None and all(
-            book.steps[step_id].state in _WAITING and book.steps[step_id].child is None
+            book.steps[step_id].state in _WAITING and step_id not in book.under_way
             for step_id in running
         )
 

@@ -134,6 +134,8 @@ class Book:
     """The resume token that is out."""
     interrupts: dict[str, Interrupt] = field(default_factory=dict)
     """Questions that wait for an answer, in the order in which they were asked."""
+    under_way: set[str] = field(default_factory=set)
+    """Steps whose child run has not ended."""
     reports: dict[str, ChildReport] = field(default_factory=dict)
     """Where child runs under way stand, by step id."""
     child_results: dict[str, RunResult] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -57,6 +58,7 @@ class Children:
         self._starting: dict[str, list[Delivery]] = {}
         """What children are to be told that cannot hear yet, by step id."""
         self._told_to_end: set[str] = set()
+        self._tries: Counter[str] = Counter()
 
     async def run(self, step_id: str, plan: Plan) -> RunResult:
         """Run a child to its end and return its result.
@@ -65,7 +67,8 @@ class Children:
             StepFailed: It has not completed; what it had done, it has undone itself.
         """
         request = self._book.request
-        child_id = child_run_id(request.run_id, step_id)
+        self._tries[step_id] += 1
+        child_id = child_run_id(request.run_id, step_id, self._tries[step_id])
         if len(child_id) > LONGEST_ID:
             raise StepFailed(f"child runs are nested too deeply: {child_id}", called=False)
         start = StartRun(
@@ -77,6 +80,7 @@ class Children:
             durability=request.durability,
         )
         self._running[step_id], self._starting[step_id] = child_id, []
+        self._book.under_way.add(step_id)
         try:
             handle: Any = await workflow.start_child_workflow(
                 names.WORKFLOW,
@@ -104,6 +108,7 @@ class Children:
             return await self._ended(step_id, child_id, asyncio.ensure_future(handle))
         finally:
             self._running.pop(step_id, None)
+            self._book.under_way.discard(step_id)
             self._book.reports.pop(step_id, None)
 
     async def _ended(self, step_id: str, child_id: str, end: asyncio.Future[Any]) -> RunResult:

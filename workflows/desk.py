@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 from workflows import ports
 from workflows.approvals import Delivery as Decided
@@ -22,9 +23,11 @@ from workflows.contracts import (
     SettleIntervention,
     StepState,
     Verb,
+    Verdict,
     VerdictCode,
     VerifyDecision,
 )
+from workflows.ends import reason_of
 from workflows.helm import Answer, Delivery, Helm
 
 #: Steps in these states need no approval any more.
@@ -80,7 +83,18 @@ class Desk:
             decision=delivery.decision,
             refused=delivery.refused,
         )
-        reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
+        try:
+            reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
+        except ActivityError as error:
+            # Nobody else works off what arrives: the next one is not held up by this one.
+            named = delivery.decision.approval_id if delivery.decision else ""
+            message = f"it could not be judged: {reason_of(error)}"
+            code = VerdictCode.MALFORMED
+            id_ = delivery.decision_id
+            verdict = Verdict(decision_id=id_, approval_id=named, code=code, message=message)
+            self._gate.settle(delivery, verdict)
+            self._book.say(workflow.now(), f"decision refused ({code}): {message}")
+            return
         self._book.saw(reached.head)
         self._gate.settle(delivery, reached.verdict, reached.params)
         verdict = reached.verdict

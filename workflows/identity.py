@@ -106,12 +106,14 @@ def run_id_for(tenant: str, name: str) -> str:
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
-def child_run_id(run_id: str, step_id: str) -> str:
+def child_run_id(run_id: str, step_id: str, number: int = 1) -> str:
     """Return the id of the run that does a step which is a plan: ``refund-1~pay``.
+
+    A step that is tried again after its child has failed has another: ``refund-1~pay.2``.
 
     People's own run names have no ``~``, so nobody else has this id.
     """
-    return f"{run_id}~{step_id}"
+    return f"{run_id}~{step_id}" if number == 1 else f"{run_id}~{step_id}.{number}"
 
 
 def tenant_of_run(run_id: str) -> str:

@@ -84,7 +84,11 @@ class Steps:
                     return None
                 if way.way is Way.COMPENSATE:
                     raise StepFailed(failed.reason, called=failed.called, given_up=True) from failed
-                if way.params is not None:
+                if way.params is not None and failed.unsettled:
+                    # With other params the first call would never be settled.
+                    text = "its first call may have happened: tried again with the same params"
+                    self._book.say(workflow.now(), text, step.id)
+                elif way.params is not None:
                     step = step.model_copy(update={"params": way.params})
 
     async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:

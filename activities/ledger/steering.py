@@ -170,8 +170,9 @@ async def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
     except (BadSignature, BadKey) as error:
         reason = f"the resume token is not this run's, or void: {error}"
         raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
-    expected = (audience(asked.tenant), asked.actor, asked.run_id)
-    if (claims.aud, claims.sub, claims.run_id) != expected:
+    sent = _digest({name: part for name, part in asked.content.items() if name != "proof"})
+    expected = (audience(asked.tenant), asked.actor, asked.run_id, sent)
+    if (claims.aud, claims.sub, claims.run_id, claims.content) != expected:
         raise _Refused(SteeringCode.BAD_TOKEN, "the resume token was used for something else")
     await _refuse_used(tx, asked, claims.jti)
     return _Proof(kid_of(key), claims.jti, verified=token.verified)

@@ -141,8 +141,16 @@ def test_a_failed_run_is_started_once_more(verbs: Verbs, new_run: NewRun) -> Non
     run = new_run()
     verbs("cancel", run.name, "--wait")
 
-    said = verbs("retry", run.name, "--run-id", f"{run.name}-again", "--json")
+    again = verbs("retry", run.name, "--run-id", f"{run.name}-again", "--wait")
 
-    again = shapes.Linked.model_validate(said.document())
-    assert (again.begins_from, again.taken_over) == (run.name, [])
-    assert f"begins from run {run.name}" in shown(verbs, again.run_id)
+    assert again.code == ExitCode.HUMAN_NEEDED
+    assert f"begins from run {run.name}" in shown(verbs, f"{run.name}-again")
+
+
+def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    said = verbs("fork", run.name, "--from", "amount", "--json")
+
+    fork = shapes.Linked.model_validate(said.document())
+    assert (fork.begins_from, fork.taken_over) == (run.name, ["order"])

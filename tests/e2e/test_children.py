@@ -150,3 +150,21 @@ async def test_a_child_that_fails_has_undone_its_own_work_and_fails_its_step(
     assert (result.state, inner.state) == (RunState.FAILED, RunState.FAILED)
     assert "nobody has answered no.1" in (result.error or "")
     assert stage.shop.counts(order_id)["refund_cancellations"] == 1
+
+
+async def test_a_child_that_has_failed_is_tried_again_as_another_run(
+    stage: Stage, order_id: str
+) -> None:
+    read = {"id": "read", "tool": "orders.read", "params": {"order_id": "${input.order}"}}
+    pay = child(read, params={"order": "order-404"}, on_failure="pause")
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(pay))
+        await run.in_state(RunState.PAUSED_FAILURE)
+        right = ResumeRun(actor="olga", params={"order": order_id})
+        await run.handle.execute_update("resume", right)
+        result = await run.result()
+        failed = await inside(stage, run).result()
+        again = await inside(stage, run, "pay.2").result()
+
+    assert (result.state, failed.state) == (RunState.COMPLETED, RunState.FAILED)
+    assert (again.state, step(result, "pay").child) == (RunState.COMPLETED, again.run_id)

@@ -75,12 +75,12 @@ async def test_what_a_resume_token_resumes_looks_at_the_permission_again(
         await run.decide(decision_on(request))
         await revoked(stage, "uma", "permission", "refunds")
         token = read_token(text, DEFAULT_TENANT, run.run_id)
-        await told(run, Verb.RESUME, ResumeRun(actor="uma", proof=token.proof()))
+        await told(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
 
         await run.in_state(RunState.PAUSED_PERMISSION)
 
         assert stage.shop.counts(order_id)["refunds"] == 0
-        again = await refusal(run, Verb.RESUME, ResumeRun(actor="uma", proof=token.proof()))
+        again = await refusal(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
         assert "no resume token out" in again
         await run.cancel()
         await run.result()
@@ -97,18 +97,18 @@ async def test_a_stale_a_void_and_a_foreign_resume_token_are_refused(
         await told(run, Verb.PAUSE, PauseRun(actor="olga", resume_key=made[0][1]))
         await told(run, Verb.TOKEN, ReissueToken(actor="olga", resume_key=made[1][1]))
 
-        void = ResumeRun(actor="olga", proof=tokens[0].proof())
-        foreign = ResumeRun(actor="eve", proof=tokens[1].proof())
+        void = tokens[0].proof_of(ResumeRun(actor="olga"))
+        foreign = tokens[1].proof_of(ResumeRun(actor="eve"))
         assert "void" in await refusal(run, Verb.RESUME, void)
         assert "is olga's" in await refusal(run, Verb.RESUME, foreign)
         edit = {**request.params, "amount": "15.00"}
         await run.decide(decision_on(request, outcome="edit", params=edit))
         await run.until(lambda view: [one.params for one in view.pending] == [edit])
-        stale = ResumeRun(actor="olga", proof=tokens[1].proof())
+        stale = tokens[1].proof_of(ResumeRun(actor="olga"))
         assert "other calls are waiting" in await refusal(run, Verb.RESUME, stale)
 
         await told(run, Verb.TOKEN, ReissueToken(actor="olga", resume_key=made[2][1]))
-        fresh = ResumeRun(actor="olga", proof=tokens[2].proof())
+        fresh = tokens[2].proof_of(ResumeRun(actor="olga"))
         assert "going on" in await told(run, Verb.RESUME, fresh)
         await run.cancel()
         await run.result()

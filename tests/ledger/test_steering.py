@@ -256,7 +256,7 @@ class TestResumeTokens:
     def resume(
         scene: Scene, held: ResumeToken, issued: IssuedToken | None, **changes: Any
     ) -> Steer:
-        message = ResumeRun(actor=changes.pop("actor", OWNER), proof=held.proof())
+        message = held.proof_of(ResumeRun(actor=changes.pop("actor", OWNER)))
         return sent(scene, message, Verb.RESUME, **{"token": issued, "calls": CALLS, **changes})
 
     async def test_resumes_without_a_key(self, scene: Scene) -> None:
@@ -388,3 +388,11 @@ class TestWhatAParentHandsOn:
         message = AnswerInterrupts(actor=OWNER, answers=inside)
 
         assert (await judge(scene, self.handed_on(scene, taken, message))).code == code
+
+
+async def test_a_proof_that_was_seen_is_for_what_it_was_sent_with(scene: Scene) -> None:
+    token, issued = TestResumeTokens.made(scene)
+    asked = TestResumeTokens.resume(scene, token, issued)
+    other = asked.model_copy(update={"content": {**asked.content, "way": "compensate"}})
+
+    assert (await judge(scene, other)).code == "bad_token"

@@ -71,6 +71,8 @@ class ResumeClaims(Claims):
     typ: ClassVar[str] = "surehand-resume+jws"
 
     run_id: Text
+    content: Text
+    """Digest of what is sent, but for the proof itself."""
 
 
 class ExportClaims(Signed):
