@@ -81,15 +81,15 @@ class Calling:
             ActivityError: As the activity ended.
             StepFailed: The run ends before the call has begun.
         """
+        used = max(call.attempts_before, self._used.get(step_id, 0))
         if self._mode is not Durability.SYNC:
-            before = max(call.attempts_before, self._used.get(step_id, 0))
-            call = call.model_copy(update={"attempts_before": before})
+            call = call.model_copy(update={"attempts_before": used})
         try:
             report = await self._made(step_id, call)
         except ActivityError as error:
-            self._used[step_id] = attempts_of(error)
+            self._used[step_id] = max(used, attempts_of(error))
             raise
-        self._used[step_id] = report.outcome.attempts
+        self._used[step_id] = max(used, report.outcome.attempts)
         return report
 
     async def _made(self, step_id: str, call: ToolCall) -> ToolReport:
