@@ -70,8 +70,9 @@ class Turn:
     def around(self, step: int) -> float:
         """Return what a step costs there, in seconds."""
         run = self.began[0]
-        last = min(step, len(run) - 1)
-        return (run[last] - run[last - _AROUND + 1]) / (_AROUND - 1)
+        last = min(step, len(run)) - 1
+        first = max(0, last - _AROUND + 1)
+        return (run[last] - run[first]) / (last - first)
 
 
 @dataclass(frozen=True)
