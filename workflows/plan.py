@@ -157,6 +157,9 @@ class Step(Written):
             raise ValueError("needs one of `tool`, `ask`, `plan` and `wait`")
         if self.wait is not None and (self.params or self.approval is not None):
             raise ValueError("a step that waits has no `params` and no `approval`")
+        follows = (self.on_no, self.on_failure, self.on_reject)
+        if self.for_each is not None and any(isinstance(item, Goto) for item in follows):
+            raise ValueError("an item of a `for_each` cannot `goto`: say what follows otherwise")
         if self.fallback is not None and not self.tool:
             raise ValueError("only a step with a `tool` has a `fallback`")
         if self.for_each is not None and not REFERENCE.fullmatch(self.for_each):

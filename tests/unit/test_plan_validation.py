@@ -60,6 +60,11 @@ T = {"tool": "t"}
 REFUSED: list[tuple[str, Any, list[str]]] = [
     ("no steps", {"steps": []}, ["steps", "at least 1"]),
     ("no tool", [{"id": "a"}], ["steps.0", "needs one of `tool`, `ask`, `plan` and `wait`"]),
+    (
+        "an item that goes elsewhere",
+        [{"tool": "t", "for_each": "${input.x}", "on_no": {"goto": "b"}}, {"id": "b", "tool": "t"}],
+        ["steps.0", "cannot `goto`"],
+    ),
     ("unknown field", [{"tool": "t", "parms": {}}], ["steps.0.parms", "not permitted"]),
     ("unknown field of the plan", {"steps": [T], "goals": ""}, ["goals", "not permitted"]),
     ("not a step", ["orders.read"], ["steps.0"]),
