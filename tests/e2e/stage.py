@@ -91,6 +91,9 @@ class Stage:
             crash=crash or Crash(),
         )
         async with make_worker(client or self.client, loaded, resources) as worker:
+            # Tests share this process: a pause of theirs is no deadlock of a workflow's.
+            assert worker._workflow_worker is not None
+            worker._workflow_worker._deadlock_timeout_seconds = 20
             yield worker
 
     async def start(
