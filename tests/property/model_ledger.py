@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from temporalio import activity
 from temporalio.client import WorkflowHandle
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.endings import again, stop
@@ -49,6 +50,9 @@ from workflows.contracts import (
     RunClosed,
     RunState,
     SettleIntervention,
+    Steer,
+    Steered,
+    SteeringCode,
     Succeeded,
     ToolCall,
     ToolOutcome,
@@ -206,8 +210,10 @@ class ModelLedger:
             self.verify_decision,
             self.close_approval,
             self.settle_intervention,
+            self.steer,
             self.find_questions,
             self.close_run,
+            self.not_modelled,
         ]
 
     @activity.defn(name="describe_tools")
@@ -328,6 +334,14 @@ class ModelLedger:
             accepted=accepted, message=message, head=world.head(), settled=settled
         )
 
+    @activity.defn(name="steer")
+    async def steer(self, asked: Steer) -> Steered:
+        world = self.worlds[asked.run_id]
+        await world.asked("steer", asked.verb)
+        return Steered(
+            code=SteeringCode.ACCEPTED, message="accepted", verified=False, head=world.head()
+        )
+
     @activity.defn(name="find_questions")
     async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
         return QuestionsFound(questions=[])
@@ -343,6 +357,12 @@ class ModelLedger:
         return RunClosed(
             effects=views, uncompensated=[] if completed else standing, head=world.head()
         )
+
+    @activity.defn(dynamic=True)
+    async def not_modelled(self, _: Sequence[RawValue]) -> None:
+        # Without this the server would try an unknown activity until the test's patience ends.
+        name = activity.info().activity_type
+        raise ApplicationError(f"the model has no {name}", type="NotModelled", non_retryable=True)
 
 
 def _spec(tool: str) -> ToolSpec:
