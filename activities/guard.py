@@ -10,7 +10,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from activities.endings import stop
 from activities.ledger.reads import knows_run
-from activities.ledger.store import Ledger, LedgerUnavailable
+from activities.ledger.store import Ledger, LedgerUnavailable, RunNotFound
 from workflows.errors import ErrorType
 from workflows.identity import tenant_of_run
 from workflows.names import WORKFLOW
@@ -47,7 +47,8 @@ class _Guarded(ActivityInboundInterceptor):
         except Exception as error:
             info = activity.info()
             run_id = info.workflow_id or ""
-            if info.workflow_type != WORKFLOW or info.activity_type in _BEFORE_IT_IS_KNOWN:
+            first = info.activity_type in _BEFORE_IT_IS_KNOWN and not isinstance(error, RunNotFound)
+            if info.workflow_type != WORKFLOW or first:
                 raise
             if await knows_run(self._ledger, tenant_of_run(run_id), run_id):
                 raise

@@ -16,6 +16,7 @@ from temporalio.common import (
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from cli.executions import first_events
 from cli.exits import PlanRefused, StarterError, WrongUse
 from cli.outcome import run_result
 from cli.tenant_client import TenantClient
@@ -123,6 +124,8 @@ async def taken_up(server: TenantClient, run_id: str) -> bool:
         async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
             with server.translated(run_id):
                 async for event in handle.fetch_history_events(wait_new_event=True):
+                    if event.workflow_execution_started_event_attributes.continued_execution_run_id:
+                        return True
                     if event.event_type in ENDS:
                         await run_result(server, run_id)
                         return True
@@ -139,7 +142,7 @@ async def taken_up(server: TenantClient, run_id: str) -> bool:
 async def _first_request(server: TenantClient, run_id: str) -> StartRun:
     """Return what a run was started with, from its first event."""
     with server.translated(run_id):
-        async for event in server.handle(run_id).fetch_history_events(page_size=1):
+        async for event in first_events(server.client, run_id):
             started = event.workflow_execution_started_event_attributes
             values = await server.client.data_converter.decode(started.input.payloads, [StartRun])
             request: StartRun = values[0]

@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from cli import options
 from cli.caller import Caller, perform
+from cli.executions import every_event
 from cli.exits import ExitCode, NotReachable, WrongUse
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, read_settings
@@ -115,7 +116,7 @@ async def _history_heads(server: TenantClient, run_id: str) -> list[ChainHead]:
     """Return the heads that activities have reported into Temporal's history."""
     heads: list[ChainHead] = []
     try:
-        async for event in server.handle(run_id).fetch_history_events():
+        async for event in every_event(server.client, run_id):
             result = event.activity_task_completed_event_attributes.result
             for payload in result.payloads:
                 head = _head(payload.data)

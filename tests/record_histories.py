@@ -91,6 +91,19 @@ async def settled_by_a_human(stage: Stage) -> Run:
     return run
 
 
+async def continued(stage: Stage) -> Run:
+    """The newest execution of a run that has continued as new while it waited for an approval."""
+    async with stage.worker_here():
+        plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+        run = await stage.start(plan, continue_after=40)
+        request = await run.asks()
+        for _ in range(3):
+            await run.decide(decision_on(request, params_hash="sha256:" + "0" * 64))
+        await run.decide(decision_on(request))
+        await run.result()
+    return run
+
+
 async def cancelled(stage: Stage) -> Run:
     """Cancelled while its restock is under way, after its refund."""
     stage.shop.fault("restocks", delay_after_s=1)
@@ -122,6 +135,7 @@ SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
         compensated,
         crashed_and_recovered,
         settled_by_a_human,
+        continued,
         cancelled,
         cancelled_by_temporal,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from temporalio import workflow
@@ -20,8 +21,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.approvals import Gate
     from workflows.book import OPEN, Book, Question
     from workflows.budget import Spending
-    from workflows.calls import Calls
     from workflows.children import Children
+    from workflows.continuing import Continuing, CountedCalls, only_continued
     from workflows.contracts import (
         CancelMode,
         CancelRun,
@@ -69,9 +70,10 @@ class AgentRun:
     @workflow.init
     def __init__(self, request: StartRun) -> None:
         gate = Gate(request.run_id, workflow.info().run_id)
-        self._book = Book(request, workflow.now(), gate, Saga())
+        own = request.model_copy(update={"carried": None})
+        self._book = Book(own, workflow.now(), gate, Saga())
         self._tools: dict[str, ToolSpec] = {}
-        self._call = Calls(self._book, self._changed)
+        self._call = CountedCalls(self._book, self._changed)
         self._helm = Helm(self._book, self._call, self._refuse_signal)
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)
@@ -94,6 +96,35 @@ class AgentRun:
         self._cancel: CancelRun | None = None
         self._cancelled_by_temporal = False
         self._ending = False
+        self._stopping = False
+        ends: dict[str, Any] = {
+            "stopping": lambda: self._stopping,
+            "undo": self._unwinding.undo,
+            "interrupts": self._interrupts,
+        }
+        self._stepper = Stepper(
+            *(self._book, self._desk, self._call, self._tools, self._changed),
+            **ends,
+            children=self._children,
+            outside=self._outside,
+            spending=self._spending,
+        )
+        self._continuing = Continuing(
+            *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
+            parts=(
+                *(self._helm, self._desk, self._interrupts, self._outside, self._spending),
+                *(self._amending, self._stepper.asking, self._stepper.calling),
+            ),
+        )
+        self._steps = Steps(
+            *(self._book, self._call, self._stepper, self._changed),
+            **ends,
+            holding=self._continuing.due,
+        )
+        self._settled: set[str] = set()
+        if request.carried is not None:
+            self._stepper.facts.update(self._continuing.restore(request.carried))
+            self._settled.update(request.carried.settled)
         self._shown: tuple[str, int] | None = None
         workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
 
@@ -147,6 +178,9 @@ class AgentRun:
                 f"run {request.run_id!r} of tenant {request.tenant!r} has workflow id {run_id!r}"
             )
             raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        if request.carried is not None:
+            await self._open_again(request)
+            return
         described = await self._call(
             ports.DESCRIBE_TOOLS, DescribeTools(plan=request.plan), "describe the plan's tools"
         )
@@ -157,10 +191,19 @@ class AgentRun:
             self._changed()
             raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
         self._tools.update(described.tools)
+        await self._record(OpenRun(request=request, tools=described.tools))
+
+    async def _open_again(self, request: StartRun) -> None:
+        """Go on with a run that another execution has opened."""
+        refused = only_continued(request)
+        if refused is not None:
+            raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        first = workflow.info().first_execution_run_id
+        await self._record(OpenRun(request=self._book.request, tools={}, continues=first))
+
+    async def _record(self, asked: OpenRun) -> None:
         try:
-            opened = await self._call(
-                ports.OPEN_RUN, OpenRun(request=request, tools=described.tools), "open the run"
-            )
+            opened = await self._call(ports.OPEN_RUN, asked, "open the run")
         except ActivityError as error:
             if isinstance(error.cause, ApplicationError):
                 self._book.ended, self._book.error = RunState.FAILED, error.cause.message
@@ -168,48 +211,35 @@ class AgentRun:
                 raise error.cause from None
             raise
         self._book.saw(opened.head)
+        self._continuing.begun()
         self._changed()
 
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
-        book, stopping = self._book, False
-        ends: dict[str, Any] = {
-            "stopping": lambda: stopping,
-            "undo": self._unwinding.undo,
-            "interrupts": self._interrupts,
-        }
-        stepper = Stepper(
-            *(book, self._desk, self._call, self._tools, self._changed),
-            **ends,
-            children=self._children,
-            outside=self._outside,
-            spending=self._spending,
-        )
-        steps = Steps(book, self._call, stepper, self._changed, **ends)
-        running: dict[str, asyncio.Task[Goto | None]] = {}
-        settled = self._taken_over(stepper.facts)
-        failure: str | None = None
+        book, running = self._book, dict[str, asyncio.Task[Goto | None]]()
+        if not book.lives:
+            self._settled |= self._taken_over(self._stepper.facts)
+        settled, facts, failure = self._settled, self._stepper.facts, None
         try:
             while self._cancel is None:
                 if self._amending.due(running):
-                    await self._undisturbed(self._amending.apply(running, settled, stepper.facts))
-                plan = book.request.plan
-                ready = plan.ready(frozenset(settled), frozenset(running))
+                    await self._undisturbed(self._amending.apply(running, settled, facts))
+                knows = self._stepper.calling.knows
+                ready = book.request.plan.ready(frozenset(settled), frozenset(running))
+                if book.amending:
+                    ready = [step for step in ready if knows(step.id)]
+                if (running or ready) and self._continuing.possible():
+                    self._continuing.go(settled, facts)
+                held = self._continuing.due()
                 for step in ready:
-                    if book.amending and not stepper.knows(step.id):
-                        continue
-                    running[step.id] = asyncio.create_task(steps.run(step))
-                if not running:
+                    # What was under way in the execution before goes on, whatever is held back.
+                    if not held or step.id in book.progress or knows(step.id):
+                        running[step.id] = asyncio.create_task(self._steps.run(step))
+                if not running and not ready:
                     if await self._all_stands() and not book.amending:
                         return None
                     continue
-                await workflow.wait_condition(
-                    lambda: (
-                        any(task.done() for task in running.values())
-                        or self._cancel is not None
-                        or self._amending.due(running)
-                    )
-                )
+                await workflow.wait_condition(partial(self._moves, running, held))
                 for step_id in [s for s, task in running.items() if task.done()]:
                     step = book.request.plan.step(step_id)
                     why = self._settle(step, running.pop(step_id), settled)
@@ -220,11 +250,21 @@ class AgentRun:
             self._note_cancellation()
         finally:
             # A call under way ends and is recorded; a wait for a human ends at once.
-            stopping = True
+            self._stopping = True
             for task in running.values():
                 task.cancel()
             await self._undisturbed(_ended(list(running.values())))
         return failure
+
+    def _moves(self, running: dict[str, asyncio.Task[Goto | None]], held: bool) -> bool:
+        """Return whether there is something to do beside the steps that are under way."""
+        return (
+            any(task.done() for task in running.values())
+            or self._cancel is not None
+            or self._amending.due(running)
+            or self._continuing.possible()
+            or self._continuing.due() is not held
+        )
 
     def _taken_over(self, facts: dict[str, Any]) -> set[str]:
         """Take the facts of the run that this one begins from; returns the steps that are done."""

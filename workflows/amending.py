@@ -14,6 +14,7 @@ from workflows.calls import Calls
 from workflows.contracts import (
     Amend,
     AmendRun,
+    Carried,
     StepState,
     StepView,
     ToolSpec,
@@ -103,9 +104,20 @@ class Amending:
             if step_id not in new:
                 if step_id not in asked.drops:
                     return f"the plan drops step {step_id}, whose effect may stand: say so (drops)"
-            elif new[step_id].does != self._book.steps[started].tool:
+            elif started in self._book.steps and (
+                new[step_id].does != self._book.steps[started].tool
+            ):
                 return f"step {step_id} has been started: it cannot become {new[step_id].does}"
         return None
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {"next_plan": self._next}
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self._next = carried.next_plan
+        self._book.amending = self._next is not None
 
     def due(self, running: Mapping[str, asyncio.Task[Any]]) -> bool:
         """Return whether there is a new plan, and no call under way."""
@@ -143,6 +155,9 @@ class Amending:
             if ITERATION.sub("", step_id) not in new and not dropped:
                 await self._unwinding.undo(step_id)
         running.clear()
+        # Of steps, too, that the execution before had under way.
+        book.progress.clear()
+        book.interrupts.clear()
         self._show(asked.plan, given_up)
         settled.intersection_update({v.id for v in book.steps.values() if v.state in _FACTS})
         facts[INPUT] = asked.plan.input

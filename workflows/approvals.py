@@ -14,8 +14,10 @@ from typing import Any, Final
 from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
+    Carried,
     Decision,
     DecisionOutcome,
+    HeldDecision,
     SettledApproval,
     Verdict,
     VerdictCode,
@@ -207,6 +209,45 @@ class Gate:
         """Return the number of a step's next approval request."""
         prefix = f"{self.run_id}/{step_id}/"
         return 1 + sum(1 for approval_id in self.states if approval_id.startswith(prefix))
+
+    def carry(self, done: Set[str]) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``.
+
+        The numbers of deliveries begin anew there: their ids name the execution.
+
+        Args:
+            done: Steps that ask for nothing any more: of their requests only the newest are kept.
+        """
+        kept = {
+            name: state
+            for name, state in self.states.items()
+            if name in self.settled or (run_of_approval(name) or ("", ""))[1] not in done
+        }
+        return {
+            "held": [
+                HeldDecision(decision_id=one.decision_id, decision=one.decision)
+                for one in self.held
+                if one.decision is not None
+            ],
+            "pending": list(self.pending.values()),
+            "approval_states": kept,
+            "settled_requests": list(self.settled.values()),
+            "verdicts": self.verdicts,
+            "accepted": {name: one for name, one in self.accepted.items() if name in kept},
+            "verified": sorted(self._verified & kept.keys()),
+            "decisions_standing": self._standing,
+        }
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self.held = [Delivery(one.decision_id, one.decision) for one in carried.held]
+        self.pending = {one.approval_id: one for one in carried.pending}
+        self.states = dict(carried.approval_states)
+        self.settled = {one.approval_id: one for one in carried.settled_requests}
+        self.verdicts = dict(carried.verdicts)
+        self.accepted = dict(carried.accepted)
+        self._verified = set(carried.verified)
+        self._standing = dict(carried.decisions_standing)
 
     def _remember(self, delivery: Delivery, verdict: Verdict) -> None:
         # Not by the verdict's own id: a reset run replays verdicts that carry the ids of before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio import workflow
 
@@ -15,6 +15,7 @@ from workflows.calls import Calls
 from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
+    Carried,
     RequestApproval,
     StepState,
     ToolCall,
@@ -58,11 +59,16 @@ class Asking:
         Raises:
             StepFailed: It was rejected, nobody has answered in time, or the run is ending.
         """
-        escalated_to: str | None = None
+        book = self._book
+        at = book.at(step.id)
+        escalated_to, request = at.escalated_to, at.request
         while True:
-            request = await self._ask(step, call, escalated_to)
+            if request is None:
+                book.note(step.id, call=call, asks=True, escalated_to=escalated_to)
+                request = await self._ask(step, call, escalated_to)
             if request is None:
                 return call
+            book.note(step.id, request=request)
             approval_id = request.approval_id
             state = await self._decided(approval_id, request.expires_at - workflow.now())
             match state:
@@ -76,6 +82,17 @@ class Asking:
                     escalated_to = self._again(step, request, escalated_to)
                 case _:
                     raise self._refused(approval_id, state)
+            request = None
+            book.note(step.id, request=None)
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {"editors": self._editors, "unanswered": dict(self._unanswered)}
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self._editors = dict(carried.editors)
+        self._unanswered = Counter(carried.unanswered)
 
     async def _ask(
         self, step: Step, call: ToolCall, escalated_to: str | None

@@ -25,6 +25,7 @@ from workflows.contracts import (
     IssuedToken,
     PauseRun,
     PendingCall,
+    Progress,
     RefusedSignal,
     ResumePolicy,
     ResumeRun,
@@ -70,6 +71,7 @@ OPEN: Final = frozenset(
 )
 
 
+_BEGINNING: Final = Progress()
 #: What a run shows whose steps wait, by what the first of these is that one of them waits for.
 _WAITS: Final = (
     (StepState.PAUSED_FAILURE, RunState.PAUSED_FAILURE),
@@ -144,6 +146,14 @@ class Book:
     """Signals to other runs that are on their way."""
     calls: dict[str, str] = field(default_factory=dict)
     """Params hashes of the calls that have been asked about and not ended, by step id."""
+    progress: dict[str, Progress] = field(default_factory=dict)
+    """How far the steps under way have come, by step id."""
+    lives: tuple[str, ...] = ()
+    """Temporal's ids of the executions that this one continues, newest first."""
+    more_steps: int = 0
+    """Steps that are done and not listed any more."""
+    replays: bool = False
+    """Whether one of those has used what another run had made."""
     lost: str | None = None
     """Set while the ledger does not know this run; nothing goes on then."""
 
@@ -156,6 +166,14 @@ class Book:
         """Change what is known of a step."""
         view = self.steps[step_id]
         self.steps[step_id] = view.model_copy(update={"state": state, **changes})
+
+    def at(self, step_id: str) -> Progress:
+        """Return how far a step under way has come."""
+        return self.progress.get(step_id, _BEGINNING)
+
+    def note(self, step_id: str, **changes: Any) -> None:
+        """Note how far a step has come, *before* it waits there."""
+        self.progress[step_id] = self.at(step_id).model_copy(update=changes)
 
     def note_undone(self, effects: list[EffectView]) -> None:
         """Say of each step whose effect is compensated in the ledger what has undone it."""
@@ -282,6 +300,7 @@ class Book:
             run_id=self.request.run_id,
             state=self.state,
             steps=self._shown_steps(),
+            more_steps=self.more_steps,
             effects=own + children,
             uncompensated=self.uncompensated + left,
             waiting_for=[] if self.ended else self.waiting(),

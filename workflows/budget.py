@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 from temporalio import workflow
 
 from workflows.book import Book
-from workflows.contracts import TopUp, Usage, Verb
+from workflows.contracts import Carried, TopUp, Usage, Verb
 from workflows.helm import Answer, Delivery, Helm
 
 
@@ -78,6 +79,21 @@ class Spending:
             else str(Decimal(limits.money) + Decimal(more.money)),
             "time_limit": None if limits.time is None else str(limits.time + more.time),
         }
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {
+            "spent_steps": self.spent.steps,
+            "spent_tokens": self.spent.tokens,
+            "spent_money": str(self.spent.money),
+            "more_budget": self._more,
+        }
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        spent = (carried.spent_steps, carried.spent_tokens, Decimal(carried.spent_money))
+        self.spent = Spent(*spent)
+        self._more = carried.more_budget or self._more
 
     def _lasted(self) -> timedelta:
         return workflow.now() - self._book.started_at

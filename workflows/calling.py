@@ -15,6 +15,7 @@ from workflows.budget import Spending
 from workflows.calls import Calls, failed
 from workflows.contracts import (
     AttemptsUsed,
+    Carried,
     FailedStep,
     StepReport,
     StepState,
@@ -69,6 +70,23 @@ class Calling:
         """Ends so far that a crash might change."""
         self._written = 0
         """How many of them are known to be in history."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether every step that a stretch has reported on has come to its call."""
+        return not self._ahead
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``.
+
+        What is only in history once this execution's last workflow task has ended is there then.
+        """
+        under_way = self._book.progress
+        return {"attempts_used": {id_: n for id_, n in self._used.items() if id_ in under_way}}
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self._used = dict(carried.attempts_used)
 
     def knows(self, step_id: str) -> bool:
         """Return whether a step's call has been made in a stretch."""

@@ -7,6 +7,7 @@ ledger for the verdicts, one at a time, and the run follows the rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -17,6 +18,7 @@ from workflows.book import Book, Question
 from workflows.calls import Calls
 from workflows.contracts import (
     ApprovalState,
+    Carried,
     CloseApproval,
     Resolution,
     ResolutionOutcome,
@@ -49,6 +51,15 @@ class Desk:
         self._settled: set[str] = set()
         self._busy = False
         helm.take(Verb.RESOLVE, Resolution, self._settle)
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {"to_undo": self.to_undo, "settled_questions": sorted(self._settled)}
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self.to_undo = dict(carried.to_undo)
+        self._settled = set(carried.settled_questions)
 
     @property
     def idle(self) -> bool:
@@ -127,7 +138,8 @@ class Desk:
 
     def ask(self, question: Question) -> None:
         """Show an intervention to whoever looks at the run, unless it is settled meanwhile."""
-        if question.intervention_id in self._settled:
+        known = question.intervention_id in self._book.questions
+        if question.intervention_id in self._settled or known:
             return
         self._book.questions[question.intervention_id] = question
         self._book.say(workflow.now(), question.text, question.step_id)

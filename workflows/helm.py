@@ -21,7 +21,9 @@ from workflows.calls import Calls
 from workflows.contracts import (
     Acknowledged,
     AnswerInterrupts,
+    Carried,
     Forwarded,
+    KnownAnswer,
     Steer,
     Steered,
     Steering,
@@ -146,6 +148,22 @@ class Helm:
         workflow.set_signal_handler(verb, by_signal)
         workflow.set_update_handler(verb, by_update)
 
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {
+            "steerings_standing": self._standing,
+            "steering_answers": {
+                id_: KnownAnswer(accepted=answer.accepted, message=answer.message)
+                for id_, answer in self._answers.items()
+            },
+        }
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self._standing = dict(carried.steerings_standing)
+        for id_, known in carried.steering_answers.items():
+            self._answers[id_] = Answer(known.accepted, known.message)
+
     @property
     def idle(self) -> bool:
         """Whether everything that arrived has been judged and followed."""
@@ -241,6 +259,7 @@ class Helm:
             run_id=book.request.run_id,
             steering_id=delivery.steering_id,
             workflow_run_id=book.gate.delivered_to,
+            lives=list(book.lives),
             verb=delivery.verb,
             actor=message.actor,
             content=delivery.content,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from pydantic import JsonValue
 from temporalio import workflow
@@ -17,6 +17,7 @@ from workflows.calls import Calls
 from workflows.children import Children
 from workflows.contracts import (
     AnswerInterrupts,
+    Carried,
     GivenAnswer,
     Interrupt,
     InterruptKind,
@@ -27,6 +28,16 @@ from workflows.contracts import (
 from workflows.contracts.interrupts import accept_replace_reject
 from workflows.ends import StepFailed, leave_if_cancelled
 from workflows.helm import Answer, Delivery, Helm
+
+#: What a step waits for that nobody answers with a value.
+_NO_QUESTIONS: Final = frozenset({InterruptKind.EVENT, InterruptKind.BUDGET, InterruptKind.FAILURE})
+
+
+def left(interrupt: Interrupt) -> timedelta | None:
+    """Return how long a question that was asked before may still wait; ``None``: for ever."""
+    if interrupt.expires_at is None:
+        return None
+    return max(interrupt.expires_at - workflow.now(), timedelta(milliseconds=1))
 
 
 class Interrupts:
@@ -67,33 +78,56 @@ class Interrupts:
         Raises:
             StepFailed: Nobody has answered in time, and nothing is taken instead.
         """
-        self._asked[step_id] += 1
-        interrupt = Interrupt(
-            interrupt_id=f"{step_id}.{self._asked[step_id]}",
-            step_id=step_id,
-            kind=kind,
-            question=question,
-            answer_schema=schema,
-            value=value,
-            expires_at=None if expires_in is None else workflow.now() + expires_in,
-        )
-        await self._record(interrupt, "opened")
-        leave_if_cancelled()
-        self._book.interrupts[interrupt.interrupt_id] = interrupt
-        self._book.say(workflow.now(), f"asks: {question}", step_id)
+        interrupt = self._book.at(step_id).interrupt
+        if interrupt is not None:
+            # Asked by the execution before; the question waits, or has its answer already.
+            expires_in = left(interrupt)
+        else:
+            self._asked[step_id] += 1
+            interrupt = Interrupt(
+                interrupt_id=f"{step_id}.{self._asked[step_id]}",
+                step_id=step_id,
+                kind=kind,
+                question=question,
+                answer_schema=schema,
+                value=value,
+                expires_at=None if expires_in is None else workflow.now() + expires_in,
+            )
+            await self._record(interrupt, "opened")
+            leave_if_cancelled()
+            self._book.interrupts[interrupt.interrupt_id] = interrupt
+            self._book.say(workflow.now(), f"asks: {question}", step_id)
+            self._book.note(step_id, interrupt=interrupt)
         self._book.set_step(step_id, StepState.WAITING_INPUT)
         self._changed()
         try:
             if await self._wait(interrupt, expires_in):
+                self._book.note(step_id, interrupt=None)
                 return self._answers.pop(interrupt.interrupt_id)
         finally:
             self._book.interrupts.pop(interrupt.interrupt_id, None)
         await self._record(interrupt, "expired", otherwise)
+        self._book.note(step_id, interrupt=None)
         if otherwise is None:
             reason = f"nobody has answered {interrupt.interrupt_id} in time"
             raise StepFailed(reason, rejected=True, called=kind is InterruptKind.AFTER)
         self._book.say(workflow.now(), "nobody has answered: going on without", step_id)
         return otherwise
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {"asked": dict(self._asked), "answers": self._answers}
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self._asked = Counter(carried.asked)
+        self._answers = dict(carried.answers)
+        for progress in carried.progress.values():
+            asked = progress.interrupt
+            if asked is None or asked.kind in _NO_QUESTIONS:
+                continue
+            if asked.interrupt_id not in self._answers:
+                self._book.interrupts[asked.interrupt_id] = asked
 
     async def _wait(self, interrupt: Interrupt, expires_in: timedelta | None) -> bool:
         """Return whether the answer came, in time."""
@@ -129,17 +163,21 @@ class Interrupts:
     @asynccontextmanager
     async def paused(self, step_id: str, kind: InterruptKind, text: str) -> AsyncIterator[None]:
         """Have people told for as long as a step is paused."""
-        self._asked[step_id] += 1
-        interrupt = Interrupt(
-            interrupt_id=f"{step_id}.{self._asked[step_id]}",
-            step_id=step_id,
-            kind=kind,
-            question=text,
-        )
-        await self._record(interrupt, "opened")
-        leave_if_cancelled()
+        interrupt = self._book.at(step_id).interrupt
+        if interrupt is None:  # or told by the execution before
+            self._asked[step_id] += 1
+            interrupt = Interrupt(
+                interrupt_id=f"{step_id}.{self._asked[step_id]}",
+                step_id=step_id,
+                kind=kind,
+                question=text,
+            )
+            await self._record(interrupt, "opened")
+            leave_if_cancelled()
+            self._book.note(step_id, interrupt=interrupt)
         yield
         await self._record(interrupt, "void")
+        self._book.note(step_id, interrupt=None)
 
     async def _record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
         request = self._book.request

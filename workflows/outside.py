@@ -13,8 +13,10 @@ from temporalio import workflow
 from workflows.book import Book
 from workflows.calls import Calls
 from workflows.contracts import (
+    Carried,
     Interrupt,
     InterruptKind,
+    KeptEvent,
     OutsideEvent,
     RecordInterrupt,
     StepState,
@@ -22,6 +24,7 @@ from workflows.contracts import (
 )
 from workflows.ends import StepFailed, leave_if_cancelled
 from workflows.helm import Answer, Delivery, Helm
+from workflows.interrupts import left
 from workflows.plan import Wait
 from workflows.ports import RECORD_INTERRUPT
 from workflows.references import ReferenceUnresolved, resolve
@@ -57,19 +60,27 @@ class Outside:
         except ReferenceUnresolved as error:
             raise StepFailed(str(error), called=False) from error
         correlation = (wait.event, key)
-        await self._record(step_id, correlation, "opened")
-        leave_if_cancelled()
+        interrupt, expires_in = self._book.at(step_id).interrupt, wait.expires_in
+        if interrupt is not None:
+            expires_in = left(interrupt)
+        else:
+            interrupt = self._interrupt(step_id, correlation, expires_in)
+            await self._record(interrupt, "opened")
+            leave_if_cancelled()
+            self._book.note(step_id, interrupt=interrupt)
+            if not self._kept.get(correlation):
+                text = f"waits for {interrupt.question}"
+                self._book.say(workflow.now(), text, step_id)
         if not self._kept.get(correlation):
-            self._book.say(workflow.now(), f"waits for event {wait.event} {key}".rstrip(), step_id)
             self._book.set_step(step_id, StepState.WAITING_EVENT)
             self._changed()
-            await self._come(correlation, wait.expires_in)
+            await self._come(correlation, expires_in)
         kept = self._kept.get(correlation)
         if kept:
             payload = kept.popleft()
-            await self._record(step_id, correlation, "delivered", payload)
+            await self._record(interrupt, "delivered", payload)
             return payload
-        await self._record(step_id, correlation, "expired", wait.otherwise)
+        await self._record(interrupt, "expired", wait.otherwise)
         if wait.otherwise is None:
             raise StepFailed(f"event {wait.event} {key} has not come in time", called=False)
         return wait.otherwise
@@ -92,16 +103,37 @@ class Outside:
         self._kept.setdefault((event.name, event.key), deque()).append(event.payload)
         return Answer(True, f"event {event.event_id} is taken")
 
-    async def _record(
-        self, step_id: str, correlation: Correlation, what: Any, output: JsonValue = None
-    ) -> None:
-        request, (name, key) = self._book.request, correlation
-        interrupt = Interrupt(
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {
+            "kept_events": [
+                KeptEvent(name=name, key=key, payload=payload)
+                for (name, key), payloads in self._kept.items()
+                for payload in payloads
+            ],
+            "event_ids": list(self._ids),
+        }
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+        self._ids = dict.fromkeys(carried.event_ids)
+        for one in carried.kept_events:
+            self._kept.setdefault((one.name, one.key), deque()).append(one.payload)
+
+    def _interrupt(
+        self, step_id: str, correlation: Correlation, expires_in: timedelta | None
+    ) -> Interrupt:
+        name, key = correlation
+        return Interrupt(
             interrupt_id=f"{step_id}.event",
             step_id=step_id,
             kind=InterruptKind.EVENT,
             question=f"event {name} {key}".rstrip(),
+            expires_at=None if expires_in is None else workflow.now() + expires_in,
         )
+
+    async def _record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
+        request = self._book.request
         recorded = await self._call(
             RECORD_INTERRUPT,
             RecordInterrupt(
@@ -111,6 +143,6 @@ class Outside:
                 what=what,
                 output=output,
             ),
-            f"{step_id}: event {name} {what}",
+            f"{interrupt.step_id}: {interrupt.question} {what}",
         )
         self._book.saw(recorded.head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -35,6 +36,17 @@ class Saga:
         unknown = [step for step in reversed(self._started) if step not in self._commit_seq]
         known = [step for step in self._started if step in self._commit_seq]
         return unknown + sorted(known, key=lambda step: self._commit_seq[step], reverse=True)
+
+    def carry(self) -> list[tuple[str, int | None]]:
+        """Return the writes in the order of their starts, each with the place of its commit."""
+        return [(step, self._commit_seq.get(step)) for step in self._started]
+
+    def restore(self, started: Iterable[tuple[str, int | None]]) -> None:
+        """Take over what another execution of this run has carried."""
+        for step, commit_seq in started:
+            self._started.append(step)
+            if commit_seq is not None:
+                self._commit_seq[step] = commit_seq
 
     def unsettled(self) -> list[str]:
         """Return the writes that have started and have no recorded commit."""

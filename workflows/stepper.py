@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, assert_never
 
 from pydantic import JsonValue
@@ -22,6 +23,7 @@ from workflows.contracts import (
     InputNeeded,
     InterruptKind,
     PermissionNeeded,
+    Progress,
     RateLimited,
     StepState,
     Succeeded,
@@ -67,10 +69,10 @@ class Stepper:
         self._tools = tools
         self._changed = changed
         self._stopping = stopping
-        self._asking = Asking(book, desk, call, changed, stopping)
+        self.asking = Asking(book, desk, call, changed, stopping)
         self.facts: dict[str, Any] = {INPUT: book.request.plan.input}
         """The input, and what finished steps have returned."""
-        self._calling = Calling(book, call, tools, self.facts, stopping, spending)
+        self.calling = Calling(book, call, tools, self.facts, stopping, spending)
 
     async def run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step to its end.
@@ -86,8 +88,9 @@ class Stepper:
             StepFailed: It failed for good.
         """
         book = self._book
-        book.begun[step.id] = workflow.now()
-        self._set(step, StepState.RUNNING, error=None)
+        if book.at(step.id) == Progress(step=book.at(step.id).step):  # or it goes on waiting
+            book.begun[step.id] = workflow.now()
+            self._set(step, StepState.RUNNING, error=None)
         try:
             follows = await self._run(step, facts)
         except StepFailed as failed:
@@ -117,6 +120,9 @@ class Stepper:
         self.facts[step.id] = {"rejected": {"reason": failed.reason}}
 
     async def _run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+        at = self._book.at(step.id)
+        if at.call is not None:
+            return await self._call_through(step, at.call, asks=at.asks, outcome=at.outcome)
         await self._unpaused(step)
         if step.ask is not None:
             await self._ask(step, step.ask, facts)
@@ -153,19 +159,37 @@ class Stepper:
             late=late,
             policies=request.plan.approvals(step),
         )
-        gated = asks = bool(call.policies) or spec.approval is not None
+        asks = bool(call.policies) or spec.approval is not None
+        return await self._call_through(step, call, asks=asks)
+
+    async def _call_through(
+        self, step: Step, call: ToolCall, *, asks: bool, outcome: ToolOutcome | None = None
+    ) -> Goto | None:
+        """Have a call approved, make it, and do what follows, until it is done.
+
+        Args:
+            step: The call's step.
+            call: The call.
+            asks: Whether it has to be approved first.
+            outcome: How it has ended, where the execution before has made it.
+        """
+        gated = bool(call.policies) or call.tool.approval is not None
         while True:
-            await self._unpaused(step)
-            if asks:
-                call, asks = await self._asking.approved(step, call), False
+            self._book.note(step.id, call=call, asks=asks, outcome=outcome)
+            if outcome is None:
                 await self._unpaused(step)
-            await self._affordable(step)
-            if self._stopping() and not self._calling.knows(step.id):
-                called = step.id in self._book.saga.unsettled()
-                raise StepFailed("the run is ending", called=called)
-            if call.joined is None:
-                self._set(step, StepState.RUNNING)
-            outcome = await self._execute(step, call)
+                if asks:
+                    call, asks = await self.asking.approved(step, call), False
+                    self._book.note(step.id, call=call, asks=False, request=None)
+                    await self._unpaused(step)
+                await self._affordable(step)
+                if self._stopping() and not self.calling.knows(step.id):
+                    called = step.id in self._book.saga.unsettled()
+                    raise StepFailed("the run is ending", called=called)
+                if call.joined is None:
+                    self._set(step, StepState.RUNNING)
+                outcome = await self._execute(step, call)
+                self._book.note(step.id, outcome=outcome)
             attempts = outcome.attempts
             match outcome:
                 case Succeeded():
@@ -213,10 +237,11 @@ class Stepper:
                     call = call.model_copy(update={"attempts_before": attempts, "joined": joined})
                 case _:
                     assert_never(outcome)
+            outcome = None
 
     async def _execute(self, step: Step, call: ToolCall) -> ToolOutcome:
         try:
-            report = await self._calling.execute(step.id, call)
+            report = await self.calling.execute(step.id, call)
         finally:
             if call.joined is not None:
                 self._book.questions.pop(call.joined, None)
@@ -243,16 +268,20 @@ class Stepper:
     async def _pause(self, step: Step, forbidden: PermissionNeeded) -> None:
         """Wait until somebody has the run go on: the permission is looked up again then."""
         text = f"paused: {forbidden.reason}"
-        self._book.say(workflow.now(), text, step.id)
+        seen = self._book.at(step.id).resumed
+        if seen is None:
+            seen = self._book.resumed
+            self._book.note(step.id, resumed=seen)
+            self._book.say(workflow.now(), text, step.id)
         state = StepState.PAUSED_PERMISSION
         self._set(step, state, error=text, attempts=forbidden.attempts)
-        seen = self._book.resumed
         await workflow.wait_condition(lambda: self._book.resumed > seen)
+        self._book.note(step.id, resumed=None)
         self._set(step, StepState.RUNNING, error=None)
 
     async def _unpaused(self, step: Step) -> None:
         """Go no further while somebody has the run paused: no call is under way here."""
-        if self._calling.knows(step.id):
+        if self.calling.knows(step.id):
             return
         if self._book.request.mode is not Durability.SYNC:
             # What has been sent is only judged when this workflow task ends, which a local call
@@ -265,7 +294,7 @@ class Stepper:
 
     def knows(self, step_id: str) -> bool:
         """Return whether a step's call has been made already."""
-        return self._calling.knows(step_id)
+        return self.calling.knows(step_id)
 
     def _held(self, step: Step) -> bool:
         """Return whether a step goes no further now; items end with their list."""
@@ -274,10 +303,11 @@ class Stepper:
 
     async def _affordable(self, step: Step) -> None:
         """Wait for more budget where it is used up: no call is under way here."""
-        while not self._calling.knows(step.id) and (used_up := self._spending.used_up()):
+        while not self.calling.knows(step.id) and (used_up := self._spending.used_up()):
             text = f"the budget is used up: {used_up}"
-            self._set(step, StepState.PAUSED_BUDGET, error=text)
-            self._book.say(workflow.now(), text, step.id)
+            if self._book.steps[step.id].state is not StepState.PAUSED_BUDGET:
+                self._set(step, StepState.PAUSED_BUDGET, error=text)
+                self._book.say(workflow.now(), text, step.id)
             async with self._interrupts.paused(step.id, InterruptKind.BUDGET, text):
                 await workflow.wait_condition(lambda: self._spending.used_up() is None)
             self._set(step, StepState.RUNNING, error=None)
@@ -285,11 +315,17 @@ class Stepper:
 
     async def _wait(self, step: Step, limited: RateLimited) -> None:
         """Wait as long as the provider wants, and say so."""
-        until = workflow.now() + limited.pause
-        text = f"rate limited until {until.isoformat(timespec='seconds')}: {limited.reason}"
-        self._book.say(workflow.now(), text, step.id)
-        self._set(step, StepState.WAITING_RATE_LIMIT, error=text, attempts=limited.attempts)
-        await workflow.sleep(limited.pause)
+        until, pause = self._book.at(step.id).until, limited.pause
+        if until is not None:
+            pause = max(until - workflow.now(), timedelta(0))
+        else:
+            until = workflow.now() + pause
+            self._book.note(step.id, until=until)
+            text = f"rate limited until {until.isoformat(timespec='seconds')}: {limited.reason}"
+            self._book.say(workflow.now(), text, step.id)
+            self._set(step, StepState.WAITING_RATE_LIMIT, error=text, attempts=limited.attempts)
+        await workflow.sleep(pause)
+        self._book.note(step.id, until=None)
         self._set(step, StepState.RUNNING, error=None)
 
     async def _run_child(self, step: Step, plan: Plan, params: dict[str, Any]) -> None:
@@ -331,12 +367,14 @@ class Stepper:
         else:
             # A read, or an effect that another step owns: only its owner's saga undoes it.
             self._book.saga.drop(step.id)
+        asked = self._book.at(step.id).interrupt is not None
         text = "done"
         if outcome.made_by:
             text = f"made by run {outcome.made_by}: not repeated, its receipt is used"
         elif outcome.replayed:
             text = "done before a crash: not repeated, the recorded receipt is used"
-        self._book.say(workflow.now(), text, step.id)
+        if not asked:  # by the execution before, which has said so
+            self._book.say(workflow.now(), text, step.id)
         known = {
             "attempts": outcome.attempts,
             "replayed": outcome.replayed,

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from temporalio import workflow
 
 from workflows import ports
-from workflows.book import Book
+from workflows.book import OPEN, Book
 from workflows.calls import Calls
-from workflows.contracts import Evaluate, InterruptKind, ResumeRun, StepState, StepView, Way
+from workflows.contracts import (
+    Evaluate,
+    Failure,
+    InterruptKind,
+    Progress,
+    ResumeRun,
+    StepState,
+    StepView,
+    Way,
+)
 from workflows.ends import StepFailed
 from workflows.interrupts import Interrupts
 from workflows.plan import Goto, Step, names_in
@@ -20,6 +30,8 @@ from workflows.stepper import Stepper
 
 #: Items of one list: each is a call, and a run's history has an end.
 MOST_ITEMS: Final = 1000
+#: Items in these states have not ended.
+_TO_DO: Final = frozenset({StepState.PENDING, *OPEN})
 
 
 class Steps:
@@ -34,8 +46,10 @@ class Steps:
         stopping: Callable[[], bool],
         undo: Callable[[str], Awaitable[None]],
         interrupts: Interrupts,
+        holding: Callable[[], bool],
     ) -> None:
         self._interrupts = interrupts
+        self._holding = holding
         self._book = book
         self._call = call
         self._stepper = stepper
@@ -52,7 +66,8 @@ class Steps:
         Raises:
             StepFailed: It failed for good.
         """
-        if step.when is not None and not await self._holds(step, step.when):
+        goes_on = step.id in self._book.progress
+        if step.when is not None and not goes_on and not await self._holds(step, step.when):
             self._stepper.facts[step.id] = {"skipped": {"reason": f"when: {step.when}"}}
             self._set(step, StepState.SKIPPED)
             self._book.say(workflow.now(), f"skipped: not {step.when}", step.id)
@@ -63,8 +78,15 @@ class Steps:
 
     async def _one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step once, and again where somebody who sees its failure says so."""
+        with self._under_way(step):
+            return await self._to_its_end(self._book.at(step.id).step or step, facts)
+
+    async def _to_its_end(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         while True:
             try:
+                seen = self._book.at(step.id).failed
+                if seen is not None:  # by the execution before, which waits for a way out
+                    raise StepFailed(**seen.model_dump())
                 return await self._stepper.run(step, facts)
             except StepFailed as failed:
                 if step.fallback is not None and not failed.rejected and not self._stopping():
@@ -72,6 +94,7 @@ class Steps:
                     self._book.say(workflow.now(), text, step.id)
                     changes = {"tool": step.fallback.tool, "params": step.fallback.params}
                     step = step.model_copy(update={**changes, "fallback": None})
+                    self._begin_anew(step)
                     continue
                 way = await self._way_out(step, failed)
                 if way is None:
@@ -90,6 +113,19 @@ class Steps:
                     self._book.say(workflow.now(), text, step.id)
                 elif way.params is not None:
                     step = step.model_copy(update={"params": way.params})
+                self._begin_anew(step)
+
+    @contextmanager
+    def _under_way(self, step: Step) -> Iterator[None]:
+        """Keep how far a step has come, for as long as it is under way."""
+        self._book.note(step.id)
+        try:
+            yield
+        finally:
+            self._book.progress.pop(step.id, None)
+
+    def _begin_anew(self, step: Step) -> None:
+        self._book.progress[step.id] = Progress(step=step)
 
     async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
         """Where the plan says so, show a failure and wait until somebody says how to go on."""
@@ -99,9 +135,11 @@ class Steps:
         pauses = not failed.rejected and plan.on_failure(step) == "pause"
         if not (rejected or pauses) or self._stopping():
             return None
-        self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
-        book.say(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
-        book.ways.pop(step.id, None)
+        if book.at(step.id).failed is None:
+            book.note(step.id, step=step, failed=Failure(**vars(failed)))
+            self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
+            book.say(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
+            book.ways.pop(step.id, None)
         async with self._interrupts.paused(step.id, InterruptKind.FAILURE, failed.reason):
             await workflow.wait_condition(lambda: step.id in book.ways)
         return book.ways.pop(step.id)
@@ -127,6 +165,10 @@ class Steps:
 
     async def _each(self, step: Step, reference: str) -> Goto | None:
         """Run a step for each item of a list; its output is the list of their outputs."""
+        with self._under_way(step):
+            return await self._all_items(step, reference)
+
+    async def _all_items(self, step: Step, reference: str) -> Goto | None:
         book = self._book
         self._set(step, StepState.RUNNING)
         try:
@@ -138,21 +180,29 @@ class Steps:
             raise StepFailed(str(error), called=False) from error
         each = [step.of_item(number) for number in range(len(items))]
         for one in each:
-            book.steps[one.id] = StepView(id=one.id, tool=one.does, state=StepState.PENDING)
+            pending = StepView(id=one.id, tool=one.does, state=StepState.PENDING)
+            book.steps.setdefault(one.id, pending)
         places = asyncio.Semaphore(step.parallel)
-        failed: list[StepFailed] = []
+        seen = book.at(step.id).failed
+        failed = [] if seen is None else [StepFailed(**seen.model_dump())]
 
         async def run(one: Step, item: Any) -> None:
             async with places:
-                if failed:
+                if one.id not in book.progress and self._holding():
+                    await workflow.wait_condition(lambda: not self._holding())
+                if failed and one.id not in book.progress:
                     self._set(one, StepState.SKIPPED)
                     return
                 try:
                     await self._one(one, {**self._stepper.facts, step.item: item})
                 except StepFailed as error:
                     failed.append(error)
+                    book.note(step.id, failed=Failure(**vars(failed[0])))
 
-        tasks = [asyncio.create_task(run(*both)) for both in zip(each, items, strict=True)]
+        # What is under way comes first: it had its place in the execution before.
+        open_ = [b for b in zip(each, items, strict=True) if book.steps[b[0].id].state in _TO_DO]
+        open_.sort(key=lambda both: both[0].id not in book.progress)
+        tasks = [asyncio.create_task(run(*both)) for both in open_]
         try:
             await workflow.wait_condition(lambda: all(task.done() for task in tasks))
         except asyncio.CancelledError:

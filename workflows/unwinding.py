@@ -106,8 +106,8 @@ class Unwinding:
     async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
         request = self._book.request
         # Not of the plan: an amended one may have left the step out on purpose.
-        view = self._book.steps[step_id]
-        if view.child is not None:
+        view = self._book.steps.get(step_id)
+        if view is not None and view.child is not None:
             return await self._undo_child(step_id, cleanup=cleanup)
         report = await self._call(
             ports.COMPENSATE,
@@ -119,7 +119,7 @@ class Unwinding:
                 cleanup=cleanup,
             ),
             step_id,
-            options=compensation_call(f"{step_id}: undo {view.tool}"),
+            options=compensation_call(f"{step_id}: undo {view.tool if view else 'its effect'}"),
         )
         self._book.saw(report.head)
         if report.outcome is CompensationOutcome.HUMAN_NEEDED:

@@ -21,8 +21,16 @@ class RunIdTaken(Exception):
 
 
 async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> None:
-    """Record a run and its plan; the same Temporal run may do so twice."""
+    """Record a run and its plan; the same Temporal run may do so twice.
+
+    The row keeps Temporal's id of the run's first execution: one that continues it names that.
+
+    Raises:
+        RunIdTaken: Another run has this id.
+        RunNotFound: The run that it continues is not recorded.
+    """
     request = asked.request
+    workflow_run_id = asked.continues or workflow_run_id
     row = await tx.one(
         select(runs.c.workflow_run_id).where(
             runs.c.tenant_id == tx.tenant, runs.c.run_id == request.run_id
@@ -32,6 +40,8 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
         if row["workflow_run_id"] != workflow_run_id:
             raise RunIdTaken(f"run id {request.run_id!r} was used before")
         return
+    if asked.continues is not None:
+        raise RunNotFound(request.run_id)
     plan = request.plan.model_dump(mode="json")
     await tx.execute(
         insert(runs).values(

@@ -184,7 +184,7 @@ async def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
         select(steerings.c.steering_id).where(
             steerings.c.tenant_id == tx.tenant,
             steerings.c.run_id == asked.run_id,
-            steerings.c.workflow_run_id == asked.workflow_run_id,
+            steerings.c.workflow_run_id.in_([asked.workflow_run_id, *asked.lives]),
             steerings.c.nonce == nonce,
             steerings.c.code == SteeringCode.ACCEPTED.value,
         )

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 
 import yaml
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from cli.executions import every_event
 from workflows.contracts import (
     Acknowledged,
     ApprovalRequest,
@@ -111,10 +112,10 @@ class Run:
                     return
         raise AssertionError(f"run {self.run_id} has ended without {event}")
 
-    async def heads(self) -> list[ChainHead]:
+    async def heads(self, client: Client) -> list[ChainHead]:
         """Return the heads of the event chain that were carried into Temporal's history."""
         heads = []
-        async for event in self.handle.fetch_history_events():
+        async for event in every_event(client, self.run_id):
             for payload in event.activity_task_completed_event_attributes.result.payloads:
                 result = json.loads(payload.data)
                 if isinstance(result, dict) and result.get("head"):

@@ -104,6 +104,7 @@ class Stage:
         tenant: str = DEFAULT_TENANT,
         linked: Linked | None = None,
         durability: str | None = None,
+        continue_after: int | None = None,
     ) -> Run:
         """Start a run of a plan."""
         run_id = run_id_for(tenant, name or f"run-{uuid.uuid4().hex[:12]}")
@@ -114,6 +115,7 @@ class Stage:
             plan=plan,
             linked=linked,
             durability=None if durability is None else Durability(durability),
+            continue_after=continue_after,
         )
         handle = await self.client.start_workflow(
             WORKFLOW,
@@ -137,7 +139,7 @@ class Stage:
             except RunNotFound:
                 continue  # refused before it was opened
             broken = (
-                verify_chain(events, [head, *await run.heads()])
+                verify_chain(events, [head, *await run.heads(self.client)])
                 or verify_story(events)
                 or verify_entries(events, entries)
             )

@@ -15,10 +15,20 @@ from tests.ledger_databases import DATABASES
 from workflows.contracts import RunState
 
 
-async def reset_before(stage: Stage, run: Run, activity: str, nth: int) -> Run:
-    """Have Temporal begin a run anew right before the n-th call of an activity."""
-    task = 0
-    async for event in run.handle.fetch_history_events():
+async def reset_before(
+    stage: Stage, run: Run, activity: str, nth: int, workflow_run_id: str | None = None
+) -> Run:
+    """Have Temporal begin a run anew right before the n-th call of an activity.
+
+    Args:
+        stage: The stage.
+        run: The run.
+        activity: The activity.
+        nth: Counts from 1.
+        workflow_run_id: Which execution of the run, if not its newest.
+    """
+    task, handle = 0, stage.client.get_workflow_handle(run.run_id, run_id=workflow_run_id)
+    async for event in handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             task = event.event_id
         scheduled = event.activity_task_scheduled_event_attributes
@@ -29,7 +39,9 @@ async def reset_before(stage: Stage, run: Run, activity: str, nth: int) -> Run:
     reset = await stage.client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=stage.client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run.run_id),
+            workflow_execution=WorkflowExecution(
+                workflow_id=run.run_id, run_id=workflow_run_id or ""
+            ),
             reason="a drill",
             request_id=str(uuid.uuid4()),
             workflow_task_finish_event_id=task,

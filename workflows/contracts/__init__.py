@@ -35,6 +35,15 @@ from workflows.contracts.base import (
     Message,
     Recorded,
 )
+from workflows.contracts.carried import (
+    Carried,
+    Failure,
+    HeldDecision,
+    KeptEvent,
+    KnownAnswer,
+    Progress,
+    Started,
+)
 from workflows.contracts.checkpoint import (
     Checkpoint,
     CurrentStep,
@@ -78,17 +87,14 @@ from workflows.contracts.interrupts import (
 from workflows.contracts.judging import Steer, Steered, SteeringCode
 from workflows.contracts.runs import (
     CloseRun,
-    Linked,
-    OpenRun,
-    Parent,
     RefusedSignal,
     RunClosed,
     RunResult,
     RunView,
-    StartRun,
     StepView,
     TimelineLine,
 )
+from workflows.contracts.starting import Linked, OpenRun, Parent, StartRun
 from workflows.contracts.states import ENDED, RunState, StepState, Waiting
 from workflows.contracts.steering import (
     CancelMode,
@@ -158,6 +164,7 @@ __all__ = [
     "AttemptsUsed",
     "CancelMode",
     "CancelRun",
+    "Carried",
     "ChainHead",
     "Checkpoint",
     "ChildReport",
@@ -176,15 +183,19 @@ __all__ = [
     "Evaluate",
     "Evaluated",
     "FailedStep",
+    "Failure",
     "FindQuestions",
     "Forwarded",
     "GivenAnswer",
+    "HeldDecision",
     "HumanNeeded",
     "InputNeeded",
     "Interrupt",
     "InterruptKind",
     "InterventionSettled",
     "IssuedToken",
+    "KeptEvent",
+    "KnownAnswer",
     "Late",
     "Linked",
     "Message",
@@ -199,6 +210,7 @@ __all__ = [
     "PendingCall",
     "PermissionNeeded",
     "PlanError",
+    "Progress",
     "QuestionsFound",
     "RateLimited",
     "RecallEffects",
@@ -222,6 +234,7 @@ __all__ = [
     "SettledApproval",
     "SideEffect",
     "StartRun",
+    "Started",
     "Steer",
     "Steered",
     "Steering",

@@ -19,6 +19,8 @@ class Steer(Message):
     steering_id: str
     """``{run_id}#{workflow_run_id}.s{delivery}``."""
     workflow_run_id: str
+    lives: list[str] = []
+    """Temporal's ids of the executions that this one continues: what counted there has counted."""
     verb: Verb
     actor: str
     content: dict[str, JsonValue]

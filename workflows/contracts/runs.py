@@ -11,49 +11,8 @@ from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
 from workflows.contracts.interrupts import Interrupt
 from workflows.contracts.states import RunState, StepState, Waiting
-from workflows.contracts.tools import ToolSpec
 from workflows.durability import Durability
 from workflows.plan import Plan
-
-
-class Parent(Message):
-    """The run and the step that a child run was started by."""
-
-    run_id: str
-    step_id: str
-
-
-class Linked(Message):
-    """The run that another one begins from, with what it takes over."""
-
-    run_id: str
-    outputs: dict[str, JsonValue] = {}
-    """Steps that are facts here, with what they have returned there; they are not done again."""
-
-
-class StartRun(Message):
-    """Starts ``AgentRun``."""
-
-    run_id: str
-    tenant: str
-    user: str
-    plan: Plan
-    parent: Parent | None = None
-    linked: Linked | None = None
-    durability: Durability | None = None
-    """When its progress is written to history; ``None``: as the plan says, else ``sync``."""
-
-    @property
-    def mode(self) -> Durability:
-        """The durability that holds: the run's own wins over the plan's."""
-        return self.durability or self.plan.durability or Durability.SYNC
-
-
-class OpenRun(Message):
-    """Records a run and its plan before step one."""
-
-    request: StartRun
-    tools: dict[str, ToolSpec]
 
 
 class CloseRun(Message):
@@ -102,6 +61,8 @@ class RunResult(Message):
     run_id: str
     state: RunState
     steps: list[StepView]
+    more_steps: int = 0
+    """Steps that are done and not listed any more; the ledger has them."""
     effects: list[EffectView] = []
     uncompensated: list[EffectView] = []
     waiting_for: list[Waiting] = []

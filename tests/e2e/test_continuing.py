@@ -1,0 +1,230 @@
+"""Runs that continue as new: nothing is lost, nothing is doubled, and people notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus, WorkflowHistory
+
+from cli.resume_token import new_token, read_token
+from tests.e2e.runs import Run, decision_on, states, step
+from tests.e2e.stage import Stage
+from tests.e2e.test_controls import UNGATED, event, read, told
+from tests.e2e.test_interrupts import answered, plan, refund_step
+from tests.e2e.test_replay import replayer
+from tests.e2e.test_reset import reset_before
+from workflows.contracts import PauseRun, ResumeRun, RunState, Verb
+from workflows.identity import DEFAULT_TENANT
+
+#: Events of history: some steps, so that a run of thirty continues several times.
+SOON = 60
+
+
+async def executions(stage: Stage, run: Run) -> list[WorkflowHistory]:
+    """Return the histories of a run's executions, oldest first."""
+    found, run_id = list[WorkflowHistory](), None
+    while run_id != "":
+        handle = stage.client.get_workflow_handle(run.run_id, run_id=run_id)
+        history = await handle.fetch_history()
+        started = history.events[0].workflow_execution_started_event_attributes
+        found.append(history)
+        run_id = started.continued_execution_run_id
+    return found[::-1]
+
+
+def reads(order_id: str, prefix: str, count: int, **more: Any) -> list[dict[str, Any]]:
+    return [read(order_id, f"{prefix}{n}", **more) for n in range(count)]
+
+
+async def test_a_run_goes_on_over_many_executions_and_makes_each_effect_once(
+    stage: Stage,
+) -> None:
+    orders = [stage.shop.new_order() for _ in range(10)]
+    steps = list[dict[str, Any]]()
+    for n, order_id in enumerate(orders):
+        steps += reads(order_id, f"read{n}-", 2)
+        steps.append({**refund_step(order_id), "id": f"pay{n}"})
+        steps[-1]["params"]["order_id"] = f"${{read{n}-1.order_id}}"
+    async with stage.worker_here():
+        run = await stage.start(plan(*steps), continue_after=SOON)
+        for n, _ in enumerate(orders):
+            request = await run.asks(f"pay{n}")
+            await run.decide(decision_on(request))
+        result = await run.result()
+        view = await run.view()
+        histories = await executions(stage, run)
+
+    assert len(histories) >= 4
+    assert set(states(result).values()) == {"succeeded"}
+    assert len(result.steps) == 30
+    assert [stage.shop.counts(order)["refunds"] for order in orders] == [1] * 10
+    assert len(await stage.approval_rows(run)) == 10
+    done = [line.step_id for line in view.timeline if line.text == "done"]
+    assert done == [one["id"] for one in steps]
+    assert [row["type"] for row in await stage.events(run, "run.opened", "run.completed")] == [
+        "run.opened",
+        "run.completed",
+    ]
+    for history in histories:
+        await replayer().replay_workflow(history)
+
+
+async def test_what_waits_for_people_waits_on_in_the_next_execution(
+    stage: Stage, order_id: str
+) -> None:
+    other = stage.shop.new_order()
+    waits = [
+        refund_step(order_id, after=[]),
+        {"id": "ask", "ask": "Who?", "after": []},
+        {"id": "back", "wait": {"event": "returned", "key": "order-7"}, "after": []},
+        read("order-404", "lost", after=[], on_failure="pause"),
+    ]
+    first = reads(other, "r", 12)
+    first[0]["after"] = []
+    last = {**refund_step(other), "id": "last", "after": ["r11", "ask"]}
+    async with stage.worker_here():
+        run = await stage.start(plan(*waits, *first, last), continue_after=SOON)
+        request = await run.asks("refund")
+        # Before its request: it is held.
+        early = decision_on(request, approval_id=f"{run.run_id}/last/1")
+        assert (await run.decide(early)).code == "held"
+        await run.until(lambda view: states(view.result)["r11"] == "succeeded")
+        await run.until(lambda view: states(view.result)["lost"] == "paused_failure")
+        assert len(await executions(stage, run)) >= 2
+        view = await run.view()
+        assert {one.kind for one in view.result.waiting_for} == {
+            *("approval", "question", "event", "failure")
+        }
+        assert [one.approval_id for one in view.pending] == [request.approval_id]
+
+        assert (await run.decide(decision_on(request))).state == "approved"
+        assert await answered(run, answer="ann") == "answered ask.1"
+        await told(run, Verb.EVENT, event("e1", {"at": 1}))
+        right = ResumeRun(actor="olga", step="lost", params={"order_id": order_id})
+        await told(run, Verb.RESUME, right)
+        # The held one was for other params.
+        asked = await run.asks("last")
+        verdicts = (await run.view()).verdicts
+        assert [v.code for v in verdicts if v.approval_id == asked.approval_id] == ["wrong_hash"]
+        await run.decide(decision_on(asked))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert (step(result, "ask").output, step(result, "back").output) == ("ann", {"at": 1})
+    assert [stage.shop.counts(one)["refunds"] for one in (order_id, other)] == [1, 1]
+    assert len(await stage.approval_rows(run)) == 2
+    opened = await stage.events(run, "interrupt.opened")
+    assert sorted(row["step_id"] for row in opened) == ["ask", "back", "lost"]
+
+
+async def test_a_pause_and_its_token_outlive_the_execution(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan(refund_step(order_id)), continue_after=SOON)
+        request = await run.asks()
+        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
+        await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
+        while len(await executions(stage, run)) < 3:
+            await run.decide(decision_on(request, params_hash="sha256:" + "0" * 64))
+        await run.decide(decision_on(request))
+        assert (await run.in_state(RunState.PAUSED_USER)).pending == []
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        token = read_token(text, DEFAULT_TENANT, run.run_id)
+        await told(run, Verb.RESUME, ResumeRun(actor="uma", proof=token.proof()))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_cancel_undoes_what_earlier_executions_have_done_last_first(
+    stage: Stage,
+) -> None:
+    orders = [stage.shop.new_order() for _ in range(12)]
+    steps = [{**refund_step(order), "id": f"pay{n}"} for n, order in enumerate(orders)]
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(*steps, {"id": "end", "ask": "?"}), continue_after=SOON)
+        await run.in_state(RunState.WAITING_INPUT)
+        assert len(await executions(stage, run)) >= 2
+        await run.cancel()
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    counts = [stage.shop.counts(order) for order in orders]
+    assert [(c["refunds"], c["refund_cancellations"]) for c in counts] == [(1, 1)] * 12
+    undone = await stage.events(run, "effect.compensated")
+    assert [row["step_id"] for row in undone] == [f"pay{n}" for n in reversed(range(12))]
+
+
+async def test_a_list_is_continued_in_its_middle(stage: Stage) -> None:
+    orders = [stage.shop.new_order() for _ in range(12)]
+    pay = refund_step("${item}", for_each="${input.orders}", parallel=3)
+    after = {"id": "end", "ask": "Done: ${refund.11.order_id}?"}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(pay, after, input={"orders": orders}), continue_after=SOON)
+        view = await run.in_state(RunState.WAITING_INPUT)
+        assert view.interrupts[0].question == f"Done: {orders[11]}?"
+        assert len(await executions(stage, run)) >= 2
+        await answered(run, answer="yes")
+        result = await run.result()
+
+    assert [stage.shop.counts(order)["refunds"] for order in orders] == [1] * 12
+    assert len(step(result, "refund").output) == 12  # type: ignore[arg-type]
+
+
+async def test_a_storm_of_signals_loses_and_doubles_none(stage: Stage, order_id: str) -> None:
+    waits = [
+        {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}
+        for n in range(20)
+    ]
+    async with stage.worker_here(max_cached_workflows="10"):
+        run = await stage.start(plan(*waits), continue_after=SOON)
+        await run.in_state(RunState.WAITING_EVENT)
+        # Each ten times: the first that arrives counts.
+        storm = [event(f"e{n % 20}", n % 20, key=f"k{n % 20}") for n in range(200)]
+        await asyncio.gather(*(run.handle.signal("event", one) for one in storm))
+        result = await run.result(timeout_s=100)
+        count = len(await executions(stage, run))
+
+    assert count >= 2
+    assert [view.output for view in result.steps] == list(range(20))
+    assert len(await stage.events(run, "interrupt.delivered")) == 20
+
+
+async def test_nobody_can_start_a_run_with_what_another_has_carried(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan(*reads(order_id, "r", 14)), continue_after=SOON)
+        await run.result()
+        last = (await executions(stage, run))[-1]
+        started = last.events[0].workflow_execution_started_event_attributes
+        [value] = await stage.client.data_converter.decode(started.input.payloads)
+        forged = f"{run.run_id}-forged"
+        handle = await stage.client.start_workflow(
+            "AgentRun", {**value, "run_id": forged}, id=forged, task_queue=stage.task_queue
+        )
+        try:
+            await handle.result()
+        except Exception as error:
+            assert "only a continued one has" in str(error.__cause__)
+        found = await handle.describe()
+
+    assert found.status is WorkflowExecutionStatus.FAILED
+
+
+async def test_a_run_that_is_reset_to_an_earlier_execution_continues_anew(stage: Stage) -> None:
+    order_id, other = stage.shop.new_order(), stage.shop.new_order()
+    steps = [refund_step(order_id), *reads(other, "r", 14), {**refund_step(other), "id": "last"}]
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(*steps), continue_after=SOON)
+        await run.result()
+        first = (await executions(stage, run))[0].run_id
+        again = await reset_before(stage, run, "execute_tool", 4, first)
+        result = await again.result()
+        count = len(await executions(stage, run))
+
+    assert result.state is RunState.COMPLETED
+    assert count >= 2
+    assert [stage.shop.counts(one)["refunds"] for one in (order_id, other)] == [1, 1]

@@ -1,0 +1,191 @@
+"""Continuing a run as new: Temporal begins its history anew, and nothing is lost.
+
+A history that grows without end makes each replay slower, and the server ends the run at last. So
+a run goes on in another execution, under its own id, once its history is long: at a point where no
+call is under way and nothing that has arrived is unread. What waits goes on waiting there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any, Final, Protocol
+
+from temporalio import workflow
+
+from workflows.book import OPEN, Book
+from workflows.calling import Calling
+from workflows.calls import Calls
+from workflows.carrying import carry_book, restore_book
+from workflows.contracts import Carried, Linked, StartRun, StepState, ToolSpec
+from workflows.desk import Desk
+from workflows.plan import ITERATION
+from workflows.ports import In, Out, Port
+from workflows.references import INPUT
+
+#: Events of history after which a run continues as new. The server suggests it at 4,096, and ends
+#: a run at 51,200.
+MOST_EVENTS: Final = 4000
+#: A run that has just been continued makes some way before it is again, however full it is.
+LEAST_EVENTS: Final = 20
+#: Children keep a run from continuing: until its history is this long nothing is held back for it.
+MOST_WITH_CHILDREN: Final = 40_000
+#: Characters of JSON of all that is carried: the server takes 2 MiB.
+MOST_CARRIED: Final = 1_500_000
+#: No call is under way in these.
+_WAITING: Final = OPEN - {StepState.RUNNING}
+_PATCH: Final = "continue-as-new"
+
+
+class CountedCalls(Calls):
+    """Calls ports, and knows how many calls are under way."""
+
+    under_way = 0
+
+    async def __call__(
+        self,
+        port: Port[In, Out],
+        message: In,
+        summary: str,
+        *,
+        options: workflow.ActivityConfig | None = None,
+        local: workflow.LocalActivityConfig | None = None,
+    ) -> Out:
+        """Call an activity by its port.
+
+        Raises:
+            ActivityError: As the activity ended.
+        """
+        self.under_way += 1
+        try:
+            return await super().__call__(port, message, summary, options=options, local=local)
+        finally:
+            self.under_way -= 1
+
+
+class Part(Protocol):
+    """A part of a run that has something to carry."""
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution has carried."""
+
+
+class Continuing:
+    """Says when a run is to continue as new, and what it takes along."""
+
+    def __init__(
+        self,
+        book: Book,
+        call: CountedCalls,
+        desk: Desk,
+        tools: dict[str, ToolSpec],
+        calling: Calling,
+        parts: tuple[Part, ...],
+    ) -> None:
+        self._book = book
+        self._call = call
+        self._desk = desk
+        self._tools = tools
+        self._calling = calling
+        self._parts = parts
+        self._begun_at = 0
+        self._not_before = 0
+
+    def begun(self) -> None:
+        """Note that this execution is open: from here on its history counts."""
+        self._begun_at = workflow.info().get_current_history_length()
+
+    def due(self) -> bool:
+        """Return whether the history is long enough: nothing new is begun in it then."""
+        info = workflow.info()
+        length = info.get_current_history_length()
+        limit = self._book.request.continue_after or MOST_EVENTS
+        if length < limit and not info.is_continue_as_new_suggested():
+            return False
+        if length < max(self._begun_at + LEAST_EVENTS, self._not_before):
+            return False
+        if self._children() and length < MOST_WITH_CHILDREN:
+            return False
+        # A run of an earlier version may have gone on here; its history is to be replayed.
+        return workflow.patched(_PATCH)
+
+    def possible(self) -> bool:
+        """Return whether the run can continue as new at this very point."""
+        return self.due() and self.quiet()
+
+    def quiet(self) -> bool:
+        """Return whether all that is under way waits, and all that has arrived is worked off."""
+        book = self._book
+        return (
+            self._call.under_way == 0
+            and self._desk.idle
+            and self._calling.idle
+            and not book.sending
+            and not self._children()
+            and workflow.all_handlers_finished()
+            and all(
+                book.steps[step_id].state in _WAITING or self._is_list(step_id)
+                for step_id in book.progress
+            )
+        )
+
+    def _children(self) -> bool:
+        open_ = self._book.in_state(*OPEN)
+        return any(view.child is not None for view in open_)
+
+    def _is_list(self, step_id: str) -> bool:
+        if ITERATION.search(step_id):
+            return False
+        return self._book.request.plan.step(step_id).for_each is not None
+
+    def go(self, settled: Set[str], facts: Mapping[str, Any]) -> None:
+        """Continue as new, or go on for a while if there is too much to carry.
+
+        Raises:
+            ContinueAsNewError: The end of this execution.
+        """
+        carried = self.carry(settled, facts)
+        request = self._book.request
+        linked = request.linked and Linked(run_id=request.linked.run_id)
+        following = request.model_copy(update={"carried": carried, "linked": linked})
+        size = len(following.model_dump_json())
+        if size > MOST_CARRIED:
+            now = workflow.info().get_current_history_length()
+            self._not_before = now + MOST_EVENTS // 2
+            text = f"cannot continue as new: {size} characters to carry; going on in this history"
+            self._book.say(workflow.now(), text)
+            return
+        workflow.continue_as_new(following)
+
+    def carry(self, settled: Set[str], facts: Mapping[str, Any]) -> Carried:
+        """Return all that another execution of this run needs."""
+        book = self._book
+        done = {
+            view.id
+            for view in book.steps.values()
+            if view.state in (StepState.SUCCEEDED, StepState.FAILED)
+        }
+        ahead = {name: value for name, value in facts.items() if name != INPUT}
+        fields = carry_book(book, settled, ahead, workflow.info().run_id)
+        fields |= {"settled": sorted(settled), "tools": self._tools} | book.gate.carry(done)
+        for part in self._parts:
+            fields |= part.carry()
+        return Carried(**fields)
+
+    def restore(self, carried: Carried) -> dict[str, Any]:
+        """Take over what the execution before has carried; returns the facts."""
+        facts = restore_book(self._book, carried)
+        self._tools.update(carried.tools)
+        self._book.gate.restore(carried)
+        for part in self._parts:
+            part.restore(carried)
+        return facts
+
+
+def only_continued(request: StartRun) -> str | None:
+    """Return why a run may not take over what it is given; ``None``: Temporal has continued it."""
+    if request.carried is None or workflow.info().continued_run_id is not None:
+        return None
+    return f"run {request.run_id!r} was started with what only a continued one has"
