@@ -78,36 +78,26 @@ class AgentRun:
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
-        Pausing(self._book, self._helm, lambda: self._ending or self._cancel is not None)
+        Pausing(self._book, self._helm)
         self._children = Children(self._book, self._call, self._changed)
         self._helm.forward = self._children.forward
         self._interrupts = Interrupts(
             self._book, self._call, self._helm, self._children, self._changed
         )
-        self._outside = Outside(self._book, self._call, self._helm, self._changed)
+        self._outside = Outside(self._book, self._helm, self._interrupts, self._changed)
         self._spending = Spending(self._book, self._helm, self._changed)
         self._unwinding = Unwinding(
             self._book, self._desk, self._call, self._children, self._changed
         )
         self._amending = Amending(
-            *(self._book, self._call, self._helm, self._desk, self._unwinding, self._tools),
-            ending=lambda: self._ending or self._cancel is not None,
+            *(self._book, self._call, self._helm, self._desk, self._unwinding),
+            *(self._children, self._tools),
         )
-        self._cancel: CancelRun | None = None
         self._cancelled_by_temporal = False
-        self._ending = False
-        self._stopping = False
-        ends: dict[str, Any] = {
-            "stopping": lambda: self._stopping,
-            "undo": self._unwinding.undo,
-            "interrupts": self._interrupts,
-        }
         self._stepper = Stepper(
             *(self._book, self._desk, self._call, self._tools, self._changed),
-            **ends,
-            children=self._children,
-            outside=self._outside,
-            spending=self._spending,
+            *(self._unwinding.undo, self._interrupts, self._children, self._outside),
+            self._spending,
         )
         self._continuing = Continuing(
             *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
@@ -118,8 +108,7 @@ class AgentRun:
         )
         self._steps = Steps(
             *(self._book, self._call, self._stepper, self._changed),
-            **ends,
-            holding=self._continuing.due,
+            *(self._unwinding.undo, self._interrupts, self._continuing.due),
         )
         self._settled: set[str] = set()
         if request.carried is not None:
@@ -141,7 +130,7 @@ class AgentRun:
         # What was sent while the run was being opened is judged before anything is called.
         await self._undisturbed(workflow.wait_condition(lambda: self._desk.idle))
         failure = await self._forward()
-        self._ending = True
+        self._book.closing = True
         result = await self._undisturbed(self._finish(failure))
         desk.cancel()
         if result.state is RunState.FAILED:
@@ -168,8 +157,8 @@ class AgentRun:
 
     def _note_cancellation(self) -> None:
         self._cancelled_by_temporal = True
-        if not self._ending and self._cancel is None:
-            self._cancel = CancelRun(actor=TEMPORAL)
+        if not self._book.ending:
+            self._book.cancel = CancelRun(actor=TEMPORAL)
 
     async def _open(self, request: StartRun) -> None:
         run_id = workflow.info().workflow_id
@@ -221,7 +210,7 @@ class AgentRun:
             self._settled |= self._taken_over(self._stepper.facts)
         settled, facts, failure = self._settled, self._stepper.facts, None
         try:
-            while self._cancel is None:
+            while self._book.cancel is None:
                 if self._amending.due(running):
                     await self._undisturbed(self._amending.apply(running, settled, facts))
                 knows = self._stepper.calling.knows
@@ -250,7 +239,7 @@ class AgentRun:
             self._note_cancellation()
         finally:
             # A call under way ends and is recorded; a wait for a human ends at once.
-            self._stopping = True
+            book.stopping = True
             for task in running.values():
                 task.cancel()
             await self._undisturbed(_ended(list(running.values())))
@@ -260,7 +249,7 @@ class AgentRun:
         """Return whether there is something to do beside the steps that are under way."""
         return (
             any(task.done() for task in running.values())
-            or self._cancel is not None
+            or self._book.cancel is not None
             or self._amending.due(running)
             or self._continuing.possible()
             or self._continuing.due() is not held
@@ -295,7 +284,7 @@ class AgentRun:
         )
         for item in found.questions:
             self._desk.ask(Question(item.intervention_id, item.step_id, item.question))
-        await workflow.wait_condition(lambda: not book.questions or self._cancel is not None)
+        await workflow.wait_condition(lambda: not book.questions or self._book.cancel is not None)
         return not found.questions
 
     def _settle(self, step: Step, task: asyncio.Task[Goto | None], settled: set[str]) -> str | None:
@@ -324,14 +313,14 @@ class AgentRun:
     async def _end(self, failure: str | None) -> RunState:
         """Undo what has to be undone and return the state the run ends in."""
         self._book.error = failure
-        if self._cancel is not None:
-            text = f"cancelled by {self._cancel.actor} ({self._cancel.mode})"
-            reason = f": {self._cancel.reason}" if self._cancel.reason else ""
+        if self._book.cancel is not None:
+            text = f"cancelled by {self._book.cancel.actor} ({self._book.cancel.mode})"
+            reason = f": {self._book.cancel.reason}" if self._book.cancel.reason else ""
             self._book.error = text + reason
         elif failure is None:
             return RunState.COMPLETED
         self._book.say(workflow.now(), self._book.error or "failed")
-        mode = self._cancel.mode if self._cancel else CancelMode.COMPENSATE
+        mode = self._book.cancel.mode if self._book.cancel else CancelMode.COMPENSATE
         for approval_id in list(self._book.gate.pending):
             await self._desk.close_approval(approval_id, expired=False)
         self._book.questions.clear()
@@ -340,7 +329,7 @@ class AgentRun:
             self._unwinding.keep()
         else:
             await self._unwinding.run(cleanup=mode is CancelMode.CLEANUP)
-        return RunState.CANCELLED if self._cancel else RunState.FAILED
+        return RunState.CANCELLED if self._book.cancel else RunState.FAILED
 
     async def _close(self, state: RunState) -> RunResult:
         """Judge what is still in the inboxes, record the end, and return the result."""
@@ -434,11 +423,11 @@ class AgentRun:
         self._helm.receive_forwarded(forwarded)
 
     async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
-        if self._ending:
+        if self._book.closing:
             return Answer(True, "the run is ending already; nothing changed")
-        if self._cancel is not None:
-            return Answer(True, f"{self._cancel.actor} has cancelled the run already")
-        self._cancel = cancel
+        if self._book.cancel is not None:
+            return Answer(True, f"{self._book.cancel.actor} has cancelled the run already")
+        self._book.cancel = cancel
         return Answer(True, f"the run is being cancelled ({cancel.mode})")
 
     @workflow.signal(dynamic=True)

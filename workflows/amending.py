@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from temporalio import workflow
 
 from workflows import ports
-from workflows.book import Book
+from workflows.book import OPEN, Book
 from workflows.calls import Calls
+from workflows.children import Children
 from workflows.contracts import (
     Amend,
     AmendRun,
@@ -26,19 +27,9 @@ from workflows.plan import ITERATION, Plan
 from workflows.references import INPUT
 from workflows.unwinding import Unwinding
 
-#: No call is under way in these: what waits there is given up, and asked anew by the new plan.
-_WAITING: Final = frozenset(
-    {
-        StepState.WAITING_APPROVAL,
-        StepState.WAITING_INPUT,
-        StepState.WAITING_EVENT,
-        StepState.WAITING_RATE_LIMIT,
-        StepState.PAUSED_USER,
-        StepState.PAUSED_BUDGET,
-        StepState.PAUSED_PERMISSION,
-        StepState.PAUSED_FAILURE,
-    }
-)
+#: No call is under way in these: what waits there is given up, and asked anew by the new plan. An
+#: effect in doubt is settled first.
+_WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 #: What stays as it is.
 _FACTS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED})
 
@@ -53,22 +44,21 @@ class Amending:
         helm: Helm,
         desk: Desk,
         unwinding: Unwinding,
+        children: Children,
         tools: dict[str, ToolSpec],
-        *,
-        ending: Callable[[], bool],
     ) -> None:
         self._book = book
         self._call = call
         self._desk = desk
         self._unwinding = unwinding
+        self._children = children
         self._tools = tools
-        self._ending = ending
         self._next: Amend | None = None
         helm.take(Verb.AMEND, Amend, self._asked)
 
     async def _asked(self, asked: Amend, delivery: Delivery) -> Answer:
         book, request = self._book, self._book.request
-        if self._ending():
+        if self._book.ending:
             return Answer(False, "the run is ending")
         if self._next is not None:
             return Answer(False, f"{self._next.actor} is amending the plan already")
@@ -123,7 +113,7 @@ class Amending:
         """Return whether there is a new plan, and no call under way."""
         book = self._book
         return self._next is not None and all(
-            book.steps[step_id].state in _WAITING and step_id not in book.under_way
+            book.steps[step_id].state in _WAITING and not self._children.under_way(step_id)
             for step_id in running
         )
 

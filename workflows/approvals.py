@@ -22,14 +22,13 @@ from workflows.contracts import (
     Verdict,
     VerdictCode,
 )
+from workflows.deliveries import Deliveries
 from workflows.identity import approval_id as approval_id_of
 from workflows.identity import run_of_approval
 from workflows.payloads import Malformed, parse
 
 #: Early decisions that a run holds; more are refused as unknown.
 MOST_HELD: Final = 100
-#: Verdicts that a run remembers for its view; the ledger keeps all.
-MOST_VERDICTS: Final = 200
 #: Settled requests that it remembers, each with its params; the ledger keeps all.
 MOST_SETTLED: Final = 50
 
@@ -56,31 +55,34 @@ class Gate:
     states: dict[str, ApprovalState] = field(default_factory=dict)
     """Every request ever made by this run, by approval id."""
     settled: dict[str, ApprovalRequest] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
     accepted: dict[str, Decision] = field(default_factory=dict)
     """The newest decision that counts, by approval id; an edit with the params as validated."""
     _verified: set[str] = field(default_factory=set)
-    _standing: dict[str, str] = field(default_factory=dict)
-    """Deliveries that count, or still may, by content: the same one again is no second one."""
-    _deliveries: int = 0
+    _deliveries: Deliveries[Verdict] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to count what arrives."""
+        self._deliveries = Deliveries(f"{self.run_id}#{self.delivered_to}.")
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The newest verdicts, by the id of the delivery."""
+        return self._deliveries.answers
 
     def receive(self, payload: Any) -> str:
         """Put a decision, whatever its form, into the inbox and return its id; never raises.
 
-        A decision that is sent again while it counts, or while nobody has judged it yet, gets the
-        id of its first delivery: its sender had no answer, or made sure.
+        One that is sent again gets the id of its first delivery.
         """
         try:
             decision, refused = parse(Decision, payload), None
         except Malformed as error:
             decision, refused = None, str(error)
         content = None if decision is None else decision.model_dump_json()
-        if content is not None and content in self._standing:
-            return self._standing[content]
-        self._deliveries += 1
-        decision_id = f"{self.run_id}#{self.delivered_to}.{self._deliveries}"
-        if content is not None:
-            self._standing[content] = decision_id
+        known = self._deliveries.known(content)
+        if known is not None:
+            return known
+        decision_id = self._deliveries.number(content)
         self.inbox.append(Delivery(decision_id, decision, refused))
         return decision_id
 
@@ -106,15 +108,13 @@ class Gate:
         """Keep an early decision until its request exists."""
         assert delivery.decision is not None
         self.held.append(delivery)
-        self._remember(
-            delivery,
-            Verdict(
-                decision_id=delivery.decision_id,
-                approval_id=delivery.decision.approval_id,
-                code=VerdictCode.HELD,
-                message="arrived before its request; it is verified when the request exists",
-            ),
+        verdict = Verdict(
+            decision_id=delivery.decision_id,
+            approval_id=delivery.decision.approval_id,
+            code=VerdictCode.HELD,
+            message="arrived before its request; it is verified when the request exists",
         )
+        self._deliveries.answer(delivery.decision_id, verdict, counts=True)
 
     def ask(
         self,
@@ -154,17 +154,16 @@ class Gate:
         self, delivery: Delivery, verdict: Verdict, edited: dict[str, Any] | None = None
     ) -> None:
         """Follow the row after a verdict, with the params of an edit that counts."""
-        self._remember(delivery, verdict)
-        if delivery.decision is not None:
-            if verdict.code is VerdictCode.ACCEPTED:
-                counted = delivery.decision.model_copy(update={"params": edited})
-                self.accepted[verdict.approval_id] = counted
-                if verdict.verified:
-                    self._verified.add(verdict.approval_id)
-                if counted.outcome is DecisionOutcome.APPROVE:
-                    self._count(verdict)
-            else:
-                self._standing.pop(delivery.decision.model_dump_json(), None)
+        counts = verdict.code is VerdictCode.ACCEPTED
+        # Not by the verdict's own id: a reset run replays verdicts that carry the ids of before.
+        self._deliveries.answer(delivery.decision_id, verdict, counts=counts)
+        if delivery.decision is not None and counts:
+            counted = delivery.decision.model_copy(update={"params": edited})
+            self.accepted[verdict.approval_id] = counted
+            if verdict.verified:
+                self._verified.add(verdict.approval_id)
+            if counted.outcome is DecisionOutcome.APPROVE:
+                self._count(verdict)
         if verdict.state is not None:
             self.close(verdict.approval_id, verdict.state)
 
@@ -232,10 +231,10 @@ class Gate:
             "pending": list(self.pending.values()),
             "approval_states": kept,
             "settled_requests": list(self.settled.values()),
-            "verdicts": self.verdicts,
+            "verdicts": self._deliveries.answers,
             "accepted": {name: one for name, one in self.accepted.items() if name in kept},
             "verified": sorted(self._verified & kept.keys()),
-            "decisions_standing": self._standing,
+            "decisions_standing": self._deliveries.carry(),
         }
 
     def restore(self, carried: Carried) -> None:
@@ -244,16 +243,6 @@ class Gate:
         self.pending = {one.approval_id: one for one in carried.pending}
         self.states = dict(carried.approval_states)
         self.settled = {one.approval_id: one for one in carried.settled_requests}
-        self.verdicts = dict(carried.verdicts)
         self.accepted = dict(carried.accepted)
         self._verified = set(carried.verified)
-        self._standing = dict(carried.decisions_standing)
-
-    def _remember(self, delivery: Delivery, verdict: Verdict) -> None:
-        # Not by the verdict's own id: a reset run replays verdicts that carry the ids of before.
-        self.verdicts[delivery.decision_id] = verdict
-        while len(self.verdicts) > MOST_VERDICTS:
-            forgotten = next(iter(self.verdicts))
-            del self.verdicts[forgotten]
-            # Nobody may wait for a verdict that is not remembered: it would be judged anew.
-            self._standing = {d: id_ for d, id_ in self._standing.items() if id_ != forgotten}
+        self._deliveries.restore(carried.decisions_standing, carried.verdicts)

@@ -43,13 +43,11 @@ class Asking:
         desk: Desk,
         call: Calls,
         changed: Callable[[], None],
-        stopping: Callable[[], bool],
     ) -> None:
         self._book = book
         self._desk = desk
         self._call = call
         self._changed = changed
-        self._stopping = stopping
         self._editors: dict[str, tuple[str, ...]] = {}
         self._unanswered: Counter[str] = Counter()
 
@@ -115,7 +113,7 @@ class Asking:
         book.calls[step.id] = request.params_hash
         state = asked.state or ApprovalState.PENDING
         book.gate.ask(request, state, asked.decided, verified=asked.verified)
-        if self._stopping():
+        if self._book.stopping:
             raise StepFailed("the run is ending", called=step.id in book.saga.unsettled())
         leave_if_cancelled()  # An amended plan asks anew.
         for vote in asked.standing:

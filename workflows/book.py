@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from workflows.approvals import Gate
 from workflows.contracts import (
     ENDED,
+    CancelRun,
     ChainHead,
     Checkpoint,
     ChildReport,
@@ -81,6 +82,17 @@ _WAITS: Final = (
     (StepState.WAITING_EVENT, RunState.WAITING_EVENT),
     (StepState.WAITING_RATE_LIMIT, RunState.WAITING_RATE_LIMIT),
 )
+#: How a run in these states is gone on with; in the others that depends on its effects.
+_POLICIES: Final = {
+    RunState.NEEDS_INTERVENTION: ResumePolicy.MANUAL,
+    RunState.PAUSED_BUDGET: ResumePolicy.MANUAL,
+    RunState.PAUSED_FAILURE: ResumePolicy.MANUAL,
+    RunState.WAITING_EVENT: ResumePolicy.AFTER_EVENT,
+    RunState.PAUSED_USER: ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
+    RunState.PAUSED_PERMISSION: ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
+    RunState.WAITING_APPROVAL: ResumePolicy.AFTER_HUMAN_APPROVAL,
+    RunState.WAITING_INPUT: ResumePolicy.AFTER_HUMAN_APPROVAL,
+}
 #: What people are told that a step waits for, by its state.
 _TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event"]]] = {
     StepState.PAUSED_PERMISSION: "permission",
@@ -129,6 +141,12 @@ class Book:
     """How steps that have failed are to go on, by step id, until they do."""
     paused: PauseRun | None = None
     """Who has paused the run."""
+    cancel: CancelRun | None = None
+    """Who has cancelled the run."""
+    stopping: bool = False
+    """Whether no step begins a call any more."""
+    closing: bool = False
+    """Whether all steps have ended, and the run is being brought to its end."""
     amending: bool = False
     """Whether another plan is taken over as soon as no call is under way: the old one starts
     nothing more."""
@@ -136,8 +154,6 @@ class Book:
     """The resume token that is out."""
     interrupts: dict[str, Interrupt] = field(default_factory=dict)
     """Questions that wait for an answer, in the order in which they were asked."""
-    under_way: set[str] = field(default_factory=set)
-    """Steps whose child run has not ended."""
     reports: dict[str, ChildReport] = field(default_factory=dict)
     """Where child runs under way stand, by step id."""
     child_results: dict[str, RunResult] = field(default_factory=dict)
@@ -215,23 +231,32 @@ class Book:
             return self.ended
         if self.lost is not None:
             return RunState.NEEDS_INTERVENTION
-        if self.questions and not self.in_state(StepState.RUNNING):
+        steps = {view.state for view in self.steps.values()}
+        waits = StepState.RUNNING not in steps
+        if self.questions and waits:
             return RunState.NEEDS_INTERVENTION
         if self.compensating:
             return RunState.COMPENSATING
-        if self.paused is not None and not self.in_state(StepState.RUNNING):
+        return self._waits(steps) if waits else RunState.RUNNING
+
+    def _waits(self, steps: set[StepState]) -> RunState:
+        """Return what a run shows none of whose steps is running."""
+        if self.paused is not None:
             return RunState.PAUSED_USER
         inside = {view.state for view in self.steps.values() if view.child is not None}
-        if StepState.NEEDS_INTERVENTION in inside and not self.in_state(StepState.RUNNING):
+        if StepState.NEEDS_INTERVENTION in inside:
             return RunState.NEEDS_INTERVENTION
-        waits = self.gate.pending or StepState.WAITING_APPROVAL in inside
-        if waits and not self.in_state(StepState.RUNNING):
+        if self.gate.pending or StepState.WAITING_APPROVAL in inside:
             return RunState.WAITING_APPROVAL
-        if not self.in_state(StepState.RUNNING):
-            for step_state, run_state in _WAITS:
-                if self.in_state(step_state):
-                    return run_state
+        for step_state, run_state in _WAITS:
+            if step_state in steps:
+                return run_state
         return RunState.RUNNING
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run goes on to its end only: nothing else is begun."""
+        return self.closing or self.cancel is not None
 
     @property
     def last_error(self) -> str | None:
@@ -286,26 +311,24 @@ class Book:
     def result(self) -> RunResult:
         """Return how the run ended, or stands."""
         own = list(self.effects.values()) if self.final_effects is None else self.final_effects
-        children = [
-            effect.model_copy(update={"run_id": effect.run_id or result.run_id})
-            for result in self.child_results.values()
-            for effect in result.effects
-        ]
-        left = [
-            effect.model_copy(update={"run_id": effect.run_id or result.run_id})
-            for result in self.child_results.values()
-            for effect in result.uncompensated
-        ]
         return RunResult(
             run_id=self.request.run_id,
             state=self.state,
             steps=self._shown_steps(),
             more_steps=self.more_steps,
-            effects=own + children,
-            uncompensated=self.uncompensated + left,
+            effects=own + self._of_children(lambda result: result.effects),
+            uncompensated=self.uncompensated
+            + self._of_children(lambda result: result.uncompensated),
             waiting_for=[] if self.ended else self.waiting(),
             error=self.last_error,
         )
+
+    def _of_children(self, part: Callable[[RunResult], list[EffectView]]) -> list[EffectView]:
+        return [
+            effect.model_copy(update={"run_id": effect.run_id or result.run_id})
+            for result in self.child_results.values()
+            for effect in part(result)
+        ]
 
     def _shown_steps(self) -> list[StepView]:
         """Return the steps with as much of their outputs as one message can carry."""
@@ -385,18 +408,10 @@ class Book:
         return [artifact.uri for artifact in found if artifact is not None]
 
     def _resume_policy(self) -> ResumePolicy:
-        if self.state in ENDED:
+        state = self.state
+        if state in ENDED:
             return ResumePolicy.MANUAL
-        if self.state is RunState.NEEDS_INTERVENTION:
-            return ResumePolicy.MANUAL
-        if self.state is RunState.WAITING_EVENT:
-            return ResumePolicy.AFTER_EVENT
-        if self.state in (RunState.PAUSED_BUDGET, RunState.PAUSED_FAILURE):
-            return ResumePolicy.MANUAL
-        if self.state in (RunState.PAUSED_USER, RunState.PAUSED_PERMISSION):
-            return ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE
-        if self.state in (RunState.WAITING_APPROVAL, RunState.WAITING_INPUT):
-            return ResumePolicy.AFTER_HUMAN_APPROVAL
-        if self.saga.unsettled():
-            return ResumePolicy.RECONCILE_FIRST
-        return ResumePolicy.RETRY_CURRENT_STEP
+        if state in _POLICIES:
+            return _POLICIES[state]
+        unsettled = self.saga.unsettled()
+        return ResumePolicy.RECONCILE_FIRST if unsettled else ResumePolicy.RETRY_CURRENT_STEP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from temporalio import workflow
@@ -52,14 +52,12 @@ class Calling:
         call: Calls,
         tools: Mapping[str, ToolSpec],
         facts: Mapping[str, Any],
-        stopping: Callable[[], bool],
         spending: Spending,
     ) -> None:
         self._book = book
         self._call = call
         self._tools = tools
         self._facts = facts
-        self._stopping = stopping
         self._spending = spending
         self._used: dict[str, int] = {}
         """Attempts that the calls of each step have used up: a step may be told to try again."""
@@ -159,7 +157,7 @@ class Calling:
                     self._register(report.failed.step_id)
                     self._ahead[report.failed.step_id] = report.failed
                 return first.report
-            if self._stopping():
+            if self._book.stopping:
                 raise StepFailed("the run is ending", called=False)
             await workflow.wait_condition(lambda: self._book.paused is None)
 
@@ -184,7 +182,7 @@ class Calling:
         try:
             await workflow.wait_condition(lambda: running.done() or self._wanted())
         except asyncio.CancelledError:
-            if not self._stopping():
+            if not self._book.stopping:
                 # Not the end of the run: this worker drops it from its memory.
                 running.cancel()
                 raise
@@ -205,7 +203,7 @@ class Calling:
 
     def _wanted(self) -> bool:
         """Return whether the run wants to look before the next step."""
-        return self._book.paused is not None or self._book.amending or self._stopping()
+        return self._book.paused is not None or self._book.amending or self._book.stopping
 
     def _register(self, step_id: str) -> None:
         if self._tools[self._book.steps[step_id].tool].effect is Effect.WRITE:

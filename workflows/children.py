@@ -34,6 +34,7 @@ from workflows.contracts import (
     Verb,
 )
 from workflows.ends import StepFailed
+from workflows.errors import ErrorType
 from workflows.helm import HANDED_ON, Delivery
 from workflows.identity import child_run_id, run_of_approval
 from workflows.options import compensation_call, move_timeout
@@ -80,36 +81,38 @@ class Children:
             durability=request.durability,
         )
         self._running[step_id], self._starting[step_id] = child_id, []
-        self._book.under_way.add(step_id)
         try:
-            handle: Any = await workflow.start_child_workflow(
-                names.WORKFLOW,
-                start,
-                id=child_id,
-                result_type=RunResult,
-                # A parent that is stopped from outside leaves nobody behind who goes on.
-                parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
-                task_timeout=move_timeout(len(plan.steps)),
-                memo={"plan": plan.name},
-                static_summary=f"{step_id}: {plan.name}",
-            )
+            return await self._run(step_id, start)
         except WorkflowAlreadyStartedError as error:
-            del self._running[step_id], self._starting[step_id]
             raise StepFailed(f"there is a run {child_id} already", called=False) from error
-        except BaseException:
-            del self._running[step_id], self._starting[step_id]
-            raise
+        finally:
+            del self._running[step_id]
+            self._starting.pop(step_id, None)
+            self._book.reports.pop(step_id, None)
+
+    async def _run(self, step_id: str, start: StartRun) -> RunResult:
+        child_id, plan = start.run_id, start.plan
+        handle: Any = await workflow.start_child_workflow(
+            names.WORKFLOW,
+            start,
+            id=child_id,
+            result_type=RunResult,
+            # A parent that is stopped from outside leaves nobody behind who goes on.
+            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+            task_timeout=move_timeout(len(plan.steps)),
+            memo={"plan": plan.name},
+            static_summary=f"{step_id}: {plan.name}",
+        )
         for delivery in self._starting.pop(step_id):
             self._hand_on(step_id, child_id, delivery)
         # It may have reported already: what it shows stays.
         self._book.set_step(step_id, self._book.steps[step_id].state, child=child_id)
         self._changed()
-        try:
-            return await self._ended(step_id, child_id, asyncio.ensure_future(handle))
-        finally:
-            self._running.pop(step_id, None)
-            self._book.under_way.discard(step_id)
-            self._book.reports.pop(step_id, None)
+        return await self._ended(step_id, child_id, asyncio.ensure_future(handle))
+
+    def under_way(self, step_id: str) -> bool:
+        """Return whether a step's child run has not ended."""
+        return step_id in self._running
 
     async def _ended(self, step_id: str, child_id: str, end: asyncio.Future[Any]) -> RunResult:
         try:
@@ -125,19 +128,14 @@ class Children:
 
     def _note(self, step_id: str, end: asyncio.Future[Any]) -> RunResult:
         """Keep what a child has done, and return its result if it has completed."""
-        error = None if end.cancelled() else end.exception()
-        if error is None and not end.cancelled():
-            result: RunResult = end.result()
-            if result.state is RunState.COMPLETED:
-                self._book.child_results[step_id] = result
-                return result
-            self._book.child_results[step_id] = result.model_copy(update={"effects": []})
-            raise StepFailed(f"child run {result.run_id}: {result.error or result.state}")
-        cause = error.cause if isinstance(error, ChildWorkflowError) else error
-        if isinstance(cause, ApplicationError) and cause.type == "RunFailed" and cause.details:
-            failed = RunResult.model_validate(cause.details[0])
-            self._book.child_results[step_id] = failed.model_copy(update={"effects": []})
-        raise StepFailed(f"child run of {step_id}: {cause or 'cancelled'}")
+        result, why = _result_of(end)
+        if result is None:
+            raise StepFailed(f"child run of {step_id}: {why}")
+        if result.state is RunState.COMPLETED:
+            self._book.child_results[step_id] = result
+            return result
+        self._book.child_results[step_id] = result.model_copy(update={"effects": []})
+        raise StepFailed(f"child run {result.run_id}: {why}")
 
     def report(self, payload: Any) -> None:
         """Take note of where a child stands; what is no report of a child of ours is dropped."""
@@ -258,3 +256,15 @@ class Children:
             for one in result.effects
         ]
         self._book.child_results[step_id] = result.model_copy(update={"effects": effects})
+
+
+def _result_of(end: asyncio.Future[Any]) -> tuple[RunResult | None, object]:
+    """Return how a child has ended, as far as it says so, and why it has not completed."""
+    error = None if end.cancelled() else end.exception()
+    if error is None and not end.cancelled():
+        result: RunResult = end.result()
+        return result, result.error or result.state
+    cause = error.cause if isinstance(error, ChildWorkflowError) else error
+    if isinstance(cause, ApplicationError) and cause.type == ErrorType.RUN_FAILED and cause.details:
+        return RunResult.model_validate(cause.details[0]), cause
+    return None, cause or "cancelled"

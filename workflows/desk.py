@@ -1,4 +1,4 @@
-"""The run's desk: what arrives from outside (decisions, what steers the run) is and worked off.
+"""The run's desk: works off what arrives from outside (decisions, what steers the run).
 
 Handlers only leave things in the inboxes of the gate and of the helm; the desk's loop asks the
 ledger for the verdicts, one at a time, and the run follows the rows.
@@ -94,21 +94,20 @@ class Desk:
             decision=delivery.decision,
             refused=delivery.refused,
         )
+        edited = None
         try:
             reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
+            self._book.saw(reached.head)
+            verdict, edited = reached.verdict, reached.params
         except ActivityError as error:
             # Nobody else works off what arrives: the next one is not held up by this one.
-            named = delivery.decision.approval_id if delivery.decision else ""
-            message = f"it could not be judged: {reason_of(error)}"
-            code = VerdictCode.MALFORMED
-            id_ = delivery.decision_id
-            verdict = Verdict(decision_id=id_, approval_id=named, code=code, message=message)
-            self._gate.settle(delivery, verdict)
-            self._book.say(workflow.now(), f"decision refused ({code}): {message}")
-            return
-        self._book.saw(reached.head)
-        self._gate.settle(delivery, reached.verdict, reached.params)
-        verdict = reached.verdict
+            verdict = Verdict(
+                decision_id=delivery.decision_id,
+                approval_id=delivery.decision.approval_id if delivery.decision else "",
+                code=VerdictCode.MALFORMED,
+                message=f"it could not be judged: {reason_of(error)}",
+            )
+        self._gate.settle(delivery, verdict, edited)
         counted = verdict.code is VerdictCode.ACCEPTED
         mark = "" if verdict.verified else " (unverified)"
         self._book.say(

@@ -10,6 +10,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import workflow
@@ -29,6 +30,7 @@ from workflows.contracts import (
     Steering,
     Verb,
 )
+from workflows.deliveries import Deliveries
 from workflows.ends import reason_of
 from workflows.payloads import Malformed, parse
 
@@ -38,8 +40,6 @@ HANDED_ON: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.ANSWER}
 #: Characters of JSON that are looked at at all: of an amended plan, and of the rest. The ledger
 #: takes less, and says so.
 LARGEST: Final = {True: 1024 * 1024, False: 256 * 1024}
-#: Answers that a run remembers for those who wait for them; the ledger keeps all.
-MOST_ANSWERS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,7 @@ class Helm:
         self._call = call
         self._refuse = refuse
         self._verbs: dict[Verb, tuple[type[Steering], Follow, Prepare]] = {}
-        self._answers: dict[str, Answer] = {}
-        self._standing: dict[str, str] = {}
-        """Deliveries that count, or still may, by content: the same one again is no second one."""
-        self._received = 0
+        self._deliveries = Deliveries[Answer](f"{book.gate.run_id}#{book.gate.delivered_to}.s")
         self.inbox: deque[Delivery] = deque()
         self.forward: Callable[[Delivery], None] = lambda _: None
         """Hands on to the run's children what counts."""
@@ -138,7 +135,7 @@ class Helm:
                 steering_id = self.receive(verb, payload)
             except Malformed as error:
                 raise ApplicationError(str(error), type="Malformed", non_retryable=True) from error
-            answers = self._answers
+            answers = self._deliveries.answers
             await workflow.wait_condition(lambda: steering_id in answers)
             answer = answers[steering_id]
             if not answer.accepted:
@@ -151,18 +148,20 @@ class Helm:
     def carry(self) -> dict[str, Any]:
         """Return what another execution of this run needs, as fields of ``Carried``."""
         return {
-            "steerings_standing": self._standing,
+            "steerings_standing": self._deliveries.carry(),
             "steering_answers": {
                 id_: KnownAnswer(accepted=answer.accepted, message=answer.message)
-                for id_, answer in self._answers.items()
+                for id_, answer in self._deliveries.answers.items()
             },
         }
 
     def restore(self, carried: Carried) -> None:
         """Take over what another execution has carried."""
-        self._standing = dict(carried.steerings_standing)
-        for id_, known in carried.steering_answers.items():
-            self._answers[id_] = Answer(known.accepted, known.message)
+        answers = {
+            id_: Answer(known.accepted, known.message)
+            for id_, known in carried.steering_answers.items()
+        }
+        self._deliveries.restore(carried.steerings_standing, answers)
 
     @property
     def idle(self) -> bool:
@@ -174,6 +173,15 @@ class Helm:
         """What the run takes."""
         return tuple(self._verbs)
 
+    async def come(self, arrived: Callable[[], bool], within: timedelta | None) -> bool:
+        """Wait for something that is sent to the run; returns whether it came in time."""
+        try:
+            await workflow.wait_condition(arrived, timeout=within)
+        except TimeoutError:
+            # What is being judged was in time: the ledger may have taken it already.
+            await workflow.wait_condition(lambda: self.idle)
+        return arrived()
+
     def receive(self, verb: Verb, payload: Any) -> str:
         """Put a message into the inbox and return the id of its delivery.
 
@@ -182,13 +190,10 @@ class Helm:
         """
         message = checked(verb, parse(self._verbs[verb][0], payload))
         content = self._once(verb, message)
-        if content is not None and content in self._standing:
-            return self._standing[content]
-        self._received += 1
-        gate = self._book.gate
-        steering_id = f"{gate.run_id}#{gate.delivered_to}.s{self._received}"
-        if content is not None:
-            self._standing[content] = steering_id
+        known = self._deliveries.known(content)
+        if known is not None:
+            return known
+        steering_id = self._deliveries.number(content)
         self.inbox.append(Delivery(steering_id, verb, message))
         return steering_id
 
@@ -209,9 +214,7 @@ class Helm:
         except Malformed as error:
             self._refuse("forwarded", str(error))
             return
-        self._received += 1
-        gate = self._book.gate
-        steering_id = f"{gate.run_id}#{gate.delivered_to}.s{self._received}"
+        steering_id = self._deliveries.number(None)
         self.inbox.append(Delivery(steering_id, forwarded.verb, message, forwarded))
 
     def _once(self, verb: Verb, message: Steering) -> str | None:
@@ -246,10 +249,9 @@ class Helm:
             text = f"{delivery.verb} by {delivery.message.actor}{mark}: {answer.message}"
         else:
             text = f"{delivery.verb} by {delivery.message.actor} refused: {answer.message}"
-            self._standing = {c: i for c, i in self._standing.items() if i != delivery.steering_id}
         self.inbox.popleft()
         self._book.say(workflow.now(), text)
-        self._remember(delivery.steering_id, answer)
+        self._deliveries.answer(delivery.steering_id, answer, counts=answer.accepted)
 
     async def _judged(self, delivery: Delivery) -> Steered:
         book, message = self._book, delivery.message
@@ -271,11 +273,3 @@ class Helm:
         steered = await self._call(ports.STEER, asked, f"judge {delivery.verb}")
         book.saw(steered.head)
         return steered
-
-    def _remember(self, steering_id: str, answer: Answer) -> None:
-        self._answers[steering_id] = answer
-        while len(self._answers) > MOST_ANSWERS:
-            forgotten = next(iter(self._answers))
-            del self._answers[forgotten]
-            # Nobody may wait for an answer that is not remembered: it would be judged anew.
-            self._standing = {c: i for c, i in self._standing.items() if i != forgotten}

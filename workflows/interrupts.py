@@ -93,7 +93,7 @@ class Interrupts:
                 value=value,
                 expires_at=None if expires_in is None else workflow.now() + expires_in,
             )
-            await self._record(interrupt, "opened")
+            await self.record(interrupt, "opened")
             leave_if_cancelled()
             self._book.interrupts[interrupt.interrupt_id] = interrupt
             self._book.say(workflow.now(), f"asks: {question}", step_id)
@@ -101,12 +101,12 @@ class Interrupts:
         self._book.set_step(step_id, StepState.WAITING_INPUT)
         self._changed()
         try:
-            if await self._wait(interrupt, expires_in):
+            if await self._helm.come(lambda: interrupt.interrupt_id in self._answers, expires_in):
                 self._book.note(step_id, interrupt=None)
                 return self._answers.pop(interrupt.interrupt_id)
         finally:
             self._book.interrupts.pop(interrupt.interrupt_id, None)
-        await self._record(interrupt, "expired", otherwise)
+        await self.record(interrupt, "expired", otherwise)
         self._book.note(step_id, interrupt=None)
         if otherwise is None:
             reason = f"nobody has answered {interrupt.interrupt_id} in time"
@@ -128,19 +128,6 @@ class Interrupts:
                 continue
             if asked.interrupt_id not in self._answers:
                 self._book.interrupts[asked.interrupt_id] = asked
-
-    async def _wait(self, interrupt: Interrupt, expires_in: timedelta | None) -> bool:
-        """Return whether the answer came, in time."""
-
-        def answered() -> bool:
-            return interrupt.interrupt_id in self._answers
-
-        try:
-            await workflow.wait_condition(answered, timeout=expires_in)
-        except TimeoutError:
-            # One that is being judged was in time: the ledger may have taken it already.
-            await workflow.wait_condition(lambda: self._helm.idle)
-        return answered()
 
     async def static(
         self, step_id: str, kind: InterruptKind, question: str, value: JsonValue
@@ -172,14 +159,21 @@ class Interrupts:
                 kind=kind,
                 question=text,
             )
-            await self._record(interrupt, "opened")
+            await self.record(interrupt, "opened")
             leave_if_cancelled()
             self._book.note(step_id, interrupt=interrupt)
         yield
-        await self._record(interrupt, "void")
+        await self.record(interrupt, "void")
         self._book.note(step_id, interrupt=None)
 
-    async def _record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
+    async def record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
+        """Record what has become of an interrupt, for whoever is to be told.
+
+        Args:
+            interrupt: What was asked, or waited for.
+            what: ``opened``, ``delivered``, ``expired`` or ``void``.
+            output: What its step goes on with.
+        """
         request = self._book.request
         recorded = await self._call(
             ports.RECORD_INTERRUPT,

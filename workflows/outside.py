@@ -11,22 +11,19 @@ from pydantic import JsonValue
 from temporalio import workflow
 
 from workflows.book import Book
-from workflows.calls import Calls
 from workflows.contracts import (
     Carried,
     Interrupt,
     InterruptKind,
     KeptEvent,
     OutsideEvent,
-    RecordInterrupt,
     StepState,
     Verb,
 )
 from workflows.ends import StepFailed, leave_if_cancelled
 from workflows.helm import Answer, Delivery, Helm
-from workflows.interrupts import left
+from workflows.interrupts import Interrupts, left
 from workflows.plan import Wait
-from workflows.ports import RECORD_INTERRUPT
 from workflows.references import ReferenceUnresolved, resolve
 
 #: Events that wait for a step; more are refused.
@@ -40,9 +37,11 @@ Correlation = tuple[str, str]
 class Outside:
     """The events that arrive for one run."""
 
-    def __init__(self, book: Book, call: Calls, helm: Helm, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, book: Book, helm: Helm, interrupts: Interrupts, changed: Callable[[], None]
+    ) -> None:
         self._book = book
-        self._call = call
+        self._interrupts = interrupts
         self._helm = helm
         self._changed = changed
         self._kept: dict[Correlation, deque[JsonValue]] = {}
@@ -65,7 +64,7 @@ class Outside:
             expires_in = left(interrupt)
         else:
             interrupt = self._interrupt(step_id, correlation, expires_in)
-            await self._record(interrupt, "opened")
+            await self._interrupts.record(interrupt, "opened")
             leave_if_cancelled()
             self._book.note(step_id, interrupt=interrupt)
             if not self._kept.get(correlation):
@@ -74,23 +73,16 @@ class Outside:
         if not self._kept.get(correlation):
             self._book.set_step(step_id, StepState.WAITING_EVENT)
             self._changed()
-            await self._come(correlation, expires_in)
+            await self._helm.come(lambda: bool(self._kept.get(correlation)), expires_in)
         kept = self._kept.get(correlation)
         if kept:
             payload = kept.popleft()
-            await self._record(interrupt, "delivered", payload)
+            await self._interrupts.record(interrupt, "delivered", payload)
             return payload
-        await self._record(interrupt, "expired", wait.otherwise)
+        await self._interrupts.record(interrupt, "expired", wait.otherwise)
         if wait.otherwise is None:
             raise StepFailed(f"event {wait.event} {key} has not come in time", called=False)
         return wait.otherwise
-
-    async def _come(self, correlation: Correlation, within: timedelta | None) -> None:
-        try:
-            await workflow.wait_condition(lambda: bool(self._kept.get(correlation)), timeout=within)
-        except TimeoutError:
-            # One that is being judged has come in time.
-            await workflow.wait_condition(lambda: self._helm.idle)
 
     async def _arrived(self, event: OutsideEvent, _: Delivery) -> Answer:
         if event.event_id in self._ids:
@@ -131,18 +123,3 @@ class Outside:
             question=f"event {name} {key}".rstrip(),
             expires_at=None if expires_in is None else workflow.now() + expires_in,
         )
-
-    async def _record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
-        request = self._book.request
-        recorded = await self._call(
-            RECORD_INTERRUPT,
-            RecordInterrupt(
-                tenant=request.tenant,
-                run_id=request.run_id,
-                interrupt=interrupt,
-                what=what,
-                output=output,
-            ),
-            f"{interrupt.step_id}: {interrupt.question} {what}",
-        )
-        self._book.saw(recorded.head)

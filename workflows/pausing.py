@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
@@ -24,16 +23,15 @@ from workflows.helm import Answer, Delivery, Helm
 class Pausing:
     """Pauses and resumes one run."""
 
-    def __init__(self, book: Book, helm: Helm, ending: Callable[[], bool]) -> None:
+    def __init__(self, book: Book, helm: Helm) -> None:
         self._book = book
-        self._ending = ending
         helm.take(Verb.PAUSE, PauseRun, self._pause)
         helm.take(Verb.RESUME, ResumeRun, self._resume, self._token_of)
         helm.take(Verb.TOKEN, ReissueToken, self._reissue)
 
     async def _pause(self, asked: PauseRun, delivery: Delivery) -> Answer:
         book = self._book
-        if self._ending():
+        if book.ending:
             return Answer(False, "the run is ending: what it undoes is not paused")
         if book.paused is not None:
             return Answer(False, f"{book.paused.actor} has paused the run already")

@@ -52,7 +52,6 @@ class Stepper:
         call: Calls,
         tools: dict[str, ToolSpec],
         changed: Callable[[], None],
-        stopping: Callable[[], bool],
         undo: Callable[[str], Awaitable[None]],
         interrupts: Interrupts,
         children: Children,
@@ -68,11 +67,10 @@ class Stepper:
         self._desk = desk
         self._tools = tools
         self._changed = changed
-        self._stopping = stopping
-        self.asking = Asking(book, desk, call, changed, stopping)
+        self.asking = Asking(book, desk, call, changed)
         self.facts: dict[str, Any] = {INPUT: book.request.plan.input}
         """The input, and what finished steps have returned."""
-        self.calling = Calling(book, call, tools, self.facts, stopping, spending)
+        self.calling = Calling(book, call, tools, self.facts, spending)
 
     async def run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step to its end.
@@ -113,7 +111,7 @@ class Stepper:
     async def _rejected(self, step: Step, failed: StepFailed) -> None:
         """Where the plan goes on after a rejection, leave nothing of the step behind."""
         book = self._book
-        if self._stopping() or book.request.plan.on_reject(step) == "compensate":
+        if self._book.stopping or book.request.plan.on_reject(step) == "compensate":
             return
         if step.id in book.saga.order():
             await self._undo(step.id)
@@ -183,7 +181,7 @@ class Stepper:
                     self._book.note(step.id, call=call, asks=False, request=None)
                     await self._unpaused(step)
                 await self._affordable(step)
-                if self._stopping() and not self.calling.knows(step.id):
+                if self._book.stopping and not self.calling.knows(step.id):
                     called = step.id in self._book.saga.unsettled()
                     raise StepFailed("the run is ending", called=called)
                 if call.joined is None:
@@ -203,7 +201,7 @@ class Stepper:
                     | InputNeeded()
                     | HumanNeeded()
                     | RateLimited()
-                ) if self._stopping():
+                ) if self._book.stopping:
                     # The call ended after its cancellation; nobody is asked for it any more.
                     raise StepFailed("the run is ending")
                 case ApprovalNeeded(reason=reason):

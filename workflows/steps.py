@@ -43,7 +43,6 @@ class Steps:
         call: Calls,
         stepper: Stepper,
         changed: Callable[[], None],
-        stopping: Callable[[], bool],
         undo: Callable[[str], Awaitable[None]],
         interrupts: Interrupts,
         holding: Callable[[], bool],
@@ -54,7 +53,6 @@ class Steps:
         self._call = call
         self._stepper = stepper
         self._changed = changed
-        self._stopping = stopping
         self._undo = undo
 
     async def run(self, step: Step) -> Goto | None:
@@ -89,7 +87,7 @@ class Steps:
                     raise StepFailed(**seen.model_dump())
                 return await self._stepper.run(step, facts)
             except StepFailed as failed:
-                if step.fallback is not None and not failed.rejected and not self._stopping():
+                if step.fallback is not None and not failed.rejected and not self._book.stopping:
                     text = f"asking {step.fallback.tool} instead: {failed.reason}"
                     self._book.say(workflow.now(), text, step.id)
                     changes = {"tool": step.fallback.tool, "params": step.fallback.params}
@@ -133,7 +131,7 @@ class Steps:
         # A rejection with `replan` waits for another plan, or for somebody who gives the step up.
         rejected = failed.rejected and plan.on_reject(step) == "replan"
         pauses = not failed.rejected and plan.on_failure(step) == "pause"
-        if not (rejected or pauses) or self._stopping():
+        if not (rejected or pauses) or self._book.stopping:
             return None
         if book.at(step.id).failed is None:
             book.note(step.id, step=step, failed=Failure(**vars(failed)))

@@ -131,7 +131,7 @@ async def test_a_pause_and_its_token_outlive_the_execution(stage: Stage, order_i
         assert (await run.in_state(RunState.PAUSED_USER)).pending == []
         assert stage.shop.counts(order_id)["refunds"] == 0
         token = read_token(text, DEFAULT_TENANT, run.run_id)
-        await told(run, Verb.RESUME, ResumeRun(actor="uma", proof=token.proof()))
+        await told(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
         result = await run.result()
 
     assert result.state is RunState.COMPLETED

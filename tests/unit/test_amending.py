@@ -28,9 +28,7 @@ def _book(*steps: str) -> Book:
 
 def _amended(book: Book, *steps: str, given_up: tuple[str, ...] = ()) -> None:
     nothing = cast(Any, None)
-    amending = Amending(
-        *(book, nothing, cast(Any, _Helm()), nothing, nothing, {}), ending=lambda: False
-    )
+    amending = Amending(*(book, nothing, cast(Any, _Helm()), nothing, nothing, nothing, {}))
     amending._show(_book(*steps).request.plan, set(given_up))
 
 

@@ -56,28 +56,28 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
         *("final_effects", "uncompensated", "ended", "compensating", "error"),  # of its end
         *("reports", "sending"),  # of child runs under way: there are none
         "amending",  # told by the next plan
+        *("cancel", "stopping", "closing"),  # of its end
         "lost",  # a call is under way as long as it is set
         "interrupts",  # told by the progress of the steps that ask
     },
-    "Gate": {"run_id", "delivered_to", "inbox", "_deliveries"},
+    "Gate": {"run_id", "delivered_to", "inbox"},
     "Saga": set(),
     "Helm": {
         *("_book", "_call", "_refuse", "_verbs", "inbox", "forward"),
-        "_received",  # ids of deliveries name the execution
     },
     "Desk": {"_book", "_call", "_gate", "_helm", "_changed", "_busy"},
     "Interrupts": {
         *("_book", "_children", "_call", "_helm", "_changed"),
         "_found",  # of the one answer that the desk is about to follow
     },
-    "Outside": {"_book", "_call", "_helm", "_changed"},
+    "Outside": {"_book", "_interrupts", "_helm", "_changed"},
     "Spending": {"_book", "_changed", "_limits"},
-    "Amending": {*("_book", "_call", "_desk", "_unwinding", "_tools", "_ending")},
+    "Amending": {"_book", "_call", "_desk", "_unwinding", "_children", "_tools"},
     "Calling": {
-        *("_book", "_call", "_tools", "_facts", "_stopping", "_spending", "_mode"),
+        *("_book", "_call", "_tools", "_facts", "_spending", "_mode"),
         *("_ahead", "_uncertain", "_written"),  # all is in history, and has had its turn
     },
-    "Asking": {"_book", "_desk", "_call", "_changed", "_stopping"},
+    "Asking": {"_book", "_desk", "_call", "_changed"},
 }
 
 
@@ -95,14 +95,14 @@ def fresh(plan: Plan) -> dict[str, Any]:
     none = cast(Any, None)
     helm = NoHandlers(book, none, none)
     desk = Desk(book, none, helm, none)
+    interrupts = Interrupts(book, none, helm, none, none)
     parts = (
-        *(book, book.gate, book.saga, helm, desk),
-        Interrupts(book, none, helm, none, none),
-        Outside(book, none, helm, none),
+        *(book, book.gate, book.saga, helm, desk, interrupts),
+        Outside(book, helm, interrupts, none),
         Spending(book, helm, none),
-        Amending(book, none, helm, desk, none, {}, ending=none),
-        Asking(book, desk, none, none, none),
-        Calling(book, none, {}, {}, none, none),
+        Amending(book, none, helm, desk, none, none, {}),
+        Asking(book, desk, none, none),
+        Calling(book, none, {}, {}, none),
     )
     return {type(part).__name__.replace("NoHandlers", "Helm"): part for part in parts}
 
@@ -157,13 +157,11 @@ def filled() -> dict[str, Any]:
     gate.pending = {"r/s1/2": request(2)}
     gate.states = {"r/s1/2": ApprovalState.PENDING, "r/s1/1": ApprovalState.REJECTED}
     gate.settled = {"r/s1/1": request(1)}
-    gate.verdicts = {
-        "d": Verdict(decision_id="d", approval_id="r/s2/1", code=VerdictCode.HELD, message="m")
-    }
+    held = Verdict(decision_id="d", approval_id="r/s2/1", code=VerdictCode.HELD, message="m")
+    gate._deliveries.restore({"content": "d"}, {"d": held})
     gate.accepted, gate._verified = {"r/s1/1": decision}, {"r/s1/1"}
-    gate._standing = {"content": "d"}
     parts["Saga"].restore([("s0", 7), ("s1", None)])
-    parts["Helm"]._answers, parts["Helm"]._standing = {"a": Answer(True, "m")}, {"c": "a"}
+    parts["Helm"]._deliveries.restore({"c": "a"}, {"a": Answer(True, "m")})
     parts["Desk"].to_undo, parts["Desk"]._settled = {"i": "ann"}, {"j"}
     parts["Interrupts"]._asked["s1"] = 1
     parts["Interrupts"]._answers = {"s1.1": "yes"}

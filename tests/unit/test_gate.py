@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.unit.values import json_values
-from workflows.approvals import MOST_HELD, MOST_SETTLED, MOST_VERDICTS, Delivery, Gate
+from workflows.approvals import MOST_HELD, MOST_SETTLED, Delivery, Gate
 from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
@@ -18,6 +18,7 @@ from workflows.contracts import (
     Verdict,
     VerdictCode,
 )
+from workflows.deliveries import MOST_ANSWERS
 
 RUN = "acme/run-1"
 ASKED = f"{RUN}/refund/1"
@@ -299,7 +300,7 @@ def test_a_decision_whose_verdict_is_forgotten_is_judged_anew(gate: Gate) -> Non
     first = gate.receive(decision())
     accepted = gate.inbox.popleft()
     gate.settle(accepted, verdict(accepted, VerdictCode.ACCEPTED, ApprovalState.APPROVED))
-    for number in range(MOST_VERDICTS):
+    for number in range(MOST_ANSWERS):
         gate.receive(decision(reason=str(number)))
         delivery = gate.inbox.popleft()
         gate.settle(delivery, verdict(delivery, VerdictCode.ALREADY_DECIDED, None))
@@ -319,13 +320,13 @@ def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:
 
 
 def test_only_the_newest_verdicts_are_remembered(gate: Gate) -> None:
-    for number in range(MOST_VERDICTS + 5):
+    for number in range(MOST_ANSWERS + 5):
         gate.receive(decision(reason=str(number)))
         delivery = gate.inbox.popleft()
         gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
 
-    assert len(gate.verdicts) == MOST_VERDICTS
-    assert f"{RUN}#first.{MOST_VERDICTS + 5}" in gate.verdicts
+    assert len(gate.verdicts) == MOST_ANSWERS
+    assert f"{RUN}#first.{MOST_ANSWERS + 5}" in gate.verdicts
     assert f"{RUN}#first.5" not in gate.verdicts
 
 
