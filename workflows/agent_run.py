@@ -1,121 +1,27 @@
-"""``AgentRun``: one durable execution of a plan.
-
-It validates nothing and touches nothing outside: it decides which port to call next, waits for
-humans without holding a process, and unwinds what it has done when it cannot finish.
-"""
+"""``AgentRun``: one durable execution of a plan."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from workflows import names, ports
-    from workflows.amending import Amending
-    from workflows.approvals import Gate
-    from workflows.book import OPEN, Book, Question
-    from workflows.budget import Spending
-    from workflows.children import Children
-    from workflows.continuing import Continuing, CountedCalls, only_continued
+    from workflows import names
     from workflows.contracts import (
-        CancelMode,
-        CancelRun,
-        Checkpoint,
-        CloseRun,
-        DescribeTools,
-        FindQuestions,
-        OpenRun,
         RunResult,
-        RunState,
-        RunView,
         StartRun,
         StepState,
-        ToolSpec,
-        Verb,
-        Verdict,
-        VerdictCode,
     )
-    from workflows.desk import Desk
-    from workflows.details import current_details
     from workflows.ends import StepFailed
-    from workflows.errors import ErrorType
-    from workflows.helm import Answer, Delivery, Helm
-    from workflows.identity import tenant_of_run
-    from workflows.interrupts import Interrupts
-    from workflows.outside import Outside
-    from workflows.pausing import Pausing
     from workflows.plan import Goto, Step
-    from workflows.reporting import Reporter
-    from workflows.saga import Saga
-    from workflows.stepper import Stepper
-    from workflows.steps import Steps
-    from workflows.unwinding import Unwinding
-
-T = TypeVar("T")
-
-#: Who cancels when Temporal's own cancellation arrives: it carries no actor.
-TEMPORAL: Final = "temporal"
+    from workflows.run import Run, ended
 
 
 @workflow.defn(name=names.WORKFLOW)
-class AgentRun:
+class AgentRun(Run):
     """One durable execution of a plan."""
-
-    @workflow.init
-    def __init__(self, request: StartRun) -> None:
-        gate = Gate(request.run_id, workflow.info().run_id)
-        own = request.model_copy(update={"carried": None})
-        self._book = Book(own, workflow.now(), gate, Saga())
-        self._tools: dict[str, ToolSpec] = {}
-        self._call = CountedCalls(self._book, self._changed)
-        self._helm = Helm(self._book, self._call, self._refuse_signal)
-        self._desk = Desk(self._book, self._call, self._helm, self._changed)
-        self._reporter = Reporter(self._book)
-        self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
-        Pausing(self._book, self._helm)
-        self._children = Children(self._book, self._call, self._changed)
-        self._helm.forward = self._children.forward
-        self._interrupts = Interrupts(
-            self._book, self._call, self._helm, self._children, self._changed
-        )
-        self._outside = Outside(self._book, self._helm, self._interrupts, self._changed)
-        self._spending = Spending(self._book, self._helm, self._changed)
-        self._unwinding = Unwinding(
-            self._book, self._desk, self._call, self._children, self._changed
-        )
-        self._amending = Amending(
-            *(self._book, self._call, self._helm, self._desk, self._unwinding),
-            *(self._children, self._tools),
-        )
-        self._cancelled_by_temporal = False
-        self._stepper = Stepper(
-            *(self._book, self._desk, self._call, self._tools, self._changed),
-            *(self._unwinding.undo, self._interrupts, self._children, self._outside),
-            self._spending,
-        )
-        self._continuing = Continuing(
-            *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
-            parts=(
-                *(self._helm, self._desk, self._interrupts, self._outside, self._spending),
-                *(self._amending, self._stepper.asking, self._stepper.calling),
-            ),
-        )
-        self._steps = Steps(
-            *(self._book, self._call, self._stepper, self._changed),
-            *(self._unwinding.undo, self._interrupts, self._continuing.due),
-        )
-        self._settled: set[str] = set()
-        if request.carried is not None:
-            self._stepper.facts.update(self._continuing.restore(request.carried))
-            self._settled.update(request.carried.settled)
-        self._shown: tuple[str, int] | None = None
-        workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
 
     @workflow.run
     async def run(self, request: StartRun) -> RunResult:
@@ -125,83 +31,7 @@ class AgentRun:
             ApplicationError: ``PlanInvalid``, ``RunIdTaken``, or ``RunFailed`` with the result in
                 its details.
         """
-        await self._undisturbed(self._open(request))
-        desk = asyncio.create_task(self._desk.work())
-        # What was sent while the run was being opened is judged before anything is called.
-        await self._undisturbed(workflow.wait_condition(lambda: self._desk.idle))
-        failure = await self._forward()
-        self._book.closing = True
-        result = await self._undisturbed(self._finish(failure))
-        desk.cancel()
-        if result.state is RunState.FAILED:
-            raise ApplicationError(
-                result.error or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
-            )
-        # A parent needs to know what its child has left.
-        ended = result.state is RunState.CANCELLED and request.parent is None
-        if self._cancelled_by_temporal and ended:
-            raise asyncio.CancelledError
-        return result
-
-    async def _undisturbed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Bring work to its end although Temporal cancels the run meanwhile."""
-        task = asyncio.create_task(work)
-        while True:
-            try:
-                return await asyncio.shield(task)
-            except asyncio.CancelledError:
-                if task.done() or task.cancelling():
-                    # Not the run's cancellation: this worker drops the run from its memory.
-                    raise
-                self._note_cancellation()
-
-    def _note_cancellation(self) -> None:
-        self._cancelled_by_temporal = True
-        if not self._book.ending:
-            self._book.cancel = CancelRun(actor=TEMPORAL)
-
-    async def _open(self, request: StartRun) -> None:
-        run_id = workflow.info().workflow_id
-        if request.run_id != run_id or tenant_of_run(run_id) != request.tenant:
-            reason = (
-                f"run {request.run_id!r} of tenant {request.tenant!r} has workflow id {run_id!r}"
-            )
-            raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
-        if request.carried is not None:
-            await self._open_again(request)
-            return
-        described = await self._call(
-            ports.DESCRIBE_TOOLS, DescribeTools(plan=request.plan), "describe the plan's tools"
-        )
-        if described.problems:
-            problems = [problem.model_dump() for problem in described.problems]
-            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)
-            self._book.ended, self._book.error = RunState.FAILED, text
-            self._changed()
-            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
-        self._tools.update(described.tools)
-        await self._record(OpenRun(request=request, tools=described.tools))
-
-    async def _open_again(self, request: StartRun) -> None:
-        """Go on with a run that another execution has opened."""
-        refused = only_continued(request)
-        if refused is not None:
-            raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
-        first = workflow.info().first_execution_run_id
-        await self._record(OpenRun(request=self._book.request, tools={}, continues=first))
-
-    async def _record(self, asked: OpenRun) -> None:
-        try:
-            opened = await self._call(ports.OPEN_RUN, asked, "open the run")
-        except ActivityError as error:
-            if isinstance(error.cause, ApplicationError):
-                self._book.ended, self._book.error = RunState.FAILED, error.cause.message
-                self._changed()
-                raise error.cause from None
-            raise
-        self._book.saw(opened.head)
-        self._continuing.begun()
-        self._changed()
+        return await self.drive(self._forward)
 
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
@@ -242,7 +72,7 @@ class AgentRun:
             book.stopping = True
             for task in running.values():
                 task.cancel()
-            await self._undisturbed(_ended(list(running.values())))
+            await self._undisturbed(ended(list(running.values())))
         return failure
 
     def _moves(self, running: dict[str, asyncio.Task[Goto | None]], held: bool) -> bool:
@@ -254,38 +84,6 @@ class AgentRun:
             or self._continuing.possible()
             or self._continuing.due() is not held
         )
-
-    def _taken_over(self, facts: dict[str, Any]) -> set[str]:
-        """Take the facts of the run that this one begins from; returns the steps that are done."""
-        book, linked = self._book, self._book.request.linked
-        if linked is None:
-            return set()
-        taken = {k: v for k, v in linked.outputs.items() if k in book.steps}
-        for step_id, output in taken.items():
-            facts[step_id] = output
-            book.set_step(
-                step_id, StepState.SUCCEEDED, output=output, made_by=linked.run_id, replayed=True
-            )
-        book.say(workflow.now(), f"begins from run {linked.run_id}")
-        return set(taken)
-
-    async def _all_stands(self) -> bool:
-        """Return whether what other runs have made for this one still stands.
-
-        Where it does not, a human takes note of it first, or cancels the run.
-        """
-        book = self._book
-        await self._undisturbed(self._unwinding.undo_strays())
-        if not any(view.made_by for view in book.steps.values()):
-            return True
-        asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)
-        found = await self._undisturbed(
-            self._call(ports.FIND_QUESTIONS, asked, "look for what was undone")
-        )
-        for item in found.questions:
-            self._desk.ask(Question(item.intervention_id, item.step_id, item.question))
-        await workflow.wait_condition(lambda: not book.questions or self._book.cancel is not None)
-        return not found.questions
 
     def _settle(self, step: Step, task: asyncio.Task[Goto | None], settled: set[str]) -> str | None:
         """Take note of a finished step; returns why the run cannot go on, or ``None``."""
@@ -305,152 +103,3 @@ class AgentRun:
                     settled.add(skipped)
             self._book.say(workflow.now(), f"going on at {follows.goto}", step.id)
         return None
-
-    async def _finish(self, failure: str | None) -> RunResult:
-        state = await self._end(failure)
-        return await self._close(state)
-
-    async def _end(self, failure: str | None) -> RunState:
-        """Undo what has to be undone and return the state the run ends in."""
-        self._book.error = failure
-        if self._book.cancel is not None:
-            text = f"cancelled by {self._book.cancel.actor} ({self._book.cancel.mode})"
-            reason = f": {self._book.cancel.reason}" if self._book.cancel.reason else ""
-            self._book.error = text + reason
-        elif failure is None:
-            return RunState.COMPLETED
-        self._book.say(workflow.now(), self._book.error or "failed")
-        mode = self._book.cancel.mode if self._book.cancel else CancelMode.COMPENSATE
-        for approval_id in list(self._book.gate.pending):
-            await self._desk.close_approval(approval_id, expired=False)
-        self._book.questions.clear()
-        self._book.paused = self._book.token = None
-        if mode is CancelMode.KEEP:
-            self._unwinding.keep()
-        else:
-            await self._unwinding.run(cleanup=mode is CancelMode.CLEANUP)
-        return RunState.CANCELLED if self._book.cancel else RunState.FAILED
-
-    async def _close(self, state: RunState) -> RunResult:
-        """Judge what is still in the inboxes, record the end, and return the result."""
-        book = self._book
-        for view in book.in_state(StepState.PENDING):
-            book.set_step(view.id, StepState.SKIPPED)
-        called = book.saga.unsettled()
-        waited = (
-            StepState.WAITING_APPROVAL,
-            StepState.WAITING_INPUT,
-            StepState.WAITING_EVENT,
-            StepState.PAUSED_USER,
-            StepState.PAUSED_BUDGET,
-        )
-        for view in book.in_state(*waited):
-            if view.id not in called:
-                book.set_step(view.id, StepState.SKIPPED, error=f"not called: {book.error}")
-        for view in book.in_state(*OPEN):
-            book.set_step(view.id, StepState.FAILED, error=book.error)
-        book.gate.release_held()
-        await workflow.wait_condition(lambda: self._desk.idle)
-        closed = await self._call(
-            ports.CLOSE_RUN,
-            CloseRun(
-                tenant=book.request.tenant,
-                run_id=book.request.run_id,
-                state=state,
-                error=book.error,
-                skipped={v.id: v.tool for v in book.in_state(StepState.SKIPPED)},
-                reasons=self._unwinding.reasons,
-            ),
-            "close the run",
-        )
-        book.saw(closed.head)
-        book.final_effects, book.uncompensated = closed.effects, closed.uncompensated
-        book.note_undone(closed.effects)
-        book.ended = state
-        book.say(workflow.now(), state.value)
-        self._changed()
-        await workflow.wait_condition(
-            lambda: self._desk.idle and workflow.all_handlers_finished() and not book.sending
-        )
-        return book.result()
-
-    def _changed(self) -> None:
-        """Show where the run stands: search attributes and the Web UI's current details."""
-        state, pending = self._book.state.value, len(self._book.gate.pending)
-        if self._shown != (state, pending):
-            self._shown = (state, pending)
-            workflow.upsert_search_attributes(
-                [
-                    names.RUN_STATE.value_set(state),
-                    names.PENDING_APPROVALS.value_set(pending),
-                ]
-            )
-        workflow.set_current_details(current_details(self._book))
-        self._reporter.changed()
-
-    # Whatever is sent, also with no argument or with several, must not raise here: the run could
-    # not move on any more.
-    @workflow.signal(name=names.DECIDE)
-    def decide_signal(self, decision: Any = None, *_: Any) -> None:
-        """Take a decision; its verdict shows in the view and in the events."""
-        if self._children.decides(decision) is None:
-            self._book.gate.receive(decision)
-
-    @workflow.update(name=names.DECIDE)
-    async def decide(self, decision: Any = None, *_: Any) -> Verdict:
-        """Take a decision and return its verdict; an early one is held and says so at once."""
-        child = self._children.decides(decision)
-        if child is not None:
-            return Verdict(
-                decision_id="",
-                approval_id=str(decision["approval_id"]),
-                code=VerdictCode.HELD,
-                message=f"handed on to child run {child}",
-            )
-        decision_id = self._book.gate.receive(decision)
-        verdicts = self._book.gate.verdicts
-        await workflow.wait_condition(lambda: decision_id in verdicts)
-        return verdicts[decision_id]
-
-    @workflow.signal(name=names.CHILD)
-    def child_signal(self, report: Any = None, *_: Any) -> None:
-        """Take note of where a child run stands."""
-        self._children.report(report)
-
-    @workflow.signal(name=names.FORWARDED)
-    def forwarded_signal(self, forwarded: Any = None, *_: Any) -> None:
-        """Take what this run's parent hands on; the ledger knows whether the parent has it."""
-        self._helm.receive_forwarded(forwarded)
-
-    async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
-        if self._book.closing:
-            return Answer(True, "the run is ending already; nothing changed")
-        if self._book.cancel is not None:
-            return Answer(True, f"{self._book.cancel.actor} has cancelled the run already")
-        self._book.cancel = cancel
-        return Answer(True, f"the run is being cancelled ({cancel.mode})")
-
-    @workflow.signal(dynamic=True)
-    def unknown_signal(self, name: str, _: Sequence[RawValue]) -> None:
-        """Note a signal of an unknown name, which would otherwise vanish without a trace."""
-        known = ", ".join((names.DECIDE, *self._helm.verbs))
-        self._refuse_signal(name, f"there is no such signal; known are {known}")
-
-    def _refuse_signal(self, name: str, reason: str) -> None:
-        self._book.refuse(workflow.now(), name, reason)
-        workflow.set_current_details(current_details(self._book))
-
-    @workflow.query(name=names.VIEW)
-    def view(self) -> RunView:
-        """Return where the run stands."""
-        return self._book.view()
-
-    @workflow.query(name=names.CHECKPOINT)
-    def checkpoint(self) -> Checkpoint:
-        """Return the run's state as one document."""
-        return self._book.checkpoint(workflow.now(), self._spending.shown())
-
-
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait until all of them have ended, however they end."""
-    await workflow.wait_condition(lambda: all(task.done() for task in tasks))
