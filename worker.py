@@ -29,6 +29,7 @@ from activities.metrics import Metrics
 from activities.notifiers import NotifiersMisconfigured, load_notifiers, where
 from activities.outbox import Outbox
 from activities.plans import PlanActivities
+from activities.recording import RecordingActivities
 from activities.resource_leases import keep_sweeping
 from activities.runs import RunActivities
 from activities.secrets import Secrets
@@ -45,6 +46,7 @@ from activities.tenants import keep_learning
 from activities.toolbox import ToolboxError, load_toolbox
 from activities.tools import ToolActivities
 from activities.upkeep import UpkeepActivities
+from activities.workflow_modules import WorkflowModulesError, load_workflows
 from cli.connect import connect, find_target
 from cli.exits import ExitCode, StarterError
 from cli.settings import read_environment
@@ -83,10 +85,11 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     plans = PlanActivities(resources)
     compensation = CompensationActivities(resources)
     upkeep = UpkeepActivities(resources)
+    recording = RecordingActivities(resources)
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentRun, Ping, Reconcile, Unwind],
+        workflows=[AgentRun, Ping, Reconcile, Unwind, *load_workflows(settings.workflow_modules)],
         activities=[
             tools.describe_tools,
             tools.execute_tool,
@@ -102,6 +105,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,
+            recording.record_value,
             plans.evaluate,
             plans.amend_run,
             upkeep.sweep,
@@ -136,6 +140,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         log.info(
             "worker.loaded",
             tools=toolbox.names(),
+            workflows=[class_.__name__ for class_ in load_workflows(settings.workflow_modules)],
             database=ledger.engine.url.render_as_string(hide_password=True),
             task_queue=settings.task_queue,
             server=target.address,
@@ -201,6 +206,7 @@ def main() -> int:
     except (
         SettingsError,
         ToolboxError,
+        WorkflowModulesError,
         ArtifactsMisconfigured,
         MetricsAddressError,
         NotifiersMisconfigured,

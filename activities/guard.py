@@ -13,7 +13,7 @@ from activities.ledger.reads import knows_run
 from activities.ledger.store import Ledger, LedgerUnavailable, RunNotFound
 from workflows.errors import ErrorType
 from workflows.identity import tenant_of_run
-from workflows.names import WORKFLOW
+from workflows.names import NO_RUNS
 from workflows.ports import DESCRIBE_TOOLS, OPEN_RUN
 
 #: Before the run is recorded, nobody knows it.
@@ -48,7 +48,7 @@ class _Guarded(ActivityInboundInterceptor):
             info = activity.info()
             run_id = info.workflow_id or ""
             first = info.activity_type in _BEFORE_IT_IS_KNOWN and not isinstance(error, RunNotFound)
-            if info.workflow_type != WORKFLOW or first:
+            if info.workflow_type in NO_RUNS or first:
                 raise
             if await knows_run(self._ledger, tenant_of_run(run_id), run_id):
                 raise

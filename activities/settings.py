@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""
     tool_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
     """Modules with the user's tools, comma separated."""
+    workflow_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Modules with workflows of your own (code-first), comma separated."""
     task_queue: str = Field(default="surehand", min_length=1)
     """Temporal task queue."""
     decisions: Literal["open", "signed"] = "open"

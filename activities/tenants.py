@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 
 from activities.ledger.store import Ledger
 from workflows.identity import DEFAULT_TENANT, tenant_of_run
-from workflows.names import TENANT, WORKFLOW
+from workflows.names import IS_RUN, TENANT
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ async def learn(server: Client, ledger: Ledger) -> int:
     before = len(ledger.tenants)
     for _ in range(_MOST):
         known = sorted({DEFAULT_TENANT, *ledger.tenants})[:_MOST]
-        conditions = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus = 'Running'"]
+        conditions = [IS_RUN, "ExecutionStatus = 'Running'"]
         conditions += [f"{TENANT.name} != '{tenant}'" for tenant in known]
         runs = server.list_workflows(" AND ".join(conditions), limit=1)
         found = {tenant_of_run(run.id) async for run in runs} - ledger.tenants

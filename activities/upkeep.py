@@ -17,7 +17,7 @@ from activities.notifications import Facts, Kind, one_line
 from activities.reconciliation import reconcile_once
 from workflows.contracts import StoppedRun, Sweep, Swept, ToUnwind, UnwindRun
 from workflows.errors import ErrorType
-from workflows.names import TENANT, WORKFLOW
+from workflows.names import IS_RUN, TENANT
 
 #: Stopped runs that one round looks at, newest first; older ones were seen by earlier rounds.
 _MOST_STOPPED = 200
@@ -107,7 +107,6 @@ async def is_open(server: Client, run_id: str) -> bool:
 
 async def _stopped(server: Client, tenant: str) -> list[str]:
     query = (
-        f"WorkflowType = '{WORKFLOW}' AND {TENANT.name} = '{tenant}'"
-        " AND ExecutionStatus IN ('Terminated', 'TimedOut')"
+        f"{IS_RUN} AND {TENANT.name} = '{tenant}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"
     )
     return [run.id async for run in server.list_workflows(query, limit=_MOST_STOPPED)]

@@ -77,7 +77,7 @@ async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReuse
     try:
         with server.translated(request.run_id):
             await server.client.start_workflow(
-                WORKFLOW,
+                request.plan.code or WORKFLOW,
                 request,
                 id=request.run_id,
                 task_queue=server.settings.task_queue,

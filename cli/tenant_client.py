@@ -37,7 +37,7 @@ from cli.exits import (
 from cli.settings import StarterSettings
 from cli.text import command
 from workflows.contracts import RunResult, RunView
-from workflows.names import CHECKPOINT, TENANT, VIEW, WORKFLOW
+from workflows.names import CHECKPOINT, IS_RUN, RUN_STATE, TENANT, VIEW, WORKFLOW
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)
@@ -85,8 +85,10 @@ class TenantClient:
         """
         with self.translated(run_id):
             found = await self.handle(run_id).describe()
-        tenant = found.typed_search_attributes.get(TENANT)
-        if found.workflow_type != WORKFLOW or tenant not in (None, self.settings.tenant):
+        attributes = found.typed_search_attributes
+        # A run of code has a type of its own; one of a plan may not have begun yet.
+        is_run = found.workflow_type == WORKFLOW or attributes.get(RUN_STATE) is not None
+        if not is_run or attributes.get(TENANT) not in (None, self.settings.tenant):
             raise NotFound(f"run not found: {run_id}")
         return found
 
@@ -167,7 +169,7 @@ class TenantClient:
             limit: At most so many.
         """
         conditions = [
-            f"WorkflowType = '{WORKFLOW}'",
+            IS_RUN,
             f"{TENANT.name} = '{self.settings.tenant}'",
             "ExecutionStatus != 'ContinuedAsNew'",
             *([query] if query else []),

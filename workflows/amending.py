@@ -60,6 +60,8 @@ class Amending:
         book, request = self._book, self._book.request
         if self._book.ending:
             return Answer(False, "the run is ending")
+        if book.request.plan.code is not None or asked.plan.code is not None:
+            return Answer(False, "where code makes the steps there is no plan to amend")
         if self._next is not None:
             return Answer(False, f"{self._next.actor} is amending the plan already")
         if asked.based_on != book.plan_version:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from pydantic import JsonValue
+
 from workflows.approvals import Gate
 from workflows.contracts import (
     ENDED,
@@ -133,6 +135,8 @@ class Book:
     head: ChainHead | None = None
     plan_version: int = 1
     ended: RunState | None = None
+    output: JsonValue = None
+    """What the code has returned that has made the steps."""
     compensating: bool = False
     error: str | None = None
     resumed: int = 0
@@ -321,6 +325,7 @@ class Book:
             + self._of_children(lambda result: result.uncompensated),
             waiting_for=[] if self.ended else self.waiting(),
             error=self.last_error,
+            output=self.output,
         )
 
     def _of_children(self, part: Callable[[RunResult], list[EffectView]]) -> list[EffectView]:

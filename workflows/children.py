@@ -93,7 +93,7 @@ class Children:
     async def _run(self, step_id: str, start: StartRun) -> RunResult:
         child_id, plan = start.run_id, start.plan
         handle: Any = await workflow.start_child_workflow(
-            names.WORKFLOW,
+            plan.code or names.WORKFLOW,
             start,
             id=child_id,
             result_type=RunResult,

@@ -10,6 +10,8 @@ WORKFLOW: Final = "AgentRun"
 PING: Final = "Ping"
 RECONCILE: Final = "Reconcile"
 UNWIND: Final = "Unwind"
+#: Workflows of ours that are no runs. Any other may be one: users have workflows of their own.
+NO_RUNS: Final = frozenset({PING, RECONCILE, UNWIND})
 
 #: Signal and update of the same name take the same payload; the others are ``contracts.Verb``.
 DECIDE: Final = "decide"
@@ -26,3 +28,5 @@ CHECKPOINT: Final = "checkpoint"
 RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
 TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
 PENDING_APPROVALS: Final = SearchAttributeKey.for_int("PendingApprovals")
+#: Search for runs, of plans and of code: only they have a state.
+IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"

@@ -133,6 +133,18 @@ def local_call(step_id: str, before: int, timeout: timedelta, summary: str) -> L
     )
 
 
+def record_call(step_id: str) -> LocalActivityConfig:
+    """Return the options of a local activity that has a value made, and records it."""
+    return LocalActivityConfig(
+        start_to_close_timeout=CALL_MARGIN,
+        retry_policy=_RETRY,
+        local_retry_threshold=LONGEST_LOCAL_PAUSE,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        activity_id=step_id,
+        summary=f"{step_id}: record a value",
+    )
+
+
 def compensation_call(summary: str) -> ActivityConfig:
     """Return the options of an activity that undoes one step.
 

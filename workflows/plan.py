@@ -105,6 +105,8 @@ ASKING: Final = "ask"
 #: The same of a step that is a plan, and of one that waits.
 CHILD_PLAN: Final = "plan"
 WAITING: Final = "wait"
+#: The same of a value that code has recorded.
+RECORDING: Final = "record"
 #: What comes behind a step's id for each item of its list: ``ship[0]``.
 ITERATION: Final = re.compile(r"\[[0-9]+\]$")
 
@@ -201,7 +203,9 @@ class Plan(Written):
     budget: Budget = Budget()
     durability: Durability | None = None
     """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
-    steps: tuple[Step, ...] = Field(min_length=1, max_length=1000)
+    code: str | None = Field(default=None, pattern=NAME_FORM)
+    """The workflow, of your own, that makes the steps; the plan lists none then."""
+    steps: tuple[Step, ...] = Field(default=(), max_length=1000)
 
     @model_validator(mode="before")
     @classmethod
@@ -217,6 +221,8 @@ class Plan(Written):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
+        if (self.code is None) is not bool(self.steps):
+            raise ValueError("needs `steps`, or the `code` that makes them")
         problems = incoherences(self._outlines())
         if problems:
             raise Incoherent(problems)

@@ -29,6 +29,7 @@ from workflows.contracts import (
     RecallEffects,
     Recorded,
     RecordInterrupt,
+    RecordValue,
     RequestApproval,
     RunClosed,
     SettleIntervention,
@@ -43,6 +44,7 @@ from workflows.contracts import (
     ToolsDescribed,
     ToUnwind,
     UnwindRun,
+    ValueRecorded,
     VerdictReached,
     VerifyDecision,
 )
@@ -70,6 +72,7 @@ VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
 CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
 RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
+RECORD_VALUE: Final = Port("record_value", RecordValue, ValueRecorded)
 EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
@@ -90,6 +93,7 @@ ALL: Final = (
     CLOSE_APPROVAL,
     SETTLE_INTERVENTION,
     RECORD_INTERRUPT,
+    RECORD_VALUE,
     EVALUATE,
     AMEND_RUN,
     STEER,

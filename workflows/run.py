@@ -167,6 +167,10 @@ class Run:
                 f"run {request.run_id!r} of tenant {request.tenant!r} has workflow id {run_id!r}"
             )
             raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        made_by, started = request.plan.code or names.WORKFLOW, workflow.info().workflow_type
+        if made_by != started:
+            reason = f"run {run_id!r} was started as {started}, its plan is one of {made_by}"
+            raise ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
         if request.carried is not None:
             await self._open_again(request)
             return

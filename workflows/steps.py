@@ -72,9 +72,9 @@ class Steps:
             return None
         if step.for_each is not None:
             return await self._each(step, step.for_each)
-        return await self._one(step, self._stepper.facts)
+        return await self.one(step, self._stepper.facts)
 
-    async def _one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+    async def one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step once, and again where somebody who sees its failure says so."""
         with self._under_way(step):
             return await self._to_its_end(self._book.at(step.id).step or step, facts)
@@ -192,7 +192,7 @@ class Steps:
                     self._set(one, StepState.SKIPPED)
                     return
                 try:
-                    await self._one(one, {**self._stepper.facts, step.item: item})
+                    await self.one(one, {**self._stepper.facts, step.item: item})
                 except StepFailed as error:
                     failed.append(error)
                     book.note(step.id, failed=Failure(**vars(failed[0])))

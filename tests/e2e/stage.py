@@ -118,7 +118,7 @@ class Stage:
             continue_after=continue_after,
         )
         handle = await self.client.start_workflow(
-            WORKFLOW,
+            plan.code or WORKFLOW,
             request,
             id=run_id,
             task_queue=self.task_queue,

@@ -59,7 +59,9 @@ from workflows.contracts.controls import (
     Evaluate,
     Evaluated,
     OutsideEvent,
+    RecordValue,
     TopUp,
+    ValueRecorded,
 )
 from workflows.contracts.effects import (
     Compensate,
@@ -216,6 +218,7 @@ __all__ = [
     "RecallEffects",
     "RecalledEffect",
     "RecordInterrupt",
+    "RecordValue",
     "Recorded",
     "Recovery",
     "RefusedSignal",
@@ -259,6 +262,7 @@ __all__ = [
     "UnwindRun",
     "Unwound",
     "Usage",
+    "ValueRecorded",
     "Verb",
     "Verdict",
     "VerdictCode",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from workflows.contracts.base import ChainHead, Json, Message, Text
 from workflows.contracts.steering import Steering
@@ -77,6 +77,24 @@ class Evaluate(Message):
     expression: str
     values: dict[str, Any]
     """Outputs of earlier steps, and the input, by name."""
+
+
+class RecordValue(Message):
+    """Has a value made that code wants recorded; what is recorded already is the value."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    key: str
+    """Under which the run has offered what makes it, on its own worker."""
+
+
+class ValueRecorded(Message):
+    """The value; ``problem`` says why there is none."""
+
+    value: JsonValue = None
+    problem: str | None = None
+    head: ChainHead | None = None
 
 
 class Evaluated(Message):

@@ -67,6 +67,8 @@ class RunResult(Message):
     uncompensated: list[EffectView] = []
     waiting_for: list[Waiting] = []
     error: str | None = None
+    output: JsonValue = None
+    """What the code has returned that has made the steps."""
 
 
 class TimelineLine(Message):

@@ -45,7 +45,10 @@ class StartRun(Message):
     @property
     def mode(self) -> Durability:
         """The durability that holds: the run's own wins over the plan's."""
-        return self.durability or self.plan.durability or Durability.SYNC
+        mode = self.durability or self.plan.durability or Durability.SYNC
+        # A stretch is known before it begins; what code does next is not.
+        code = self.plan.code is not None
+        return Durability.ASYNC if code and mode is Durability.EXIT else mode
 
 
 class OpenRun(Message):

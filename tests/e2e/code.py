@@ -1,0 +1,88 @@
+"""Runs whose steps are made by code, as it should not be written, too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from workflows.code_first import CodeRun, StepFailed, StepMaker
+    from workflows.contracts import RunResult, StartRun
+
+
+async def refund(steps: StepMaker, **more: Any) -> Any:
+    given = {"order_id": steps.input["order_id"], "amount": "59.90", "currency": "EUR"}
+    return await steps.call("payments.refund", given, id="refund", **more)
+
+
+@workflow.defn
+class Raises(CodeRun):
+    """Gives up after its refund."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> None:
+        await refund(steps)
+        raise ApplicationError("the customer is a fraud", type="Fraud", non_retryable=True)
+
+
+@workflow.defn
+class Careless(CodeRun):
+    """Goes on whatever happens."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> str:
+        try:
+            await steps.call("orders.read", {"order_id": "order-404"}, on_failure="pause")
+        except StepFailed:
+            await steps.call("mail.send", {"order_id": "x"})
+        return "all is well"
+
+
+@workflow.defn
+class Forgetful(CodeRun):
+    """Waits for nothing that it begins."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> str:
+        read = steps.call("orders.read", {"order_id": steps.input["other"]})
+        self._begun = [asyncio.ensure_future(one) for one in (refund(steps), read)]
+        await asyncio.sleep(0)
+        return "done"
+
+
+@workflow.defn
+class Literal(CodeRun):
+    """Hands on text that looks like a reference, and calls one tool twice."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> Any:
+        count = await steps.record(lambda: counted(str(steps.input["count"])))
+        order = {"order_id": steps.input["order_id"]}
+        both = await asyncio.gather(*(steps.call("orders.read", order) for _ in range(2)))
+        mail = {**order, "kind": "refund_notice", "to": "a@b.example", "body": "${order.paid}"}
+        await steps.call("mail.send", {**mail, "subject": "${input.secret}"})
+        event = await steps.wait("returned", str(steps.input["order_id"]))
+        return {"count": count, "same": both[0] == both[1], "event": event}
+
+
+def counted(path: str) -> int:
+    """Return how often this was called."""
+    with Path(path).open("a") as file:
+        file.write("x")
+    return Path(path).stat().st_size

@@ -1,0 +1,207 @@
+"""Runs whose steps are made by code: each guarantee holds as in a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowExecutionStatus
+
+from tests.e2e.runs import PATIENCE_S, Run, decision_on, states, step, until
+from tests.e2e.stage import Stage
+from tests.e2e.test_controls import UNGATED, event, refusal, told
+from tests.e2e.test_interrupts import answered
+from workflows.contracts import Amend, ResumeRun, RunState, StartRun, Verb, Way
+from workflows.identity import DEFAULT_TENANT
+from workflows.plan import Plan
+
+CODE: Final = "examples.late_orders,tests.e2e.code"
+
+
+def code(name: str, **given: Any) -> Plan:
+    return Plan(name="code", code=name, input=given)
+
+
+@pytest.fixture
+def orders(stage: Stage) -> list[str]:
+    """Three orders that may be refunded."""
+    return [stage.shop.new_order() for _ in range(3)]
+
+
+async def refunds_decided(run: Run, orders: list[str], *, rejected: str | None = None) -> None:
+    for order_id in orders:
+        request = await run.asks(f"refund-{order_id}")
+        outcome = "reject" if order_id == rejected else "approve"
+        # A signal: an update that is not answered before the worker dies waits for another one.
+        await run.send(decision_on(request, outcome=outcome))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+async def test_code_with_branches_loops_and_gathers_makes_each_effect_once(
+    stage: Stage, orders: list[str], mode: str
+) -> None:
+    async with stage.worker_here(workflow_modules=CODE):
+        run = await stage.start(code("LateOrders", orders=orders), durability=mode)
+        await refunds_decided(run, orders, rejected=orders[1])
+        await run.in_state(RunState.WAITING_INPUT)
+        assert await answered(run, answer=True) == "answered tell.1"
+        result = await run.result()
+
+    kept = [orders[0], orders[2]]
+    assert result.state is RunState.COMPLETED
+    batch = step(result, "batch").output
+    assert result.output == {"batch": batch, "refunded": kept}
+    assert states(result)[f"refund-{orders[1]}"] == "failed"
+    for order_id in orders:
+        counts = stage.shop.counts(order_id)
+        expected = int(order_id in kept)
+        assert (counts["refunds"], counts["mails"]) == (expected, expected)
+    assert len(await stage.events(run, "approval.consumed")) == 2
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("point", ["before_claim", "after_call", "before_report"])
+async def test_a_worker_killed_in_a_call_of_code_leaves_one_effect(
+    stage: Stage, order_id: str, point: str, mode: str
+) -> None:
+    crash_at = f"payments.refund:{point}"
+    with stage.worker(workflow_modules=CODE, crash_at=crash_at) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(code("LateOrders", orders=[order_id]), durability=mode)
+        await refunds_decided(run, [order_id])
+        doomed.wait_killed()
+    async with stage.worker_here(workflow_modules=CODE):
+        view = await run.in_state(RunState.WAITING_INPUT)
+        batch = step(view.result, "batch").output
+        await answered(run, answer=True)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert result.output == {"batch": batch, "refunded": [order_id]}
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["mails"]) == (1, 1)
+
+
+async def test_what_code_gives_up_is_undone(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
+        run = await stage.start(code("Raises", order_id=order_id))
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert result.error == "the customer is a fraud (Fraud)"
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["compensate", "keep"])
+async def test_a_cancel_ends_code_that_waits_and_undoes_what_it_did(
+    stage: Stage, order_id: str, mode: str
+) -> None:
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
+        run = await stage.start(code("LateOrders", orders=[order_id]))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.cancel(mode=mode)
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    undone = int(mode == "compensate")
+    assert stage.shop.counts(order_id)["refund_cancellations"] == undone
+    assert result.output is None
+
+
+async def test_code_that_catches_everything_cannot_go_on_over_a_failure_that_was_given_up(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
+        run = await stage.start(code("Careless", order_id=order_id))
+        await run.in_state(RunState.PAUSED_FAILURE)
+        await told(run, Verb.RESUME, ResumeRun(actor="uma", step="read", way=Way.COMPENSATE))
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert result.output is None
+    assert states(result) == {"read": "failed", "send": "skipped"}
+    assert stage.shop.counts(order_id)["mails"] == 0
+
+
+async def test_what_code_does_not_wait_for_is_brought_to_its_end(
+    stage: Stage, order_id: str
+) -> None:
+    other = stage.shop.new_order()
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
+        good = await stage.start(code("Forgetful", order_id=order_id, other=other))
+        assert (await good.result()).output == "done"
+        bad = await stage.start(code("Forgetful", order_id=other, other="order-404"))
+        result = await bad.result()
+
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert result.state is RunState.FAILED
+    assert (result.error or "").startswith("step read: ")
+    assert stage.shop.counts(other)["refund_cancellations"] == 1
+
+
+async def test_text_in_params_is_no_reference_and_a_value_is_made_once(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    # Without a cache the code runs again in each workflow task.
+    async with stage.worker_here(workflow_modules=CODE, max_cached_workflows="0"):
+        given = {"order_id": order_id, "count": str(tmp_path / "count"), "secret": "s3cret"}
+        run = await stage.start(code("Literal", **given))
+        await run.in_state(RunState.WAITING_EVENT)
+        await told(run, Verb.EVENT, event("e1", 7, key=order_id))
+        result = await run.result()
+
+    assert result.output == {"count": 1, "same": True, "event": 7}
+    assert list(states(result)) == ["record", "read", "read-2", "send", "wait"]
+    [mail] = stage.shop.world(order_id)["mails"]
+    assert mail["subject"] == "${input.secret}"
+
+
+async def test_a_mistake_in_the_code_stops_the_run_until_it_is_mended(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules="tests.e2e.code_broken"):
+        run = await stage.start(code("Odd", order_id=order_id))
+        await _task_failed(run)
+        assert (await run.handle.describe()).status is WorkflowExecutionStatus.RUNNING
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules="tests.e2e.code_mended"):
+        result = await run.result()
+
+    assert result.output == "59.90"
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
+
+
+async def _task_failed(run: Run) -> None:
+    async def types() -> set[int]:
+        return {int(event.event_type) for event in (await run.handle.fetch_history()).events}
+
+    await until(types, lambda found: EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED in found, PATIENCE_S)
+
+
+async def test_a_run_of_code_is_listed_and_takes_no_other_plan(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here(workflow_modules=CODE):
+        run = await stage.start(code("LateOrders", orders=[order_id]))
+        await run.asks(f"refund-{order_id}")
+        other = Plan.model_validate([{"id": "a", "ask": "?"}])
+        refused = await refusal(run, Verb.AMEND, Amend(actor="uma", plan=other, based_on=1))
+        assert "where code makes the steps there is no plan to amend" in refused
+        wrong = await stage.client.start_workflow(
+            "AgentRun",
+            StartRun(
+                run_id=f"{run.run_id}-x",
+                tenant=DEFAULT_TENANT,
+                user="uma",
+                plan=code("LateOrders"),
+            ),
+            id=f"{run.run_id}-x",
+            task_queue=stage.task_queue,
+        )
+        with pytest.raises(Exception, match="failed") as failure:
+            await wrong.result()
+        assert "its plan is one of LateOrders" in str(failure.value.__cause__)
+        await run.cancel()
+        await run.result()
