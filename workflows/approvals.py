@@ -7,8 +7,9 @@ arrive before their request, and remembers every verdict for those who sent the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 
 from workflows.contracts import (
@@ -40,6 +41,8 @@ class Delivery:
     decision_id: str
     decision: Decision | None
     refused: str | None = None
+    place: int = 0
+    """Among all that has arrived: what came first is judged first."""
 
 
 @dataclass
@@ -58,6 +61,8 @@ class Gate:
     accepted: dict[str, Decision] = field(default_factory=dict)
     """The newest decision that counts, by approval id; an edit with the params as validated."""
     _verified: set[str] = field(default_factory=set)
+    places: Iterator[int] = field(default_factory=count, compare=False)
+    """Of all that arrives for the run, not only of decisions."""
     _deliveries: Deliveries[Verdict] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +88,7 @@ class Gate:
         if known is not None:
             return known
         decision_id = self._deliveries.number(content)
-        self.inbox.append(Delivery(decision_id, decision, refused))
+        self.inbox.append(Delivery(decision_id, decision, refused, next(self.places)))
         return decision_id
 
     def is_early(self, delivery: Delivery, unfinished: Set[str]) -> bool:

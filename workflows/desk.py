@@ -72,13 +72,18 @@ class Desk:
             await workflow.wait_condition(lambda: bool(self._gate.inbox) or bool(self._helm.inbox))
             self._busy = True
             try:
-                if self._gate.inbox:
+                if self._decision_is_first():
                     await self._decide(self._gate.inbox.popleft())
                 else:
                     await self._helm.work_one()
             finally:
                 self._busy = False
             self._changed()
+
+    def _decision_is_first(self) -> bool:
+        # In the order in which they came: a call that is approved after a pause waits.
+        decided, steered = self._gate.inbox, self._helm.inbox
+        return not steered or (bool(decided) and decided[0].place < steered[0].place)
 
     async def _decide(self, delivery: Decided) -> None:
         unfinished = {view.id for view in self._book.steps.values() if view.state not in _FINISHED}

@@ -49,6 +49,8 @@ class Delivery:
     steering_id: str
     verb: Verb
     message: Steering
+    place: int
+    """Among all that has arrived: what came first is judged first."""
     forwarded: Forwarded | None = None
     """As this run's parent has taken it."""
     verified: bool = False
@@ -194,7 +196,7 @@ class Helm:
         if known is not None:
             return known
         steering_id = self._deliveries.number(content)
-        self.inbox.append(Delivery(steering_id, verb, message))
+        self.inbox.append(Delivery(steering_id, verb, message, next(self._book.gate.places)))
         return steering_id
 
     def receive_forwarded(self, payload: Any) -> None:
@@ -215,7 +217,8 @@ class Helm:
             self._refuse("forwarded", str(error))
             return
         steering_id = self._deliveries.number(None)
-        self.inbox.append(Delivery(steering_id, forwarded.verb, message, forwarded))
+        place = next(self._book.gate.places)
+        self.inbox.append(Delivery(steering_id, forwarded.verb, message, place, forwarded))
 
     def _once(self, verb: Verb, message: Steering) -> str | None:
         """Return what makes a message the same as another one; ``None``: each is its own."""

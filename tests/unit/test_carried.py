@@ -56,11 +56,11 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
         *("final_effects", "uncompensated", "ended", "compensating", "error"),  # of its end
         *("reports", "sending"),  # of child runs under way: there are none
         "amending",  # told by the next plan
-        *("cancel", "stopping", "closing"),  # of its end
+        *("cancel", "stopping", "closing", "output"),  # of its end
         "lost",  # a call is under way as long as it is set
         "interrupts",  # told by the progress of the steps that ask
     },
-    "Gate": {"run_id", "delivered_to", "inbox"},
+    "Gate": {"run_id", "delivered_to", "inbox", "places"},
     "Saga": set(),
     "Helm": {
         *("_book", "_call", "_refuse", "_verbs", "inbox", "forward"),

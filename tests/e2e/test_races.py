@@ -1,0 +1,307 @@
+"""Controls that meet: the table of outcomes in ARCHITECTURE.md, line by line.
+
+Both messages are in one workflow task (they come while no worker is there), or the worker is killed
+when both have been sent. Which came first is the order in the history, as Temporal's server has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.runs import Run, decision_on, step
+from tests.e2e.stage import Stage
+from tests.e2e.test_controls import UNGATED, event, told
+from tests.e2e.test_interrupts import answered, plan, refund_step
+from workflows.contracts import (
+    Amend,
+    AnswerInterrupts,
+    CancelMode,
+    CancelRun,
+    Checkpoint,
+    Message,
+    OutsideEvent,
+    PauseRun,
+    ResumeRun,
+    RunState,
+    TopUp,
+    Verb,
+)
+
+#: Where a run stands when the messages meet.
+GATED: Final = "its call waits for an approval"
+ASKING: Final = "its refund is paid, and a question waits"
+PAUSED: Final = "it is paused before its call, which is approved"
+SPENT: Final = "its budget is used up before the second call"
+
+Messages = dict[str, tuple[str, Any]]
+Check = Callable[[Stage, Run, str, str], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two messages that meet, and what has to hold whichever is first."""
+
+    stands: str
+    messages: tuple[str, str]
+    holds: Check
+
+
+def _messages(run: Run, order_id: str, request: Any) -> Messages:
+    """Return what can be sent, by a name."""
+    longer = plan(refund_step(order_id), {"id": "end", "ask": "Done?"})
+    other = plan(refund_step(order_id), {"id": "other", "ask": "Or so?"})
+    said: Messages = {
+        "pause": (Verb.PAUSE, PauseRun(actor="olga")),
+        "resume": (Verb.RESUME, ResumeRun(actor="olga")),
+        "resume again": (Verb.RESUME, ResumeRun(actor="uma")),
+        "cancel": (Verb.CANCEL, CancelRun(actor="uma")),
+        "cancel, keep": (Verb.CANCEL, CancelRun(actor="olga", mode=CancelMode.KEEP)),
+        "amend": (Verb.AMEND, Amend(actor="olga", plan=longer, based_on=1)),
+        "amend otherwise": (Verb.AMEND, Amend(actor="uma", plan=other, based_on=1)),
+        "answer": (Verb.ANSWER, AnswerInterrupts(actor="ann", answers={"end.1": "yes"})),
+        "answer no": (Verb.ANSWER, AnswerInterrupts(actor="bob", answers={"end.1": "no"})),
+        "top up": (Verb.TOP_UP, TopUp(actor="olga", steps=1)),
+        "top up more": (Verb.TOP_UP, TopUp(actor="olga", steps=2)),
+    }
+    if request is not None:
+        said["approve"] = ("decide", decision_on(request))
+        said["reject"] = ("decide", decision_on(request, outcome="reject", approver="bob"))
+    return said
+
+
+def paid(stage: Stage, order_id: str) -> tuple[int, int]:
+    """Return refunds and their cancellations."""
+    counts = stage.shop.counts(order_id)
+    return counts["refunds"], counts["refund_cancellations"]
+
+
+async def waits_paused(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    if first == "approve":
+        await resumed_once(stage, run, order_id, first)  # nothing comes behind the call
+        return
+    view = await run.until(lambda v: v.result.state is RunState.PAUSED_USER and not v.pending)
+    assert paid(stage, order_id) == (0, 0), view
+    await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+    assert (await run.result()).state is RunState.COMPLETED
+    assert paid(stage, order_id) == (1, 0)
+
+
+async def cancelled(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    assert (await run.result()).state is RunState.CANCELLED
+    refunds, cancellations = paid(stage, order_id)
+    assert refunds == cancellations <= int(first in ("approve", "resume"))
+
+
+async def first_decision_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    result = await run.result()
+    approved = first == "approve"
+    assert result.state is (RunState.COMPLETED if approved else RunState.FAILED)
+    assert paid(stage, order_id) == (int(approved), 0)
+    assert len(await stage.events(run, "approval.approved", "approval.rejected")) == 1
+
+
+async def first_mode_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    result = await run.result()
+    assert result.state is RunState.CANCELLED
+    assert paid(stage, order_id) == (1, int(first == "cancel"))
+
+
+async def amended_and_paid_once(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    # Approved first, its call is a fact of the new plan; else the new plan asks anew.
+    wanted = (RunState.WAITING_INPUT, RunState.WAITING_APPROVAL)
+    view = await run.until(lambda v: v.plan_version == 2 and v.result.state in wanted)
+    if view.pending:
+        assert paid(stage, order_id) == (0, 0)
+        await run.decide(decision_on(view.pending[0]))
+        await run.in_state(RunState.WAITING_INPUT)
+    assert paid(stage, order_id) == (1, 0)
+    await answered(run, answer="yes")
+    assert (await run.result()).state is RunState.COMPLETED
+    assert len(await stage.events(run, "effect.claimed")) == 1
+
+
+async def amended_while_paused(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    await run.until(lambda v: v.plan_version == 2 and v.result.state is RunState.PAUSED_USER)
+    assert paid(stage, order_id) == (0, 0)
+    await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+    await run.decide(decision_on(await run.asks()))
+    await run.in_state(RunState.WAITING_INPUT)
+    await answered(run, answer="yes")
+    assert (await run.result()).state is RunState.COMPLETED
+    assert paid(stage, order_id) == (1, 0)
+
+
+async def first_plan_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    await run.decide(decision_on(await run.asks()))
+    view = await run.in_state(RunState.WAITING_INPUT)
+    [asked] = view.interrupts
+    assert (view.plan_version, asked.step_id) == (2, "end" if first == "amend" else "other")
+    assert len(view.refused_signals) == 1
+    await run.cancel()
+    await run.result()
+    assert paid(stage, order_id) == (1, 1)
+
+
+async def first_answer_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    result = await run.result()
+    assert step(result, "end").output == ("yes" if first == "answer" else "no")
+    assert len(await stage.events(run, "interrupt.answered")) == 1
+
+
+async def resumed_once(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    assert (await run.result()).state is RunState.COMPLETED
+    assert paid(stage, order_id) == (1, 0)
+    assert len(await stage.events(run, "effect.claimed")) == 1
+
+
+async def paused_or_through(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    # Paused last it is paused again; resumed last it goes on, and a pause of a paused run is none.
+    if first == "resume":
+        await waits_paused(stage, run, order_id, first)
+    else:
+        await resumed_once(stage, run, order_id, first)
+
+
+async def both_are_added(stage: Stage, run: Run, order_id: str, first: str) -> None:
+    assert (await run.result()).state is RunState.COMPLETED
+    found = await run.handle.query("checkpoint", result_type=Checkpoint)
+    assert found.budget["steps_limit"] == 4
+    assert paid(stage, order_id) == (1, 0)
+
+
+RACES: Final = [
+    Race(GATED, ("pause", "approve"), waits_paused),
+    Race(GATED, ("approve", "cancel"), cancelled),
+    Race(GATED, ("pause", "cancel"), cancelled),
+    Race(GATED, ("approve", "reject"), first_decision_counts),
+    Race(GATED, ("amend", "approve"), amended_and_paid_once),
+    Race(GATED, ("amend", "pause"), amended_while_paused),
+    Race(GATED, ("amend", "amend otherwise"), first_plan_counts),
+    Race(GATED, ("amend", "cancel"), cancelled),
+    Race(ASKING, ("cancel", "cancel, keep"), first_mode_counts),
+    Race(ASKING, ("answer", "answer no"), first_answer_counts),
+    Race(PAUSED, ("resume", "resume again"), resumed_once),
+    Race(PAUSED, ("resume", "pause"), paused_or_through),
+    Race(PAUSED, ("resume", "cancel"), cancelled),
+    Race(SPENT, ("top up", "top up more"), both_are_added),
+]
+EACH: Final = [
+    pytest.param(race, order, id=f"{race.messages[order]} before {race.messages[1 - order]}")
+    for race in RACES
+    for order in (0, 1)
+]
+
+
+async def stood(stage: Stage, order_id: str, stands: str) -> tuple[Run, Any]:
+    """Return a run that stands there, and what it asks approval of."""
+    more = [{"id": "end", "ask": "Done?"}] if stands == ASKING else []
+    budget: dict[str, Any] = {}
+    if stands == SPENT:
+        budget = {"budget": {"steps": 1}}
+        first = {"id": "order", "tool": "orders.read", "params": {"order_id": order_id}}
+        run = await stage.start(plan(first, refund_step(order_id), **budget))
+        await run.decide(decision_on(await run.asks()))
+        await run.in_state(RunState.PAUSED_BUDGET)
+        return run, None
+    run = await stage.start(plan(refund_step(order_id), *more))
+    request = await run.asks()
+    if stands == PAUSED:
+        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+    if stands in (PAUSED, ASKING):
+        await run.decide(decision_on(request))
+        ends_in = RunState.PAUSED_USER if stands == PAUSED else RunState.WAITING_INPUT
+        await run.until(lambda view: view.result.state is ends_in and not view.pending)
+    return run, request
+
+
+@pytest.mark.parametrize(("race", "first"), EACH)
+async def test_messages_that_come_at_once_have_the_outcome_of_the_table(
+    stage: Stage, order_id: str, race: Race, first: int
+) -> None:
+    stage.shop.fault("refunds", delay_after_s=0.5)  # long enough to be amended meanwhile
+    async with stage.worker_here():
+        run, request = await stood(stage, order_id, race.stands)
+    order = [race.messages[first], race.messages[1 - first]]
+    for name in order:
+        await run.handle.signal(*_messages(run, order_id, request)[name])
+    async with stage.worker_here():
+        await race.holds(stage, run, order_id, order[0])
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("race", "first"), EACH[::2])
+async def test_messages_whose_worker_is_killed_have_the_outcome_of_the_table(
+    stage: Stage, order_id: str, race: Race, first: int
+) -> None:
+    stage.shop.fault("refunds", delay_after_s=0.5)
+    with stage.worker() as doomed:
+        doomed.wait_ready()
+        run, request = await stood(stage, order_id, race.stands)
+        order = [race.messages[first], race.messages[1 - first]]
+        for name in order:
+            await run.handle.signal(*_messages(run, order_id, request)[name])
+        doomed.kill()
+    async with stage.worker_here():
+        await race.holds(stage, run, order_id, order[0])
+
+
+async def test_a_plan_that_is_amended_while_a_step_runs_has_what_it_did_as_a_fact(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", delay_after_s=1)
+    before = stage.shop.counts()["refunds"]
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(refund_step(order_id), {"id": "old", "ask": "Old?"}))
+        await asyncio.to_thread(stage.shop.wait_effects, "refunds", before + 1)
+        new = plan(refund_step(order_id), {"id": "end", "ask": "Paid ${refund.amount}?"})
+        await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+        view = await run.in_state(RunState.WAITING_INPUT)
+        assert [(one.step_id, one.question) for one in view.interrupts] == [("end", "Paid 120.00?")]
+        await answered(run, answer="yes")
+        await run.result()
+
+    assert paid(stage, order_id) == (1, 0)
+
+
+async def test_a_cancel_that_comes_while_the_run_unwinds_changes_nothing(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refund_cancellations", delay_after_s=1)
+    before = stage.shop.counts()["refund_cancellations"]
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(refund_step(order_id), {"id": "end", "ask": "Done?"}))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.cancel()
+        await asyncio.to_thread(stage.shop.wait_effects, "refund_cancellations", before + 1)
+        said = await run.cancel(mode="keep")
+        result = await run.result()
+
+    assert "ending already" in said
+    assert result.state is RunState.CANCELLED
+    assert paid(stage, order_id) == (1, 1)
+
+
+def _storm(size: int, kinds: int) -> list[Message]:
+    return [event(f"e{n % kinds}", n % kinds, key=f"k{n % kinds}") for n in range(size)]
+
+
+async def test_of_a_thousand_events_at_once_each_counts_once(stage: Stage) -> None:
+    waits = [
+        {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}
+        for n in range(50)
+    ]
+    async with stage.worker_here():
+        run = await stage.start(plan(*waits))
+        await run.in_state(RunState.WAITING_EVENT)
+        storm = _storm(1000, 50)
+        assert all(isinstance(one, OutsideEvent) for one in storm)
+        await asyncio.gather(*(run.handle.signal(Verb.EVENT, one) for one in storm))
+        result = await run.result(timeout_s=240)
+
+    assert [view.output for view in result.steps] == list(range(50))
+    assert len(await stage.events(run, "interrupt.delivered")) == 50
