@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from pydantic import JsonValue, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic import JsonValue, TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
@@ -37,6 +36,7 @@ __all__ = ["CodeRun", "StepFailed", "StepMaker"]
 
 #: What an id made from a tool's name may have.
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
+_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 
 
 class CodeRun(Run):
@@ -336,7 +336,7 @@ class StepMaker:
 def _plain(value: Any, what: str) -> Any:
     """Return a value in JSON form."""
     try:
-        plain = to_jsonable_python(value)
+        plain = _ANYTHING.dump_python(value, mode="json")
         canonical_json(plain)
     except ValueError as error:
         raise _mistake(f"{what}: no JSON: {error}") from error

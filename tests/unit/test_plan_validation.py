@@ -58,7 +58,7 @@ def test_what_goes_into_history_reads_back_as_the_same_plan() -> None:
 T = {"tool": "t"}
 #: What is wrong, where it is and why.
 REFUSED: list[tuple[str, Any, list[str]]] = [
-    ("no steps", {"steps": []}, ["steps", "at least 1"]),
+    ("no steps", {"steps": []}, ["", "needs `steps`, or the `code` that makes them"]),
     ("no tool", [{"id": "a"}], ["steps.0", "needs one of `tool`, `ask`, `plan` and `wait`"]),
     (
         "an item that goes elsewhere",
