@@ -24,8 +24,6 @@ from workflows.identity import NotCanonical, child_run_id, digest
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
 OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
-#: Characters of JSON of a whole message; of the others four times an answer.
-_LARGEST: Final = {Verb.AMEND: 1024 * 1024, Verb.EVENT: LARGEST_EVENT + 2048}
 #: The permission to steer in every way; ``steer:cancel`` and so on are for one verb.
 STEER: Final = "steer"
 
@@ -115,17 +113,17 @@ async def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
         raise _Refused(SteeringCode.NOT_PERMITTED, "the parent run has not taken this")
     # Once in each life of the child, as a signature is: what was paused since stays paused.
     life = asked.steering_id.rpartition(".")[0]
-    counted = await tx.all(
-        select(events.c.body).where(
+    counted = await tx.one(
+        select(events.c.seq).where(
             events.c.tenant_id == tx.tenant,
             events.c.run_id == asked.run_id,
             events.c.type == "steering.accepted",
+            events.c.body["forwarded_as"].as_string() == asked.forwarded_as,
+            events.c.body["steering_id"].as_string().startswith(f"{life}.", autoescape=True),
         )
     )
-    for event in (found["body"] for found in counted):
-        same = event.get("forwarded_as") == asked.forwarded_as
-        if same and event["steering_id"].rpartition(".")[0] == life:
-            raise _Refused(SteeringCode.USED_SIGNATURE, "the parent run has handed this on once")
+    if counted is not None:
+        raise _Refused(SteeringCode.USED_SIGNATURE, "the parent run has handed this on once")
 
 
 async def _prove(tx: Transaction, asked: Steer) -> _Proof:
@@ -217,7 +215,9 @@ def _fits(asked: Steer) -> None:
     """Look whether all of it is what the run waits for."""
     if asked.refused is not None:
         raise _Refused(SteeringCode.NOT_WAITING, asked.refused)
-    if len(json.dumps(asked.content)) > _LARGEST.get(asked.verb, LARGEST_ANSWER * 4):
+    largest = LARGEST_EVENT + 2048 if asked.verb is Verb.EVENT else LARGEST_ANSWER * 4
+    # An amended plan may be as large as its run has looked at (``checked`` in workflows/helm.py).
+    if asked.verb is not Verb.AMEND and len(json.dumps(asked.content)) > largest:
         raise _Refused(SteeringCode.BAD_ANSWER, f"it is too large for a {asked.verb}")
     for given in asked.answers:
         if len(json.dumps(given.value)) > LARGEST_ANSWER:
