@@ -26,6 +26,65 @@ def test_a_schema_that_cannot_be_evaluated_is_refused_and_raises_nothing(
     assert problems(schema, 1)
 
 
+#: Python's own ``re`` would be at it until long after the run.
+ENDLESS = "^(a+)+$"
+AT_IT = "a" * 200 + "!"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer"),
+    [
+        ({"pattern": ENDLESS}, AT_IT),
+        ({"patternProperties": {ENDLESS: {}}, "additionalProperties": False}, {AT_IT: 1}),
+        ({"patternProperties": {".": {"items": {"pattern": ENDLESS}}}}, {"x": [AT_IT]}),
+    ],
+    ids=["pattern", "patternProperties", "inside"],
+)
+def test_a_pattern_takes_time_in_proportion_to_the_answer(
+    schema: dict[str, Any], answer: Any
+) -> None:
+    assert schema_problem(schema) is None
+    assert problems(schema, answer)
+
+
+_TWICE = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "why"),
+    [
+        ({"pattern": "(?=a)b"}, "b", "RE2 does not take"),
+        ({"patternProperties": {r"(a)\1": {}}}, {"aa": 1}, "RE2 does not take"),
+        ({"patternProperties": {ENDLESS: {}}, "unevaluatedProperties": False}, {}, "take one"),
+        ({"items": {"$schema": DRAFT_7, "pattern": ENDLESS}}, [AT_IT], "another $schema"),
+        ({"$defs": {**_TWICE, "d60": {}}, "$ref": "#/$defs/d0"}, 1, "too long"),
+    ],
+    ids=["lookahead", "back reference", "unevaluated", "another draft", "references that multiply"],
+)
+def test_a_schema_whose_time_has_no_bound_is_refused(
+    schema: dict[str, Any], answer: Any, why: str
+) -> None:
+    assert why in (schema_problem(schema) or "")
+    assert why in problems(schema, answer)[0]
+
+
+def test_names_that_no_pattern_takes_are_additional_ones() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "properties": {"id": {}, "inner": {"$ref": "#"}},
+        "patternProperties": {"^x-": {"type": "string"}},
+        "additionalProperties": {"type": "integer"},
+    }
+
+    assert problems(schema, {"id": None, "x-a": "text", "more": 1, "inner": {"x-b": ""}}) == []
+    assert problems(schema, {"x-a": 1, "more": "text", "inner": {"more": 0.5}}) == [
+        "inner.more: 0.5 is not of type 'integer'",
+        "x-a: 1 is not of type 'string'",
+        "more: 'text' is not of type 'integer'",
+    ]
+
+
 @pytest.mark.parametrize("more", [{"time": timedelta.max}, {"tokens": 10**400}, {"steps": 10**400}])
 def test_more_budget_is_refused_that_cannot_be_added_up(more: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
