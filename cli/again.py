@@ -24,18 +24,11 @@ from workflows.plan import Plan
 RETRY_EXAMPLE = "Example: python starter.py retry refund-1 --wait"
 FORK_EXAMPLE = "Example: python starter.py fork refund-1 --from restock --set input.shelf=B"
 
-RunName = Annotated[
-    str | None, typer.Option("--run-id", help="Name of the new run; default PLAN-NAME-RANDOM.")
-]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the plan.")
-]
-
 
 def retry(
     run: options.Run,
-    run_id: RunName = None,
-    changes: Changes = None,
+    run_id: options.RunName = None,
+    changes: options.Changes = None,
     user: options.Actor = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,
@@ -61,8 +54,8 @@ def retry(
 def fork(
     run: options.Run,
     step: Annotated[str, typer.Option("--from", metavar="STEP", help="The first step done anew.")],
-    run_id: RunName = None,
-    changes: Changes = None,
+    run_id: options.RunName = None,
+    changes: options.Changes = None,
     user: options.Actor = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,

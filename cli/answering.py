@@ -10,10 +10,9 @@ from cli import options
 from cli.caller import Caller, perform
 from cli.exits import WrongUse
 from cli.ids import find_run_id
-from cli.steering import say, steer
+from cli.steering import composed, say, steer
 from cli.yamlfile import Unreadable, parse_json
 from workflows.contracts import AnswerInterrupts, Verb
-from workflows.payloads import Malformed, parse
 
 EXAMPLE = "Example: python starter.py answer refund-1 reason.1='sent twice'"
 
@@ -40,11 +39,8 @@ def answer(
         run_id = find_run_id(caller.settings.tenant, run)
         view = await (await caller.server()).view(run_id)
         asked = {interrupt.interrupt_id for interrupt in view.interrupts}
-        message = {"actor": caller.settings.user, "reason": reason, **given(answers, asked)}
-        try:
-            sent = parse(AnswerInterrupts, message)
-        except Malformed as error:
-            raise WrongUse(f"answer: {error}") from error
+        said = given(answers, asked)
+        sent = composed(AnswerInterrupts, actor=caller.settings.user, reason=reason, **said)
         return say(caller, run_id, await steer(caller, run_id, Verb.ANSWER, sent, leave=leave))
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
@@ -65,7 +61,8 @@ def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
         id_, equals, value = text.partition("=")
         if not equals or id_ not in asked:
             if len(answers) == 1:
-                return {"answer": value_of(text)} if value_of(text) is not None else {}
+                only = value_of(text)
+                return {} if only is None else {"answer": only}
             listed = ", ".join(sorted(asked)) or "none"
             raise WrongUse(f"{text!r} does not begin with the id of a question: waiting: {listed}")
         if id_ in named:

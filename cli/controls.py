@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -12,12 +10,12 @@ import typer
 from cli import options
 from cli.answering import value_of
 from cli.caller import Caller, perform
+from cli.editing import diff
 from cli.exits import WrongUse
 from cli.ids import find_run_id
 from cli.planfile import load_plan
-from cli.steering import say, steer
+from cli.steering import composed, say, steer
 from workflows.contracts import Amend, OutsideEvent, TopUp, Verb
-from workflows.payloads import Malformed, parse
 from workflows.plan import Plan
 
 EVENT_EXAMPLE = "Example: python starter.py event refund-1 returned --about order-7 --id dhl-9"
@@ -46,7 +44,7 @@ def event(
 
     async def verb(caller: Caller) -> int:
         run_id = find_run_id(caller.settings.tenant, run)
-        sent = _message(
+        sent = composed(
             OutsideEvent,
             actor=caller.settings.user,
             reason=reason,
@@ -80,7 +78,7 @@ def top_up(
 
     async def verb(caller: Caller) -> int:
         run_id = find_run_id(caller.settings.tenant, run)
-        sent = _message(
+        sent = composed(
             TopUp,
             actor=caller.settings.user,
             reason=reason,
@@ -96,10 +94,8 @@ def top_up(
 
 def amend(
     run: options.Run,
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")],
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the plan.")
-    ] = None,
+    plan: options.PlanFile,
+    changes: options.Changes = None,
     drops: Annotated[
         list[str] | None,
         typer.Option(
@@ -120,12 +116,12 @@ def amend(
         document = load_plan(plan, changes or [])
         if not document.input:
             document = document.model_copy(update={"input": view.plan.input})
-        lines = diff(view.plan, document)
+        lines = diff(_shown(view.plan), _shown(document))
         if not lines:
             raise WrongUse(f"{plan}: this is the plan that the run has")
         for line in lines:
             caller.printer.say(line)
-        sent = _message(
+        sent = composed(
             Amend,
             actor=caller.settings.user,
             reason=reason,
@@ -138,19 +134,5 @@ def amend(
     return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
 
 
-def diff(old: Plan, new: Plan) -> list[str]:
-    """Return how two plans differ, line by line."""
-    before, after = (
-        json.dumps(
-            plan.model_dump(mode="json", exclude_defaults=True), indent=2, ensure_ascii=False
-        ).splitlines()
-        for plan in (old, new)
-    )
-    return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
-
-
-def _message(model: Any, **values: Any) -> Any:
-    try:
-        return parse(model, values)
-    except Malformed as error:
-        raise WrongUse(str(error)) from error
+def _shown(plan: Plan) -> dict[str, Any]:
+    return plan.model_dump(mode="json", exclude_defaults=True)

@@ -73,10 +73,8 @@ def changed(params: dict[str, Any], changes: list[str]) -> dict[str, Any]:
 
 
 def diff(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return how params differ, line by line."""
-    before, after = (_lines(params) for params in (old, new))
+    """Return how two JSON objects differ, line by line."""
+    before, after = (
+        json.dumps(content, indent=2, ensure_ascii=False).splitlines() for content in (old, new)
+    )
     return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
-
-
-def _lines(params: dict[str, Any]) -> list[str]:
-    return json.dumps(params, indent=2, ensure_ascii=False).splitlines()

@@ -43,6 +43,9 @@ Key = Annotated[
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]
 PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")]
+RunName = Annotated[
+    str | None, typer.Option("--run-id", help="Name of the new run; default PLAN-NAME-RANDOM.")
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option(

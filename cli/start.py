@@ -26,9 +26,7 @@ EXAMPLE = "Example: python starter.py start examples/refund.yaml --run-id refund
 
 def start(
     plan: options.PlanFile,
-    run_id: Annotated[
-        str | None, typer.Option("--run-id", help="Name of the run; default PLAN-NAME-RANDOM.")
-    ] = None,
+    run_id: options.RunName = None,
     changes: options.Changes = None,
     durability: Annotated[
         Durability | None,

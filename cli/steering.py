@@ -34,6 +34,7 @@ from workflows.contracts import (
 )
 from workflows.contracts.signing import SteeringClaims
 from workflows.identity import digest
+from workflows.payloads import Malformed, parse
 
 CANCEL_EXAMPLE = "Example: python starter.py cancel refund-1 --mode keep --reason 'all well'"
 PAUSE_EXAMPLE = "Example: python starter.py pause refund-1 --reason 'waiting for legal'"
@@ -54,6 +55,18 @@ TokenLasts = Annotated[
         help="How long the resume token counts, at most 1 d.",
     ),
 ]
+
+
+def composed(model: type[S], **values: Any) -> S:
+    """Return a message with what the command line says.
+
+    Raises:
+        WrongUse: It is none, and why.
+    """
+    try:
+        return parse(model, values)
+    except Malformed as error:
+        raise WrongUse(str(error)) from error
 
 
 def signed(caller: Caller, run_id: str, verb: Verb, message: S) -> S:
