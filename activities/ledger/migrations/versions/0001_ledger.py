@@ -5,6 +5,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from activities.ledger.migrations.protection import (
+    keep_tenants_apart,
+    make_append_only,
+    on_postgresql,
+)
+
 revision = "0001_ledger"
 down_revision = None
 branch_labels = None
@@ -29,46 +35,13 @@ TABLES = (
 def upgrade() -> None:
     """Make the tables, then what keeps events append-only and tenants apart."""
     _tables()
-    if op.get_bind().dialect.name == "postgresql":
-        _append_only_postgresql()
-        _row_level_security()
-    else:
-        _append_only_sqlite()
-
-
-def _append_only_sqlite() -> None:
-    for verb in ("UPDATE", "DELETE"):
+    if on_postgresql():
         op.execute(
-            f"CREATE TRIGGER events_no_{verb.lower()} BEFORE {verb} ON events BEGIN"
-            " SELECT RAISE(ABORT, 'events are append-only'); END"
+            "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
         )
-
-
-def _append_only_postgresql() -> None:
-    op.execute(
-        "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
-    )
-    op.execute(
-        "CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON events"
-        " FOR EACH ROW EXECUTE FUNCTION refuse_change()"
-    )
-    op.execute(
-        "CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON events"
-        " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-    )
-
-
-def _row_level_security() -> None:
-    # FORCE: the owner of the tables sees one tenant at a time, too.
-    for table in TABLES:
-        op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
-        op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
-        op.execute(
-            f"CREATE POLICY one_tenant ON {table}"
-            " USING (tenant_id = current_setting('surehand.tenant', true))"
-            " WITH CHECK (tenant_id = current_setting('surehand.tenant', true))"
-        )
+    make_append_only("events")
+    keep_tenants_apart(*TABLES)
 
 
 def downgrade() -> None:

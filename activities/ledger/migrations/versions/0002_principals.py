@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from activities.ledger.migrations.protection import keep_tenants_apart, make_append_only
+
 revision = "0002_principals"
 down_revision = "0001_ledger"
 branch_labels = None
@@ -16,30 +18,8 @@ TABLES = ("principals", "grants", "principal_keys", "principal_changes")
 def upgrade() -> None:
     """Make the tables, keep tenants apart, and the changes append-only."""
     _tables()
-    if op.get_bind().dialect.name == "postgresql":
-        for table in TABLES:
-            op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
-            op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
-            op.execute(
-                f"CREATE POLICY one_tenant ON {table}"
-                " USING (tenant_id = current_setting('surehand.tenant', true))"
-                " WITH CHECK (tenant_id = current_setting('surehand.tenant', true))"
-            )
-        op.execute(
-            "CREATE TRIGGER principal_changes_append_only BEFORE UPDATE OR DELETE"
-            " ON principal_changes FOR EACH ROW EXECUTE FUNCTION refuse_change()"
-        )
-        op.execute(
-            "CREATE TRIGGER principal_changes_no_truncate BEFORE TRUNCATE"
-            " ON principal_changes FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-        )
-    else:
-        for verb in ("UPDATE", "DELETE"):
-            op.execute(
-                f"CREATE TRIGGER principal_changes_no_{verb.lower()} BEFORE {verb}"
-                " ON principal_changes BEGIN"
-                " SELECT RAISE(ABORT, 'principal_changes are append-only'); END"
-            )
+    keep_tenants_apart(*TABLES)
+    make_append_only("principal_changes")
 
 
 def downgrade() -> None:

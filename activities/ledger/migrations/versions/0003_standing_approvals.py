@@ -7,6 +7,8 @@ from typing import Final
 import sqlalchemy as sa
 from alembic import op
 
+from activities.ledger.migrations.protection import keep_tenants_apart, on_postgresql, refuse
+
 revision = "0003_standing_approvals"
 down_revision = "0002_principals"
 branch_labels = None
@@ -26,24 +28,12 @@ def upgrade() -> None:
     _tables()
     op.add_column("decisions", sa.Column("standing_id", sa.String(length=40), nullable=True))
     _votes_index()
-    if op.get_bind().dialect.name == "postgresql":
+    if on_postgresql():
         for table in TABLES:
-            op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
-            op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
-            op.execute(
-                f"CREATE POLICY one_tenant ON {table}"
-                " USING (tenant_id = current_setting('surehand.tenant', true))"
-                " WITH CHECK (tenant_id = current_setting('surehand.tenant', true))"
-            )
-            for when, verbs, each in (
-                ("no_delete", "DELETE", "ROW"),
-                ("no_truncate", "TRUNCATE", "STATEMENT"),
-            ):
-                op.execute(
-                    f"CREATE TRIGGER {table}_{when} BEFORE {verbs} ON {table}"
-                    f" FOR EACH {each} EXECUTE FUNCTION refuse_change()"
-                )
-        refuse = "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+            keep_tenants_apart(table)
+            refuse(table, "no_delete", "DELETE")
+            refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")
+        refused = "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
         again = "FOR EACH ROW WHEN ({}) EXECUTE FUNCTION refuse_change()"
     else:
         for table in TABLES:
@@ -51,13 +41,13 @@ def upgrade() -> None:
                 f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} BEGIN"
                 f" SELECT RAISE(ABORT, '{table} are kept'); END"
             )
-        refuse = "BEGIN SELECT RAISE(ABORT, 'what was granted is not changed'); END"
+        refused = "BEGIN SELECT RAISE(ABORT, 'what was granted is not changed'); END"
         again = "WHEN {} BEGIN SELECT RAISE(ABORT, 'what has ended has ended'); END"
     for table, columns, end in (
         ("standing_approvals", GRANTED, "revoked_ms"),
         ("standing_uses", USED, "returned_ms"),
     ):
-        op.execute(f"CREATE TRIGGER {table}_kept BEFORE UPDATE OF {columns} ON {table} {refuse}")
+        op.execute(f"CREATE TRIGGER {table}_kept BEFORE UPDATE OF {columns} ON {table} {refused}")
         ended = again.format(f"OLD.{end} IS NOT NULL")
         op.execute(f"CREATE TRIGGER {table}_ended BEFORE UPDATE ON {table} {ended}")
 

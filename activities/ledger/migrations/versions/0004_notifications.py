@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from activities.ledger.migrations.protection import keep_tenants_apart
+
 revision = "0004_notifications"
 down_revision = "0003_standing_approvals"
 branch_labels = None
@@ -21,14 +23,7 @@ def upgrade() -> None:
         ["tenant_id", "remind_ms"],
         "state = 'pending' AND remind_ms IS NOT NULL",
     )
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("ALTER TABLE notifications ENABLE ROW LEVEL SECURITY")
-        op.execute("ALTER TABLE notifications FORCE ROW LEVEL SECURITY")
-        op.execute(
-            "CREATE POLICY one_tenant ON notifications"
-            " USING (tenant_id = current_setting('surehand.tenant', true))"
-            " WITH CHECK (tenant_id = current_setting('surehand.tenant', true))"
-        )
+    keep_tenants_apart("notifications")
 
 
 def downgrade() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from activities.ledger.migrations.protection import keep_tenants_apart, make_append_only
+
 revision = "0005_steering"
 down_revision = "0004_notifications"
 branch_labels = None
@@ -14,29 +16,8 @@ depends_on = None
 def upgrade() -> None:
     """Make the table, keep tenants apart, and what happened append-only."""
     _table()
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("ALTER TABLE steerings ENABLE ROW LEVEL SECURITY")
-        op.execute("ALTER TABLE steerings FORCE ROW LEVEL SECURITY")
-        op.execute(
-            "CREATE POLICY one_tenant ON steerings"
-            " USING (tenant_id = current_setting('surehand.tenant', true))"
-            " WITH CHECK (tenant_id = current_setting('surehand.tenant', true))"
-        )
-        op.execute(
-            "CREATE TRIGGER steerings_append_only BEFORE UPDATE OR DELETE"
-            " ON steerings FOR EACH ROW EXECUTE FUNCTION refuse_change()"
-        )
-        op.execute(
-            "CREATE TRIGGER steerings_no_truncate BEFORE TRUNCATE"
-            " ON steerings FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-        )
-    else:
-        for verb in ("UPDATE", "DELETE"):
-            op.execute(
-                f"CREATE TRIGGER steerings_no_{verb.lower()} BEFORE {verb}"
-                " ON steerings BEGIN"
-                " SELECT RAISE(ABORT, 'steerings are append-only'); END"
-            )
+    keep_tenants_apart("steerings")
+    make_append_only("steerings")
 
 
 def downgrade() -> None:
