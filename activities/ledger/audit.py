@@ -256,6 +256,11 @@ def to_lines(events: Sequence[Event]) -> str:
     )
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of an export; what else ends a line in Unicode may be part of one."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def from_lines(text: str) -> list[dict[str, Any]]:
     """Return the events of an export.
 
@@ -263,7 +268,7 @@ def from_lines(text: str) -> list[dict[str, Any]]:
         NotAnExport: A line is not an exported event.
     """
     events = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(lines_of(text), start=1):
         try:
             event = json.loads(line)
         except ValueError as error:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from activities.ledger.audit import Break, Event, from_lines, verify_chain
+from activities.ledger.audit import Break, Event, from_lines, lines_of, verify_chain
 from activities.signatures import BadSignature, authentic, claimed, header_kid
 from workflows.contracts import ChainHead
 from workflows.contracts.signing import ExportClaims, audience
@@ -33,7 +33,7 @@ def read_export(text: str) -> tuple[list[dict[str, Any]], str | None]:
     Raises:
         NotAnExport: A line is not an exported event, or a signature is not the last line.
     """
-    *above, last = text.splitlines() or [""]
+    *above, last = lines_of(text) or [""]
     try:
         value = json.loads(last)
     except ValueError:

@@ -152,6 +152,15 @@ def test_a_signature_whose_claims_were_changed_is_refused() -> None:
     assert str(found) == "the signature does not fit what it signs"
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x1c", "\n"])
+def test_what_people_have_written_ends_no_line_of_an_export(mark: str) -> None:
+    events = story()
+    events[1]["body"] = {"evidence": f"one{mark}two"}
+
+    assert read_export(exported(chained(events)))[0] == events
+    assert read_export(to_lines(events))[0] == events
+
+
 def test_a_signature_stands_at_the_end_and_nowhere_else() -> None:
     text = exported(story())
     line = text.splitlines()[-1]
