@@ -11,6 +11,7 @@ import ipaddress
 import re
 import smtplib
 import ssl
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -108,7 +109,7 @@ class Mail:
 
     def _hand_in(self, message: EmailMessage) -> dict[str, tuple[int, bytes]]:
         server = self._server
-        with self._connected() as client:
+        with closing(self._connected()) as client:
             if not server.tls:
                 client.ehlo()
                 if client.has_extn("starttls"):
@@ -117,7 +118,11 @@ class Mail:
                     raise NotDelivered(f"{server.host} offers no STARTTLS: nothing goes in clear")
             if server.user:
                 client.login(server.user, server.password)
-            return client.send_message(message)
+            refused = client.send_message(message)
+            # It has the mail: whatever it says now, sending it again would be a second one.
+            with suppress(OSError, smtplib.SMTPException):
+                client.quit()
+            return refused
 
     def _connected(self) -> smtplib.SMTP:
         server = self._server

@@ -30,6 +30,8 @@ class Mailbox:
     port: int = 0
     refuses: str = ""
     """The answer to the next mails; empty takes them."""
+    bye: str = "221 Bye"
+    """The answer to whoever leaves."""
     got: list[EmailMessage] = field(default_factory=list)
     envelopes: list[Envelope] = field(default_factory=list)
     tls: list[bool] = field(default_factory=list)
@@ -43,6 +45,9 @@ class Mailbox:
         self.envelopes.append(envelope)
         self.tls.append(session.ssl is not None)
         return "250 OK"
+
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Envelope) -> str:
+        return self.bye
 
     def authenticate(self, *given: Any) -> AuthResult:
         login = cast(LoginPassword, given[-1])

@@ -81,6 +81,14 @@ async def test_off_this_machine_a_certificate_that_nobody_vouches_for_is_not_tru
     assert (box.got, box.logins) == ([], [])
 
 
+async def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_then(tmp_path: Path) -> None:
+    async with mailbox(tmp_path) as box:
+        box.bye = "421 too busy"
+        await mail(box).send(approval())
+
+    assert len(box.got) == 1
+
+
 async def test_what_the_server_refuses_is_tried_again(tmp_path: Path) -> None:
     async with mailbox(tmp_path) as box:
         box.refuses = "451 later"
