@@ -52,6 +52,12 @@ def unreachable(error: BaseException) -> bool:
     return isinstance(error, _UNREACHABLE) and not _is_wrong_sql(error)
 
 
+def first_line(error: Exception) -> str:
+    """Return what the driver says of an error, in one line; its type where it says nothing."""
+    said = getattr(error, "orig", None) or error
+    return (str(said).splitlines() or [type(said).__name__])[0]
+
+
 def _restarting(error: BaseException | None) -> bool:
     # Class 57: operator intervention (shutdown, crash, cannot connect now); 40: serialization.
     state = str(getattr(error, "sqlstate", "") or "")

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from activities.ledger.engine import LedgerUnavailable
+from activities.ledger.engine import LedgerUnavailable, first_line
 from activities.settings import SettingsError, load_settings
 
 #: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
@@ -76,9 +76,9 @@ def _shown(url: URL) -> str:
 
 def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
     where = url.render_as_string(hide_password=True)
-    reason = str(getattr(error, "orig", None) or error).splitlines()[0]
     return LedgerUnavailable(
-        f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL): {reason}"
+        f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL):"
+        f" {first_line(error)}"
     )
 
 

@@ -17,6 +17,7 @@ from activities.ledger.chain import event_hash
 from activities.ledger.engine import (
     LedgerUnavailable,
     enter_transaction,
+    first_line,
     lock_name,
     make_engine,
     read_clock,
@@ -219,9 +220,8 @@ class Ledger:
         except Exception as error:
             if unreachable(error):
                 outcome = "unavailable"
-                reason = str(getattr(error, "orig", None) or error).splitlines()
                 raise LedgerUnavailable(
-                    f"ledger database: {type(error).__name__}: {reason[0] if reason else ''}"
+                    f"ledger database: {type(error).__name__}: {first_line(error)}"
                 ) from error
             raise
         finally:

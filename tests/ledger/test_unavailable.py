@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from activities.ledger.migrate import current_revision
 from activities.ledger.store import Ledger, LedgerUnavailable, Transaction, open_ledger
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
@@ -82,3 +85,11 @@ async def test_a_database_that_was_never_there_is_unavailable(url: str) -> None:
         with pytest.raises(LedgerUnavailable):
             async with ledger.transaction("tenant"):
                 raise AssertionError("no transaction can have begun")
+
+
+async def test_a_database_that_says_nothing_is_named_as_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql+asyncpg://nobody@127.0.0.1:{silent.getsockname()[1]}/ledger"
+        engine = create_async_engine(url, connect_args={"timeout": 0.2})
+        with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1.*: TimeoutError"):
+            await current_revision(engine)
