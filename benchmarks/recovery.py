@@ -7,15 +7,10 @@ that reaches the outside world. BENCHMARKS.md shows what this prints.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -25,13 +20,12 @@ from activities.crashpoints import CrashPoint
 from benchmarks.figures import Figures, grouped, table
 from benchmarks.lane import ANY_MOMENT, WAITING, Kill, Lane
 from benchmarks.ledgers import DATABASES, makers
+from benchmarks.program import Told, clean, parser_of, run
 from cli.connect import connect, find_target
-from cli.drill.ground import Ground, prepared
-from cli.exits import ExitCode, StarterError
-from cli.process import end_by_signal_in_order, leave
+from cli.drill.ground import Ground
+from cli.process import leave
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
-from tests.postgres_server import PostgresMissing
 from workflows.identity import DEFAULT_TENANT
 
 #: With two databases twenty kills of one kind at one point.
@@ -40,8 +34,6 @@ ROUNDS: Final = 10
 STAGGER: Final = 0.4
 #: What is promised, and of what: seconds from a kill to the next effect, 95th percentile.
 TARGET: Final = 5.0
-#: As a shell has it.
-_CTRL_C: Final = 130
 _WITHIN_TARGET: Final = ("read", "dedupes", "transactional", "any moment", "approval")
 
 _CALLED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL, CrashPoint.BEFORE_REPORT)
@@ -211,22 +203,10 @@ def missed(lanes: Iterable[Lane]) -> list[str]:
     ]
 
 
-def clean() -> dict[str, str]:
-    """Return the environment without settings: the figures are those of the defaults."""
-    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; exits with 3 if the target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.recovery", description="From a worker's death to what is next."
-    )
+    parser = parser_of("recovery", "From a worker's death to what is next.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 10")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
-    parser.add_argument(
-        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
-    )
     kinds = [kind for kind, _, _ in _KILLS]
     parser.add_argument(
         "--kind", choices=kinds, action="append", help="may be repeated; default all"
@@ -234,38 +214,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    end_by_signal_in_order()
-    loads = [os.getloadavg()[0]]
+    asked = (options.database or list(DATABASES), options.kind or kinds, options.rounds)
     lanes: list[Lane] = []
-    ended_early = False
-    try:
-        with prepared(clean(), database=None, say=console.print) as ground:
-            try:
-                asked = (options.database or list(DATABASES), options.kind or kinds)
-                asyncio.run(measure(ground, *asked, options.rounds, console, lanes))
-            except KeyboardInterrupt:
-                ended_early = True
-            except BaseException:
-                ground.keep()
-                console.print(f"Ledgers and logs are kept in {ground.folder}")
-                raise
-    except (StarterError, PostgresMissing) as error:
-        print(f"benchmarks.recovery: {error}", file=sys.stderr)
-        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
-    loads.append(os.getloadavg()[0])
-    lanes = [lane for lane in lanes if lane.samples]
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(f"{json.dumps(document(lanes), indent=1)}\n", encoding="utf-8")
-    console.print(tables(lanes))
-    console.print(f"\nLoad average before {loads[0]:.1f}, after {loads[1]:.1f} (its own included)")
-    for line in missed(lanes):
-        console.print(f"MISSED: {line}")
-    if ended_early:
-        print("benchmarks.recovery: ended early", file=sys.stderr)
-        return _CTRL_C
-    return ExitCode.BROKEN if missed(lanes) else ExitCode.DONE
+
+    def tell() -> Told:
+        done = [lane for lane in lanes if lane.samples]
+        return Told(document(done), tables(done), missed(done))
+
+    return run(
+        "recovery",
+        options.json,
+        lambda ground, console: measure(ground, *asked, console, lanes),
+        tell,
+    )
 
 
 if __name__ == "__main__":

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -25,14 +22,13 @@ from benchmarks.crowd import Crowd, Measured, Probe
 from benchmarks.figures import table
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.plain import READY
+from benchmarks.program import Told, clean, parser_of, run
 from cli.children import Child
 from cli.connect import connect, find_target
-from cli.drill.ground import Ground, is_ready, prepared, worker
-from cli.exits import ExitCode, StarterError
-from cli.process import end_by_signal_in_order, leave
+from cli.drill.ground import Ground, is_ready, worker
+from cli.process import leave
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
-from tests.postgres_server import PostgresMissing
 from workflows.durability import Durability
 from workflows.identity import DEFAULT_TENANT
 
@@ -50,17 +46,13 @@ SLOW_STEPS: Final = 20
 #: Steps of the run that shows whether a step costs more the later it comes. 10,000 wait for runs
 #: that continue as new: a plan has 1,000 steps at most.
 LONG_STEPS: Final = 1000
-#: As a shell has it.
-_CTRL_C: Final = 130
 
 
 async def measure(
     ground: Ground, options: argparse.Namespace, console: Console, found: list[Measured]
 ) -> None:
     """Play all probes on each ledger; ``found`` keeps what is done when this is ended early."""
-    environment = ground.environment(
-        {**_clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"}
-    )
+    environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"})
     target = find_target(environment)
     client = await connect(target, quiet=True)
     databases, began = options.database or list(DATABASES), time.monotonic()
@@ -123,22 +115,11 @@ def tables(found: Sequence[Measured]) -> str:
     return f"{costs}\n\n{table(head, (one.late_row() for one in late))}"
 
 
-def _clean() -> dict[str, str]:
-    """Return the environment without settings: the figures are those of the defaults."""
-    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.steps", description="What the protection of a step costs."
-    )
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and return its exit code."""
+    parser = parser_of("steps", "What the protection of a step costs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
-    parser.add_argument(
-        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
-    )
     parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
     parser.add_argument("--effect", choices=EFFECTS, action="append", help="default both")
     parser.add_argument(
@@ -147,41 +128,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
         parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")
-    return options
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit code."""
-    options = _arguments(argv)
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    end_by_signal_in_order()
-    loads = [os.getloadavg()[0]]
     found: list[Measured] = []
-    ended_early = False
-    try:
-        with prepared(_clean(), database=None, say=console.print) as ground:
-            try:
-                asyncio.run(measure(ground, options, console, found))
-            except KeyboardInterrupt:
-                ended_early = True
-            except BaseException:
-                ground.keep()
-                console.print(f"Ledgers and logs are kept in {ground.folder}")
-                raise
-    except (StarterError, PostgresMissing) as error:
-        print(f"benchmarks.steps: {error}", file=sys.stderr)
-        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
-    loads.append(os.getloadavg()[0])
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps([one.document() for one in found], indent=1)
-        options.json.write_text(f"{text}\n", encoding="utf-8")
-    console.print(tables(found))
-    console.print(f"\nLoad average before {loads[0]:.1f}, after {loads[1]:.1f} (its own included)")
-    if ended_early:
-        print("benchmarks.steps: ended early", file=sys.stderr)
-        return _CTRL_C
-    return ExitCode.DONE
+    return run(
+        "steps",
+        options.json,
+        lambda ground, console: measure(ground, options, console, found),
+        lambda: Told([one.document() for one in found], tables(found)),
+    )
 
 
 if __name__ == "__main__":

@@ -7,11 +7,7 @@ shows what this prints.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,17 +23,16 @@ from activities.ledger.store import Ledger, open_ledger
 from activities.ledger.tables import approvals
 from benchmarks.figures import Figures, table
 from benchmarks.ledgers import DATABASES, makers
-from benchmarks.recovery import clean
+from benchmarks.program import Told, clean, parser_of, run
 from benchmarks.tools import calls
-from cli.children import Child
+from benchmarks.worker_use import WorkerUse
 from cli.connect import connect, find_target
-from cli.drill.ground import Ground, is_ready, prepared, worker
-from cli.exits import ExitCode, StarterError
+from cli.drill.ground import Ground, is_ready, worker
+from cli.exits import StarterError
 from cli.launch import launch
-from cli.process import end_by_signal_in_order, leave
+from cli.process import leave
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
-from tests.postgres_server import PostgresMissing
 from workflows.contracts import Decision, DecisionOutcome, StartRun
 from workflows.identity import DEFAULT_TENANT
 from workflows.names import DECIDE
@@ -56,11 +51,8 @@ PARKED: Final = 60.0
 MEMORY_TARGET: Final = 300.0
 CPU_TARGET: Final = 0.01
 
-_MB: Final = 1_000_000
 _LOOK: Final = 0.02  # seconds between looks at what has arrived
-#: A worker that has not used this much of a core for a second has come to rest.
-_AT_REST: Final = 0.05
-#: Seconds until a worker has to be at rest, and without anything arriving until something is lost.
+#: Seconds without anything arriving until something is lost.
 _LIMIT: Final = 120.0
 
 
@@ -116,10 +108,10 @@ class Crowd:
     """Many runs on one worker, which all wait for an approval of the same tool."""
 
     def __init__(
-        self, server: TenantClient, one: Child, world: Path, ledger: Ledger, console: Console
+        self, server: TenantClient, use: WorkerUse, world: Path, ledger: Ledger, console: Console
     ) -> None:
         self._server = server
-        self._worker = one
+        self._use = use
         self._world = world
         self._ledger = ledger
         self._say = console.print
@@ -130,21 +122,21 @@ class Crowd:
         Raises:
             StarterError: The worker died, or something does not arrive.
         """
-        ready = await self._at_rest()
+        ready = await self._use.at_rest()
         began = time.monotonic()
         await self._start(runs)
         started = time.monotonic() - began
-        await self._at_rest()
-        cpu, began = self._cpu(), time.monotonic()
+        await self._use.at_rest()
+        cpu, began = self._use.cpu(), time.monotonic()
         await asyncio.sleep(parked_s)
-        used = (self._cpu() - cpu) / (time.monotonic() - began)
-        parked = self._memory()
+        used = (self._use.cpu() - cpu) / (time.monotonic() - began)
+        parked = self._use.memory()
         self._say(f"{database}: {runs} runs wait after {started:.0f} s, {parked:.0f} MB")
         waiting = await self._waiting()
         few = waiting[: min(SINGLES, runs // 2)]
         single = [await self._approved([one]) for one in few]
         rest = await self._approved(waiting[len(few) :])
-        done = await self._at_rest()
+        done = await self._use.at_rest()
         return Waited(
             database=database,
             runs=runs,
@@ -180,7 +172,7 @@ class Crowd:
         async def look() -> None:
             await begun.wait()
             while len(waiting) < runs:
-                self._alive()
+                self._use.check()
                 if await self._count() > len(waiting):
                     waiting.update(one.run_id for one in await self._waiting())
                 await asyncio.sleep(_LOOK)
@@ -218,7 +210,7 @@ class Crowd:
         arrived: dict[str, float] = {}
         newest = time.monotonic()
         while len(arrived) < len(sent):
-            self._alive()
+            self._use.check()
             await asyncio.sleep(_LOOK)
             found = {c["run"]: c["at"] for c in calls(self._world) if c["run"] in sent}
             if len(found) > len(arrived):
@@ -239,33 +231,6 @@ class Crowd:
         async with self._ledger.transaction(DEFAULT_TENANT) as tx:
             row = await tx.one(query)
         return int(row["n"]) if row else 0
-
-    async def _at_rest(self) -> float:
-        """Wait until the worker does nothing, and return its memory in MB."""
-        deadline = time.monotonic() + _LIMIT
-        used = 1.0
-        while used > _AT_REST:
-            self._alive()
-            if time.monotonic() > deadline:
-                raise StarterError(f"the worker does not come to rest: {used:.0%} of a core")
-            cpu = self._cpu()
-            await asyncio.sleep(1)
-            used = self._cpu() - cpu
-        return self._memory()
-
-    def _alive(self) -> None:
-        if self._worker.returncode is not None:
-            raise StarterError(f"the worker has ended: {self._worker.last_line()}")
-
-    def _memory(self) -> float:
-        """Return the worker's resident memory in MB."""
-        pages = int(Path(f"/proc/{self._worker.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / _MB
-
-    def _cpu(self) -> float:
-        """Return the processor time that the worker has used, in seconds."""
-        fields = Path(f"/proc/{self._worker.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -308,7 +273,7 @@ async def measure(
             ) as one:
                 await asyncio.to_thread(one.wait_for, partial(is_ready, one))
                 async with open_ledger(url) as ledger:
-                    crowd = Crowd(server, one, world, ledger, console)
+                    crowd = Crowd(server, WorkerUse(one), world, ledger, console)
                     measured.append(await crowd.measure(database, runs, parked_s))
 
 
@@ -341,16 +306,10 @@ def tables(measured: Sequence[Waited]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; exits with 3 if the target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.waiting", description="What runs cost that wait for approval."
-    )
+    parser = parser_of("waiting", "What runs cost that wait for approval.")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"default {RUNS}")
     parser.add_argument(
         "--parked", type=float, default=PARKED, metavar="SECONDS", help=f"default {PARKED:.0f}"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
-    parser.add_argument(
-        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
     )
     parser.add_argument(
         "--cached", type=int, metavar="N", help="SUREHAND_MAX_CACHED_WORKFLOWS; default its own"
@@ -358,35 +317,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.runs < 2:
         parser.error("--runs must be at least 2")
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    end_by_signal_in_order()
-    load = os.getloadavg()[0]
+    asked = (options.database or list(DATABASES), options.runs, options.parked)
     cached = {"SUREHAND_MAX_CACHED_WORKFLOWS": str(options.cached)}
+    settings = {} if options.cached is None else cached
     measured: list[Waited] = []
-    ended_early = False
-    try:
-        with prepared(clean(), database=None, say=console.print) as ground:
-            asked = (options.database or list(DATABASES), options.runs, options.parked)
-            settings = cached if options.cached is not None else {}
-            asyncio.run(measure(ground, *asked, console, settings, measured))
-    except KeyboardInterrupt:
-        ended_early = True
-    except (StarterError, PostgresMissing) as error:
-        print(f"benchmarks.waiting: {error}", file=sys.stderr)
-        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        documents = [one.document() for one in measured]
-        options.json.write_text(f"{json.dumps(documents, indent=1)}\n", encoding="utf-8")
-    console.print(tables(measured))
-    console.print(f"\nLoad average before {load:.1f}, after {os.getloadavg()[0]:.1f}")
-    if ended_early:
-        print("benchmarks.waiting: ended early", file=sys.stderr)
-        return ExitCode.INTERRUPTED
-    missed = [line for one in measured for line in one.missed()]
-    for line in missed:
-        console.print(f"MISSED: {line}")
-    return ExitCode.BROKEN if missed else ExitCode.DONE
+    return run(
+        "waiting",
+        options.json,
+        lambda ground, console: measure(ground, *asked, console, settings, measured),
+        lambda: Told(
+            [one.document() for one in measured],
+            tables(measured),
+            [line for one in measured for line in one.missed()],
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""What a worker's process takes, as the kernel counts it: memory and processor time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from cli.children import Child
+from cli.exits import StarterError
+
+_MB: Final = 1_000_000
+#: A worker that has not used this much of a core for a second has come to rest.
+_AT_REST: Final = 0.05
+#: Seconds until it has to be at rest.
+_LIMIT: Final = 120.0
+
+
+class WorkerUse:
+    """Looks at one worker from outside."""
+
+    def __init__(self, one: Child) -> None:
+        self._worker = one
+
+    async def at_rest(self) -> float:
+        """Wait until it does nothing, and return its memory in MB.
+
+        Raises:
+            StarterError: It does not come to rest, or has ended.
+        """
+        deadline = time.monotonic() + _LIMIT
+        used = 1.0
+        while used > _AT_REST:
+            self.check()
+            if time.monotonic() > deadline:
+                raise StarterError(f"the worker does not come to rest: {used:.0%} of a core")
+            cpu = self.cpu()
+            await asyncio.sleep(1)
+            used = self.cpu() - cpu
+        return self.memory()
+
+    def check(self) -> None:
+        """Look whether it still runs.
+
+        Raises:
+            StarterError: It has ended.
+        """
+        if self._worker.returncode is not None:
+            raise StarterError(f"the worker has ended: {self._worker.last_line()}")
+
+    def memory(self) -> float:
+        """Return its resident memory in MB."""
+        pages = int(Path(f"/proc/{self._worker.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / _MB
+
+    def cpu(self) -> float:
+        """Return the processor time that it has used, in seconds."""
+        fields = Path(f"/proc/{self._worker.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
