@@ -7,7 +7,6 @@ import json
 import shlex
 import stat
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,9 @@ from activities.ledger.store import open_ledger
 from activities.public_keys import kid_of, public_key
 from cli import shapes
 from cli.signing import new_key
-from tests.cli.starter import Ended, Starter, Verbs
-from tests.ledger_databases import DATABASES, OWNER, WORKER
+from tests.cli.office import LedgerOffice
+from tests.cli.starter import Starter
+from tests.ledger_databases import DATABASES, WORKER
 from workflows.identity import DEFAULT_TENANT
 
 TABLES = (principals, grants, principal_keys, principal_changes)
@@ -35,29 +35,10 @@ both = pytest.mark.parametrize("database", DATABASES)
 postgresql = pytest.mark.parametrize("database", DATABASES[1:])
 
 
-@dataclass(frozen=True)
-class Office:
-    """An administrator at a ledger of their own."""
+class Office(LedgerOffice):
+    """``principal`` at a ledger of its own."""
 
-    url: str
-    verbs: Verbs
-    folder: Path
-
-    def __call__(self, verb: str, *arguments: str, **settings: str) -> Ended:
-        return self.verbs("principal", verb, *arguments, **settings)
-
-    def done(self, verb: str, *arguments: str, **settings: str) -> Ended:
-        ended = self(verb, *arguments, **settings)
-        assert ended.code == 0, ended
-        return ended
-
-    def refused(self, verb: str, *arguments: str, **settings: str) -> str:
-        """The one line of a command that is refused and has written nothing."""
-        before = self.rows()
-        ended = self(verb, *arguments, **settings)
-        assert ended.code == 2, ended
-        assert self.rows() == before
-        return ended.line()
+    group = "principal"
 
     def rows(self, tenant: str = DEFAULT_TENANT) -> dict[str, list[dict[str, Any]]]:
         async def read() -> dict[str, list[dict[str, Any]]]:
@@ -88,12 +69,7 @@ class Office:
 
 @pytest.fixture
 def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
-    url = make_url(ledger_url)
-    if url.get_backend_name() == "postgresql":
-        url = url.set(username=OWNER)
-    text = url.render_as_string(hide_password=False)
-    settings = {"SUREHAND_DATABASE_URL": text, "SUREHAND_USER": "root"}
-    return Office(text, Verbs(settings, tmp_path, monkeypatch), tmp_path)
+    return Office.opened(ledger_url, tmp_path, monkeypatch, SUREHAND_USER="root")
 
 
 # Adding, granting, revoking

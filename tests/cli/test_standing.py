@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,37 +17,18 @@ from cli import shapes
 from cli.exits import WrongUse
 from cli.signing import new_key
 from cli.standing_input import parse_until
-from tests.cli.starter import Ended, Verbs
-from tests.ledger_databases import DATABASES, OWNER, WORKER
+from tests.cli.office import LedgerOffice
+from tests.ledger_databases import DATABASES, WORKER
 from workflows.identity import DEFAULT_TENANT
 
 both = pytest.mark.parametrize("database", DATABASES)
 TOOL = ("--tool", "payments.refund")
 
 
-@dataclass(frozen=True)
-class Office:
-    """An administrator at a ledger of their own, with the shop's tools."""
+class Office(LedgerOffice):
+    """``standing`` at a ledger of its own, with the shop's tools."""
 
-    url: str
-    verbs: Verbs
-    folder: Path
-
-    def __call__(self, verb: str, *arguments: str, **settings: str) -> Ended:
-        return self.verbs("standing", verb, *arguments, **settings)
-
-    def done(self, verb: str, *arguments: str, **settings: str) -> Ended:
-        ended = self(verb, *arguments, **settings)
-        assert ended.code == 0, ended
-        return ended
-
-    def refused(self, verb: str, *arguments: str, **settings: str) -> str:
-        """The one line of a command that is refused and has written nothing."""
-        before = self.rows()
-        ended = self(verb, *arguments, **settings)
-        assert ended.code == 2, ended
-        assert self.rows() == before
-        return ended.line()
+    group = "standing"
 
     def rows(self) -> list[dict[str, Any]]:
         async def read() -> list[dict[str, Any]]:
@@ -76,17 +56,14 @@ class Office:
 
 @pytest.fixture
 def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
-    url = make_url(ledger_url)
-    if url.get_backend_name() == "postgresql":
-        url = url.set(username=OWNER)
-    text = url.render_as_string(hide_password=False)
-    settings = {
-        "SUREHAND_DATABASE_URL": text,
-        "SUREHAND_TOOL_MODULES": "examples.shop.tools",
-        "SUREHAND_USER": "ann",
-        "SHOP_URL": "http://127.0.0.1:1",
-    }
-    return Office(text, Verbs(settings, tmp_path, monkeypatch), tmp_path)
+    return Office.opened(
+        ledger_url,
+        tmp_path,
+        monkeypatch,
+        SUREHAND_TOOL_MODULES="examples.shop.tools",
+        SUREHAND_USER="ann",
+        SHOP_URL="http://127.0.0.1:1",
+    )
 
 
 @both
