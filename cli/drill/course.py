@@ -9,14 +9,14 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from cli.connect import connect, find_target
 from cli.drill.case import Case
 from cli.drill.ground import Ground
+from cli.drill.judging import judged
 from cli.drill.people import APPROVER
 from cli.drill.played import Disturbance, Played
-from cli.drill.points import Interruption
 from cli.drill.progress import Progress
 from cli.drill.report import (
     GOOD,
@@ -36,16 +36,10 @@ from cli.drill.world import differences
 from cli.exits import ExitCode, PlanRefused, StarterError, WrongUse
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
-from cli.text import counted
 from workflows.contracts import Effect
 from workflows.durability import Durability
 
 T = TypeVar("T")
-
-#: Differences that are kept of one cell: the first ones tell.
-MOST_DIFFERENCES: Final = 20
-#: Why nothing was proven, of a kill and of an interruption.
-_NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
 
 
 class Course:
@@ -256,50 +250,6 @@ class Course:
 
         await _together(*(one_after_another() for _ in range(self._request.parallel)))
         return made
-
-
-def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Cell:
-    """Return a cell with what its case has shown.
-
-    Args:
-        cell: What was to be done to its run, and where.
-        baseline: What the case is compared with.
-        played: What came of it.
-        world: Whether the world outside was looked at, too.
-    """
-    found = list(differences(baseline.compared, played.compared))
-    question = played.question
-    outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
-    if played.violations:
-        outcome, found = CellOutcome.DIFFERS, [*played.violations, *found]
-    elif not played.reached:
-        outcome = CellOutcome.NOT_REACHED
-        question = question or _NOT_REACHED[cell.point in list(Interruption)]
-    elif question:
-        # The run stands, so later effects are missing; but nothing may be there twice.
-        expected = baseline.fault_free.counted
-        found = [
-            f"{name}: {counted(count, 'effect')}, fault-free {expected.get(name, 0)}"
-            for name, count in played.counted.items()
-            if count > expected.get(name, 0)
-        ]
-        outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
-    elif found:
-        outcome = CellOutcome.DIFFERS
-    recovery = played.recovery_s
-    return cell.model_copy(
-        update={
-            "outcome": outcome,
-            "run_id": played.run_id,
-            "effects": sum(played.counted.values()),
-            "recovery_s": None if recovery is None else round(recovery, 2),
-            "seconds": round(played.seconds, 1),
-            "differences": found[:MOST_DIFFERENCES],
-            "question": question,
-            "approvals": played.approvals,
-            "tally": played.tally,
-        }
-    )
 
 
 async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:

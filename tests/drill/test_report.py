@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from cli.drill import html, markdown
-from cli.drill.course import judged
+from cli.drill.judging import judged
 from cli.drill.matrix import headline, rows, tables
 from cli.drill.played import Played
 from cli.drill.progress import make_progress

@@ -1,0 +1,61 @@
+"""What a case of a drill shows, held against the fault-free run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cli.drill.played import Played
+from cli.drill.points import Interruption
+from cli.drill.report import Cell, CellOutcome
+from cli.drill.state import Baseline
+from cli.drill.world import differences
+from cli.text import counted
+
+#: Differences that are kept of one cell: the first ones tell.
+MOST_DIFFERENCES: Final = 20
+#: Why nothing was proven, of a kill and of an interruption.
+_NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
+
+
+def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Cell:
+    """Return a cell with what its case has shown.
+
+    Args:
+        cell: What was to be done to its run, and where.
+        baseline: What the case is compared with.
+        played: What came of it.
+        world: Whether the world outside was looked at, too.
+    """
+    found = list(differences(baseline.compared, played.compared))
+    question = played.question
+    outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
+    if played.violations:
+        outcome, found = CellOutcome.DIFFERS, [*played.violations, *found]
+    elif not played.reached:
+        outcome = CellOutcome.NOT_REACHED
+        question = question or _NOT_REACHED[cell.point in list(Interruption)]
+    elif question:
+        # The run stands, so later effects are missing; but nothing may be there twice.
+        expected = baseline.fault_free.counted
+        found = [
+            f"{name}: {counted(count, 'effect')}, fault-free {expected.get(name, 0)}"
+            for name, count in played.counted.items()
+            if count > expected.get(name, 0)
+        ]
+        outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
+    elif found:
+        outcome = CellOutcome.DIFFERS
+    recovery = played.recovery_s
+    return cell.model_copy(
+        update={
+            "outcome": outcome,
+            "run_id": played.run_id,
+            "effects": sum(played.counted.values()),
+            "recovery_s": None if recovery is None else round(recovery, 2),
+            "seconds": round(played.seconds, 1),
+            "differences": found[:MOST_DIFFERENCES],
+            "question": question,
+            "approvals": played.approvals,
+            "tally": played.tally,
+        }
+    )
