@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 
 from activities.ledger import principals
 from activities.ledger.approvals import locked
@@ -15,6 +15,7 @@ from activities.ledger.proofs import Proof, prove
 from activities.ledger.standing_uses import give_back
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, decisions
+from activities.ledger.verdicts import Judged, judged_before, record, verdict_on
 from activities.ledger.votes import (
     Refusal,
     Vote,
@@ -30,18 +31,9 @@ from workflows.contracts import (
     Assurance,
     Decision,
     DecisionOutcome,
-    Verdict,
     VerdictCode,
     VerifyDecision,
 )
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A verdict, and the params of an edit that counts."""
-
-    verdict: Verdict
-    params: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ async def verify(
         )
     )
     if recorded is not None:
-        return _judged_before(recorded, row)
+        return judged_before(recorded, row)
     found: Proof | Refusal
     counts: _Counts | Refusal
     if decision is None:
@@ -90,12 +82,12 @@ async def verify(
     if not isinstance(counts, _Counts):
         code, message = counts
         state = ApprovalState(row["state"]) if row else None
-        verdict = _verdict(asked, code, message, state, proof)
-        await _record(tx, asked, verdict, row, proof, None)
+        verdict = verdict_on(asked, code, message, state, proof)
+        await record(tx, asked, verdict, row, proof, None)
         return Judged(verdict)
     assert decision is not None and row is not None, "nothing else can count"
-    verdict = _verdict(asked, VerdictCode.ACCEPTED, counts.message, counts.state, proof)
-    await _record(tx, asked, verdict, row, proof, counts.edited)
+    verdict = verdict_on(asked, VerdictCode.ACCEPTED, counts.message, counts.state, proof)
+    await record(tx, asked, verdict, row, proof, counts.edited)
     if counts.state is not ApprovalState.PENDING:
         await _close(tx, decision, row, counts)
     return Judged(verdict, counts.edited.params if counts.edited else None)
@@ -244,77 +236,3 @@ async def _close(
     )
     if counts.state is not ApprovalState.APPROVED:
         await give_back(tx, row["run_id"], approval_id=decision.approval_id)
-
-
-def _judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> Judged:
-    verdict = Verdict(
-        decision_id=recorded["decision_id"],
-        approval_id=recorded["approval_id"],
-        code=VerdictCode(recorded["verdict"]),
-        message=recorded["message"],
-        state=ApprovalState(row["state"]) if row else None,
-        verified=recorded["verified"],
-    )
-    counted = verdict.code is VerdictCode.ACCEPTED
-    return Judged(verdict, recorded["edited"] if counted else None)
-
-
-def _verdict(
-    asked: VerifyDecision,
-    code: VerdictCode,
-    message: str,
-    state: ApprovalState | None,
-    proof: Proof,
-) -> Verdict:
-    return Verdict(
-        decision_id=asked.decision_id,
-        approval_id=asked.decision.approval_id[:400] if asked.decision else "",
-        code=code,
-        message=message,
-        state=state,
-        verified=proof.verified,
-    )
-
-
-async def _record(
-    tx: Transaction,
-    asked: VerifyDecision,
-    verdict: Verdict,
-    row: Mapping[str, Any] | None,
-    proof: Proof,
-    edited: Edited | None,
-) -> None:
-    decision = asked.decision
-    await tx.execute(
-        insert(decisions).values(
-            tenant_id=tx.tenant,
-            decision_id=asked.decision_id,
-            run_id=asked.run_id,
-            approval_id=verdict.approval_id,
-            approver=decision.approver if decision else "",
-            outcome=decision.outcome.value if decision else "",
-            params_hash=decision.params_hash[:200] if decision else "",
-            reason=decision.reason if decision else "",
-            verdict=verdict.code.value,
-            message=verdict.message,
-            verified=verdict.verified,
-            edited=edited.params if edited else None,
-            signature=decision.signature if decision and proof.verified else None,
-            kid=proof.kid,
-            nonce=proof.claims.jti if proof.claims else None,
-            at_ms=tx.now_ms,
-        )
-    )
-    accepted = verdict.code is VerdictCode.ACCEPTED
-    tx.event(
-        asked.run_id,
-        "decision.accepted" if accepted else "decision.refused",
-        step_id=row["step_id"] if row else None,
-        decision_id=asked.decision_id,
-        approval_id=verdict.approval_id,
-        outcome=decision.outcome.value if decision else None,
-        approver=decision.approver if decision else None,
-        verified=verdict.verified,
-        kid=proof.kid,
-        reason=None if accepted else verdict.code.value,
-    )
