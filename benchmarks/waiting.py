@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,11 @@ from sqlalchemy import func, select
 
 from activities.ledger.store import Ledger, open_ledger
 from activities.ledger.tables import approvals
-from benchmarks.figures import Figures, table
+from benchmarks.figures import Figures
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
 from benchmarks.tools import calls
+from benchmarks.waited import Waited, tables
 from benchmarks.worker_use import WorkerUse
 from cli.connect import connect, find_target
 from cli.drill.ground import Ground, is_ready, worker
@@ -47,52 +48,9 @@ CLIENTS: Final = 20
 SINGLES: Final = 20
 #: Seconds that the waiting is watched for.
 PARKED: Final = 60.0
-#: What a worker with a thousand parked runs may take, in MB, and how much of one core.
-MEMORY_TARGET: Final = 300.0
-CPU_TARGET: Final = 0.01
-
 _LOOK: Final = 0.02  # seconds between looks at what has arrived
 #: Seconds without anything arriving until something is lost.
 _LIMIT: Final = 120.0
-
-
-@dataclass(frozen=True)
-class Waited:
-    """What was measured with one ledger; memory in MB, times in seconds."""
-
-    database: str
-    runs: int
-    ready_mb: float
-    parked_mb: float
-    done_mb: float
-    cpu: float
-    """Of one core, while all of them waited."""
-    started_s: float
-    """From the first start until all of them waited."""
-    single: Figures
-    """From a decision to its call, the others waiting."""
-    together: Figures
-    """The same, all decisions sent at once."""
-    together_s: float
-    """From the first decision to the last call."""
-
-    def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        figures = {"single": self.single.document(), "together": self.together.document()}
-        numbers = {
-            name: round(value, 4) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
-        }
-        return {**numbers, **figures}
-
-    def missed(self) -> list[str]:
-        """Return a line for each target that was missed."""
-        lines = []
-        if self.parked_mb > MEMORY_TARGET:
-            lines.append(f"{self.parked_mb:.0f} MB parked, not {MEMORY_TARGET:.0f} MB")
-        if self.cpu > CPU_TARGET:
-            lines.append(f"{self.cpu:.1%} of a core while nothing happens, not {CPU_TARGET:.0%}")
-        return [f"{self.database}: {line}" for line in lines]
 
 
 @dataclass(frozen=True)
@@ -275,33 +233,6 @@ async def measure(
                 async with open_ledger(url) as ledger:
                     crowd = Crowd(server, WorkerUse(one), world, ledger, console)
                     measured.append(await crowd.measure(database, runs, parked_s))
-
-
-def tables(measured: Sequence[Waited]) -> str:
-    """Return the tables of BENCHMARKS.md."""
-    head = ["ledger", "runs", "ready", "parked", "after", "a run", "processor", "all started in"]
-    costs = [
-        [
-            one.database,
-            str(one.runs),
-            *(f"{mb:.0f} MB" for mb in (one.ready_mb, one.parked_mb, one.done_mb)),
-            f"{1000 * (one.parked_mb - one.ready_mb) / one.runs:.0f} kB",
-            f"{one.cpu:.2%} of a core",
-            f"{one.started_s:.0f} s",
-        ]
-        for one in measured
-    ]
-    times = [
-        [one.database, what, str(took.n), *(f"{s:.2f} s" for s in (took.p50, took.p95)),
-         f"{took.longest:.2f} s", rate]
-        for one in measured
-        for what, took, rate in (
-            ("one by one", one.single, ""),
-            ("all at once", one.together, f"{one.together.n / one.together_s:.0f}"),
-        )
-    ]  # fmt: skip
-    named = ["ledger", "approved", "n", "p50", "p95", "max", "calls a second"]
-    return f"{table(head, costs)}\n\n{table(named, times)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
