@@ -32,7 +32,7 @@ from workflows.contracts import (
 )
 from workflows.deliveries import Deliveries
 from workflows.ends import reason_of
-from workflows.payloads import Malformed, parse
+from workflows.payloads import Malformed, as_sent, parse
 
 #: What a child is told when its parent is told; the rest it is told itself, and no parent's word
 #: for it counts.
@@ -125,9 +125,9 @@ class Helm:
 
         # Whatever is sent, also with no argument or with several, must not raise here: the run
         # could not move on any more.
-        def by_signal(payload: Any = None, *_: Any) -> None:
+        def by_signal(payload: Any = None, *more: Any) -> None:
             try:
-                self.receive(verb, payload)
+                self.receive(verb, as_sent(verb, payload, more))
             except Malformed as error:
                 self._book.say(workflow.now(), f"signal {verb} ignored: {error}")
                 self._refuse(verb, str(error))

@@ -6,6 +6,8 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import RawValue
 
 from workflows.contracts import Message
 from workflows.wording import reasons
@@ -19,6 +21,24 @@ LONGEST_REASON: Final = 4000
 
 class Malformed(ValueError):
     """A payload is not what it is taken for; the message names what is wrong with it."""
+
+
+def as_sent(signal: str, payload: Any, more: tuple[Any, ...]) -> Any:
+    """Return what a signal carries, also one that came before the run had a handler for it.
+
+    The SDK takes such a one for a signal of an unknown name, and then hands that name and the raw
+    values to the handler of the name: it would be lost.
+
+    Raises:
+        Malformed: It cannot be read.
+    """
+    raw = more[0] if payload == signal and more and isinstance(more[0], list) else None
+    if raw is None or not all(isinstance(value, RawValue) for value in raw):
+        return payload
+    try:
+        return workflow.payload_converter().from_payload(raw[0].payload) if raw else None
+    except Exception as error:  # whatever a converter finds wrong with it
+        raise Malformed(f"{signal}: cannot be read: {error}"[:LONGEST_REASON]) from error
 
 
 def parse(model: type[M], payload: Any) -> M:
