@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
 
@@ -99,13 +100,15 @@ def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list
     if cycles:
         # What comes after what, for a goto, can only be told without them.
         return [_cycle_problem(cycle, distinct) for cycle in cycles]
+    targets = {target for step in steps for target in step.gotos.values()} & dependencies.keys()
+    before = {target: ancestors(target, dependencies) for target in targets}
     return [
         PlanProblem(
             f"steps.{index} ({step.id}).{name}.goto", f"{target!r} does not come after this step"
         )
         for index, step in enumerate(steps)
         for name, target in step.gotos.items()
-        if target in dependencies and step.id not in ancestors(target, dependencies)
+        if target in before and step.id not in before[target]
     ]
 
 
@@ -134,8 +137,23 @@ def ancestors(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> froze
     return frozenset(seen)
 
 
+def descendants(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Return every step that comes after ``step_id``, directly or not."""
+    followers: dict[str, set[str]] = {one: set() for one in dependencies}
+    for one, needed in dependencies.items():
+        for other in needed:
+            followers[other].add(one)
+    return ancestors(step_id, {one: frozenset(found) for one, found in followers.items()})
+
+
 def _cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[str]]:
     """Yield cycles as ``[a, b, a]``; each step that waits for itself is in one of them."""
+    try:
+        # Looking behind each step takes the square of the steps; mostly there is no cycle.
+        TopologicalSorter(dependencies).prepare()
+        return
+    except CycleError:
+        pass
     told: set[str] = set()
     for step_id in dependencies:
         if step_id not in told and step_id in ancestors(step_id, dependencies):

@@ -15,7 +15,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from workflows.coherence import Incoherent, Outline, ancestors, incoherences, waits_for
+from workflows.coherence import (
+    Incoherent,
+    Outline,
+    PlanProblem,
+    descendants,
+    incoherences,
+    waits_for,
+)
 from workflows.durability import Durability
 from workflows.policy import LONGEST_APPROVAL, Approval, ApprovalPolicy, Duration, Written
 from workflows.references import REFERENCE
@@ -223,10 +230,14 @@ class Plan(Written):
     def _holds_together(self) -> Self:
         if (self.code is None) is not bool(self.steps):
             raise ValueError("needs `steps`, or the `code` that makes them")
-        problems = incoherences(self._outlines())
-        if problems:
-            raise Incoherent(problems)
+        if self._incoherences:
+            raise Incoherent(self._incoherences)
         return self
+
+    @cached_property
+    def _incoherences(self) -> list[PlanProblem]:
+        # Looked for once: pydantic asks again, and twice, for each message that a plan is put into.
+        return incoherences(self._outlines())
 
     def _outlines(self) -> list[Outline]:
         return [
@@ -296,23 +307,15 @@ class Plan(Written):
 
     def ready(self, settled: frozenset[str], started: frozenset[str]) -> list[Step]:
         """Return the steps whose dependencies are all settled and that have not started."""
-        dependencies = self.dependencies
+        dependencies, begun = self.dependencies, started | settled
         return [
-            step
-            for step in self.steps
-            if step.id not in started | settled and dependencies[step.id] <= settled
+            step for step in self.steps if step.id not in begun and dependencies[step.id] <= settled
         ]
 
     def skipped_by_goto(self, origin: str, target: str) -> frozenset[str]:
         """Return the steps between ``origin`` and ``target`` that a goto leaves out."""
-        dependencies = self.dependencies
-        return frozenset(
-            step.id
-            for step in self.steps
-            if origin in ancestors(step.id, dependencies)
-            and step.id != target
-            and target not in ancestors(step.id, dependencies)
-        )
+        after = descendants(origin, self.dependencies)
+        return after - descendants(target, self.dependencies) - {target}
 
 
 # A step may be a plan, and a plan has steps: neither can be defined before the other.
