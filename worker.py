@@ -14,7 +14,8 @@ from typing import Final
 
 import structlog
 from temporalio.client import Client
-from temporalio.worker import PollerBehaviorAutoscaling, Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import PollerBehaviorAutoscaling, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.approvals import ApprovalActivities
@@ -75,6 +76,21 @@ def workflow_runner() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
+def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Return which version of the deployment a worker is; ``None``: there are no versions.
+
+    All that begins on a version ends on it, also children and sweeps. This is said here and not
+    where the workflows are defined: the server takes no such word from a worker without a version.
+    """
+    if not settings.build_id:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(settings.deployment_name, settings.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
 def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
     """Return a Temporal worker with ``AgentRun``, its activities, and ``Ping``."""
     tools = ToolActivities(resources)
@@ -120,6 +136,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
         graceful_shutdown_timeout=settings.graceful_shutdown,
         workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
         activity_task_poller_behavior=PollerBehaviorAutoscaling(),
+        deployment_config=deployment_of(settings),
     )
 
 
@@ -143,6 +160,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             workflows=[class_.__name__ for class_ in load_workflows(settings.workflow_modules)],
             database=ledger.engine.url.render_as_string(hide_password=True),
             task_queue=settings.task_queue,
+            version=settings.build_id or "none",
             server=target.address,
             namespace=target.namespace,
             decisions=settings.decisions,

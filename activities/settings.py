@@ -41,6 +41,7 @@ from cli.sources import (
     Sources,
     read_sources,
 )
+from workflows.plan import ID_FORM, NAME_FORM
 from workflows.policy import Duration
 from workflows.wording import reason_of
 
@@ -86,6 +87,10 @@ class Settings(BaseSettings):
     """Modules with workflows of your own (code-first), comma separated."""
     task_queue: str = Field(default="surehand", min_length=1)
     """Temporal task queue."""
+    deployment_name: str = Field(default="surehand", pattern=ID_FORM)
+    """Name of the workers' deployment in Temporal, of which ``build_id`` is a version."""
+    build_id: str = ""
+    """Version of the worker: runs end on the one they began on; empty: workers have no versions."""
     decisions: Literal["open", "signed"] = "open"
     """``open``: unsigned decisions count, and are marked unverified; ``signed``: they do not."""
     log_format: Literal["console", "json"] = "console"
@@ -192,6 +197,13 @@ class Settings(BaseSettings):
     def _known_database(cls, value: str) -> str:
         if not value.startswith(("sqlite+aiosqlite://", "postgresql+asyncpg://")):
             raise ValueError("must start with sqlite+aiosqlite:// or postgresql+asyncpg://")
+        return value
+
+    @field_validator("build_id")
+    @classmethod
+    def _no_separator_of_temporals(cls, value: str) -> str:
+        if value and not re.fullmatch(NAME_FORM, value):
+            raise ValueError("must be 1 to 64 letters, digits, '_', '.' or '-'")
         return value
 
     @field_validator("crash_at")

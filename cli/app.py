@@ -40,6 +40,7 @@ from cli import (
     stats,
     steering,
     upkeep,
+    versions,
 )
 from cli.drill import verb as drill
 from cli.exits import MEANINGS, ExitCode
@@ -121,6 +122,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("settings", setting_list.settings, setting_list.EXAMPLE),
         ("tools", operator.tools, operator.TOOLS_EXAMPLE),
         ("doctor", doctor.doctor, doctor.EXAMPLE),
+        ("versions", versions.versions, versions.EXAMPLE),
         ("drill", drill.drill, drill.EXAMPLE),
         ("demo", demo.demo, demo.EXAMPLE),
     ],

@@ -162,7 +162,26 @@ async def _worker(server: TenantClient) -> Check:
         detail = f"answers on the task queue {queue} (a ping took {seconds:.2f} s)"
         return Check(name="worker", ok=True, detail=detail)
     limit = probes.PING_LIMIT.total_seconds()
-    return _no_worker(f"none answered a ping on the task queue {queue} within {limit:.0f} s")
+    silent = f"none answered a ping on the task queue {queue} within {limit:.0f} s"
+    return _no_version(silent, await probes.polling(server.client, queue)) or _no_worker(silent)
+
+
+def _no_version(silent: str, polling: probes.Polling) -> Check | None:
+    """Say so if it is a version that new runs miss; a dead worker counts as seen for minutes."""
+    current = polling.current
+    others = [build_id for build_id in polling.seen if build_id not in ("", current)]
+    commands = [command("versions", "--use", build_id) for build_id in others]
+    if current:
+        detail = f"{silent}: version {current} is current, and no worker of it answers"
+        fix = "start one of that version" + (", or make another one current" if others else "")
+        begin = f"SUREHAND_BUILD_ID={shlex.quote(current)} python worker.py &"
+        commands = [begin, *commands]
+    elif others:
+        detail = f"{silent}: workers of version {', '.join(others)} poll it, and none is current"
+        fix = "make one current, so that new runs begin on it"
+    else:
+        return None
+    return Check(name="worker", ok=False, detail=detail, fix=fix, commands=commands)
 
 
 async def _server_clock(server: TenantClient) -> Check:
@@ -185,7 +204,8 @@ async def _own_checks(caller: Caller) -> list[Check]:
             tools if named else _no_tools(),
             _no_database(first),
         ]
-    found = [Check(name="settings", ok=True, detail=f"decisions {settings.decisions}")]
+    version = f", worker version {settings.build_id}" if settings.build_id else ""
+    found = [Check(name="settings", ok=True, detail=f"decisions {settings.decisions}{version}")]
     found += [_tools(settings), _notifiers(settings)]
     return [*found, *await _database(caller, settings)]
 

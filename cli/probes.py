@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -82,6 +83,26 @@ async def ping(client: Client, task_queue: str) -> timedelta | None:
     except WorkflowFailureError:
         return None
     return timedelta(seconds=time.monotonic() - came)
+
+
+@dataclass(frozen=True)
+class Polling:
+    """Which versions of workers a task queue has, as the server knows it."""
+
+    current: str
+    """Build id of the version that new runs begin on; empty: workers without one take them."""
+    seen: list[str]
+    """Build ids of the workers that have polled within minutes; empty for those without one."""
+
+
+async def polling(client: Client, task_queue: str) -> Polling:
+    """Return whose workers poll a task queue; dead ones count for some minutes."""
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+    found = await _describe(client, task_queue, kind)
+    return Polling(
+        current=found.versioning_info.current_deployment_version.build_id,
+        seen=sorted({one.deployment_options.build_id for one in found.pollers}),
+    )
 
 
 async def clock_difference(client: Client) -> timedelta | None:

@@ -36,6 +36,7 @@ class StarterSettings(BaseModel):
     tenant: str
     user: str
     task_queue: str
+    deployment_name: str = "surehand"
     ui_url: str
     key: Path | None = None
     """The private key that decisions are signed with."""
@@ -90,6 +91,7 @@ def starter_settings(
         tenant=chosen,
         user=named,
         task_queue=environment.get("SUREHAND_TASK_QUEUE") or "surehand",
+        deployment_name=environment.get("SUREHAND_DEPLOYMENT_NAME") or "surehand",
         key=key or (Path(environment["SUREHAND_KEY"]) if environment.get("SUREHAND_KEY") else None),
         ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or DEFAULT_UI_URL).rstrip("/"),
     )

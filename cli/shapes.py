@@ -394,6 +394,24 @@ class DoctorReport(Shape):
     checks: list[Check]
 
 
+class VersionShown(Shape):
+    """One version of the workers."""
+
+    build_id: str
+    status: str
+    """``current``: new runs begin on it; ``draining``: open runs end on it; ``drained``;
+    ``inactive``: it never was current; ``ramping``."""
+    open_runs: int
+    """Of all tenants."""
+
+
+class VersionList(Shape):
+    """``versions``: the newest first."""
+
+    deployment: str
+    versions: list[VersionShown]
+
+
 class DemoReport(Shape):
     """``demo``: what the shop itself counted."""
 

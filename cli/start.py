@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli import options
+from cli import options, probes
 from cli.caller import Caller, perform
 from cli.exits import NotFound, PlanRefused
 from cli.follow import follow
@@ -96,6 +96,8 @@ async def _report(caller: Caller, server: TenantClient, run_id: str, *, started:
         caller.printer.say(f"It is {state}: {command('show', run_id)}")
     else:
         silent = "" if taken else f", but no worker has taken it up yet (task queue {queue})"
+        if not taken and (await probes.polling(server.client, queue)).seen:
+            silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
         caller.printer.say(f"Run {run_id} started{silent}")
         caller.printer.say(f"  look    {command('show', run_id)}")
         caller.printer.say(f"  web ui  {server.web_ui(run_id)}")

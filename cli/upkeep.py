@@ -31,6 +31,7 @@ from cli.tenant_client import TenantClient
 from cli.text import command, counted
 from workflows.contracts import Sweep, Swept, UnwindRun, Unwound
 from workflows.names import RECONCILE, UNWIND
+from workflows.options import LONGEST_SWEEP
 
 if TYPE_CHECKING:
     from activities.ledger.store import Ledger
@@ -128,7 +129,13 @@ async def _schedule(caller: Caller, server: TenantClient, asked: Sweep, every: t
     """Create the tenant's schedule, or change it."""
     name = f"surehand-reconcile-{asked.tenant}"
     action = ScheduleActionStartWorkflow(
-        RECONCILE, asked, id=name, task_queue=caller.settings.task_queue
+        RECONCILE,
+        asked,
+        id=name,
+        task_queue=caller.settings.task_queue,
+        # One that nobody works on any more, because the workers of its version are gone, must not
+        # keep the next ones away.
+        execution_timeout=LONGEST_SWEEP,
     )
     wanted = Schedule(
         action=action,

@@ -34,6 +34,9 @@ MOST_CARRIED: Final = 1_500_000
 #: No call is under way in these.
 _WAITING: Final = OPEN - {StepState.RUNNING}
 _PATCH: Final = "continue-as-new"
+#: The next execution is begun by the version of the workers that is current then. Servers that do
+#: not know this (1.29) leave it with the version of the one before.
+_VERSION: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 
 
 class CountedCalls(Calls):
@@ -157,7 +160,7 @@ class Continuing:
             text = f"cannot continue as new: {size} characters to carry; going on in this history"
             self._book.say(workflow.now(), text)
             return
-        workflow.continue_as_new(following)
+        workflow.continue_as_new(following, initial_versioning_behavior=_VERSION)
 
     def carry(self, settled: Set[str], facts: Mapping[str, Any]) -> Carried:
         """Return all that another execution of this run needs."""

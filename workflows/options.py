@@ -40,6 +40,9 @@ CALL_MARGIN: Final = timedelta(seconds=60)
 #: Deadline of what undoes a step; the undoing tool's own deadline is usually far below.
 LONGEST_COMPENSATION: Final = timedelta(minutes=10)
 
+#: Deadline of one round of the sweep, from its start on; its one call has ten minutes.
+LONGEST_SWEEP: Final = timedelta(minutes=15)
+
 #: One short transaction; longer means that the database hangs and another attempt shall try.
 LEDGER_TIMEOUT: Final = timedelta(seconds=20)
 

@@ -26,6 +26,7 @@ _OWN: Final = (
     "DATABASE_URL",
     "ARTIFACTS",
     "TASK_QUEUE",
+    "BUILD_ID",  # nobody makes a drill's workers current
     "CRASH_AT",
     "CRASH_ONCE",
     "LOG_FORMAT",

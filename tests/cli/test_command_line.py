@@ -45,6 +45,7 @@ VERBS = [
     "settings",
     "tools",
     "doctor",
+    "versions",
     "drill",
     "demo",
 ]

@@ -89,6 +89,8 @@ def test_a_setting_is_written_as_people_write_it(
         ({**GIVEN, "SUREHAND_LEASE": "1s"}, ["SUREHAND_LEASE_RENEWAL: 1s", "SUREHAND_LEASE (1s)"]),
         ({**GIVEN, "SUREHAND_MAX_CACHED_WORKFLOWS": "-1"}, ["SUREHAND_MAX_CACHED_WORKFLOWS"]),
         ({**GIVEN, "SUREHAND_TASK_QUEUE": ""}, ["SUREHAND_TASK_QUEUE"]),
+        ({**GIVEN, "SUREHAND_BUILD_ID": "a:b"}, ["BUILD_ID: must be 1 to 64 letters, digits"]),
+        ({**GIVEN, "SUREHAND_DEPLOYMENT_NAME": "a.b"}, ["NAME: must be 1 to 64 letters, digits"]),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named_in_one_line(

@@ -1,0 +1,89 @@
+"""Versions of the workers: what is current, and what is said while none is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import launch, shapes, versions
+from tests.cli.starter import Run, Verbs
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
+
+
+@pytest.fixture
+def versioned(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Verbs, Callable[[str], WorkerProcess]]:
+    """The verbs for a deployment of its own, and its workers by their build id."""
+    unique = uuid.uuid4().hex[:8]
+    own = {
+        **settings,
+        "SUREHAND_TASK_QUEUE": f"versioned-{unique}",
+        "SUREHAND_TENANT": f"t{unique}",
+        "SUREHAND_DEPLOYMENT_NAME": f"deployment-{unique}",
+    }
+
+    def worker(build_id: str) -> WorkerProcess:
+        return WorkerProcess({**own, "SUREHAND_BUILD_ID": build_id}, tmp_path / build_id)
+
+    return Verbs(own, tmp_path, monkeypatch), worker
+
+
+def worker_check(verbs: Verbs) -> Any:
+    report = shapes.DoctorReport.model_validate(verbs("doctor", "--json").document())
+    return next(check for check in report.checks if check.name == "worker")
+
+
+def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
+    versioned: tuple[Verbs, Callable[[str], WorkerProcess]],
+    shop: ShopProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verbs, worker = versioned
+    run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
+    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=1))
+    assert "any worker takes any run" in verbs("versions").out
+    with worker("1") as first:
+        first.wait_ready()
+        # Given a run that nobody takes up
+        waiting = verbs(*run.start)
+        assert (waiting.code, "workers poll there" in waiting.out) == (0, True)
+        check = worker_check(verbs)
+        assert (check.ok, check.commands) == (False, ["python starter.py versions --use 1"])
+        assert "workers of version 1 poll it, and none is current" in check.detail
+        assert "None is current, so new runs wait" in verbs("versions").out
+
+        # When the line that was given is followed, also twice
+        for _ in range(2):
+            assert verbs("versions", "--use", "1").code == 0
+
+        # Then the run goes on to its approval
+        monkeypatch.undo()
+        assert verbs(*run.start, "--wait").code == 10
+        assert worker_check(verbs).ok
+        [only] = shapes.VersionList.model_validate(verbs("versions", "--json").document()).versions
+        assert (only.build_id, only.status, only.open_runs) == ("1", "current", 1)
+
+    # And when its workers are gone, that is said, too
+    check = worker_check(verbs)
+    assert "version 1 is current, and no worker of it answers" in check.detail
+    assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]
+    assert shop.counts(run.order)["refunds"] == 0
+
+
+def test_a_version_of_which_no_worker_has_polled_does_not_become_current(
+    versioned: tuple[Verbs, Callable[[str], WorkerProcess]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs, _ = versioned
+    monkeypatch.setattr(versions, "KNOWN_WITHIN", timedelta())
+
+    refused = verbs("versions", "--use", "9")
+
+    assert refused.code == 4
+    assert "start a worker with SUREHAND_BUILD_ID=9" in refused.line()
