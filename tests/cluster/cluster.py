@@ -131,21 +131,13 @@ class Cluster:
             self._fill_postgres()
         elif service == "temporal":
             self._start_temporal()
-        elif self._is_one_shot(service):
+        elif self.compose.is_one_shot(service):
             done = self.run(service)
             assert done.returncode == 0, f"{service} failed:\n{done.stdout}{done.stderr}"
         else:
             for _ in range(self.compose.replicas(service)):
                 self.spawn(service, self.compose.command(service))
         print(f"{service}: {time.monotonic() - began:.1f} s", flush=True)
-
-    def _is_one_shot(self, service: str) -> bool:
-        """Whether another service waits for its end, not for its health."""
-        return any(
-            self.compose.depends_on(other).get(service, {}).get("condition")
-            == "service_completed_successfully"
-            for other in self.compose.start_order()
-        )
 
     def spawn(self, service: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start one more process of a service."""

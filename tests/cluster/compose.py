@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from tests.cluster.programs import ROOT, go
 
-#: Only a browser talks to it, and it is a Go program that is not to be had as a module.
-LEFT_OUT = {"temporal-ui"}
+#: Only a browser talks to the first, and it is a Go program that is not to be had as a module; of a
+#: new cluster there is no previous version.
+LEFT_OUT = {"temporal-ui", "worker-previous"}
 
 
 class Compose:
@@ -54,6 +55,10 @@ class Compose:
     def image_tag(self, service: str) -> str:
         """The version that a service's image is pinned to."""
         return str(self._services[service]["image"]).rpartition(":")[2]
+
+    def is_one_shot(self, service: str) -> bool:
+        """Whether it ends by itself: it is started again only if it has failed."""
+        return str(self._services[service].get("restart", "")).startswith("on-failure")
 
     def replicas(self, service: str) -> int:
         """How many containers of a service there are."""
