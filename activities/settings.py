@@ -142,6 +142,10 @@ class Settings(BaseSettings):
     """How long an attempt waits for a busy resource before it is tried again later."""
     resource_sweep: Duration = timedelta(seconds=60)
     """How often a worker frees the resources that dead calls have left behind."""
+    checkpoint_ttl: Duration = timedelta(days=7)
+    """How long a checkpoint that was saved under a name is kept."""
+    checkpoints_kept: int = Field(default=10, ge=1)
+    """Most checkpoints of a run that are kept; a further one removes the oldest."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)
@@ -242,7 +246,7 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return value
 
-    @field_validator("resource_sweep")
+    @field_validator("resource_sweep", "checkpoint_ttl")
     @classmethod
     def _some_pause(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import Resources, to_the_end
 from activities.endings import stop
-from activities.ledger import notifications
+from activities.ledger import checkpoints, notifications
 from activities.ledger import stopped as stopped_rows
 from activities.ledger.store import RunNotFound
 from activities.notifications import Facts, Kind, one_line
@@ -72,6 +72,8 @@ async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swep
         quiet=limits.quiet if asked.quiet is None else asked.quiet,
         limit=limits.batch,
     )
+    async with resources.ledger.transaction(asked.tenant) as tx:
+        await checkpoints.remove_expired(tx)
     found = []
     for run_id in await _stopped(server, asked.tenant):
         if await is_open(server, run_id):

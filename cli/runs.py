@@ -1,9 +1,9 @@
-"""``list``, ``show`` and ``checkpoint``."""
+"""``list`` and ``show``."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
@@ -14,20 +14,18 @@ from cli.exits import ExitCode, NeverTakenUp, NoWorker, WrongUse
 from cli.follow import tell
 from cli.ids import find_approval, find_run_id
 from cli.launch import PLAN_MEMO
-from cli.ledger_door import ledger_of, read_settings
 from cli.newest import newest_runs
 from cli.one_approval import approval_lines, find_shown
 from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from cli.render import print_view
 from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun
 from cli.tenant_client import what_to_do
-from cli.text import compact, shown_time
+from cli.text import shown_time
 from workflows.contracts import RunView
 from workflows.names import PENDING_APPROVALS, RUN_STATE
 
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
 SHOW_EXAMPLE = "Example: python starter.py show refund-1, or show refund-1/refund/1"
-CHECKPOINT_EXAMPLE = "Example: python starter.py checkpoint refund-1 --json"
 
 
 RunOrApproval = Annotated[
@@ -214,50 +212,3 @@ def _print_cut_off(caller: Caller, run: CutOffRun) -> None:
     say(f"  web ui   {run.web_ui}")
     say(what_to_do(run.run_id))
     say(f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.")
-
-
-def checkpoint(
-    run: options.Run,
-    at: Annotated[
-        int | None,
-        typer.Option(
-            "--at",
-            metavar="SEQ",
-            min=1,
-            help="As it was right after this event, from the ledger alone.",
-        ),
-    ] = None,
-    tenant: options.Tenant = None,
-    json_output: options.Json = False,
-) -> int:
-    """Show a run's state as one document: now, or as it was at one of its events."""
-
-    async def verb(caller: Caller) -> int:
-        run_id = find_run_id(caller.settings.tenant, run)
-        document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
-        if json_output:
-            caller.printer.document(document)
-        else:
-            rows = [[name, compact(value)] for name, value in document.items()]
-            caller.printer.table(("field", "value"), rows)
-        return ExitCode.DONE
-
-    return perform(verb, json_output=json_output, tenant=tenant)
-
-
-async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
-    server = await caller.server()
-    await server.describe(run_id)
-    await server.view(run_id)
-    return await server.checkpoint(run_id)
-
-
-async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
-    from activities.ledger.rebuilding import NoSuchEvent, checkpoint_at
-
-    async with ledger_of(read_settings()) as ledger:
-        try:
-            found = await checkpoint_at(ledger, caller.settings.tenant, run_id, seq)
-        except NoSuchEvent as error:
-            raise WrongUse(str(error)) from error
-    return found.model_dump(mode="json")

@@ -394,6 +394,34 @@ class DoctorReport(Shape):
     checks: list[Check]
 
 
+class NamedCheckpoint(Shape):
+    """One checkpoint that somebody has saved."""
+
+    name: str
+    seq: int
+    """The run's newest event when it was made."""
+    bytes: int
+    saved_by: str
+    saved_at: datetime
+    expires_at: datetime
+
+
+class CheckpointSaved(Shape):
+    """``checkpoint RUN --save NAME``."""
+
+    run_id: str
+    saved: NamedCheckpoint
+    removed: list[str]
+    """Older ones that made room, by name."""
+
+
+class CheckpointList(Shape):
+    """``checkpoint RUN --list``: those that are kept, the newest first."""
+
+    run_id: str
+    checkpoints: list[NamedCheckpoint]
+
+
 class VersionShown(Shape):
     """One version of the workers."""
 

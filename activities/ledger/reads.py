@@ -46,7 +46,7 @@ async def effects_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str,
         effects.c.settled_ms,
     )
     async with ledger.transaction(tenant) as tx:
-        await _require_run(tx, run_id)
+        await require_run(tx, run_id)
         rows = await tx.all(
             select(*columns)
             .where(effects.c.tenant_id == tenant, effects.c.run_id == run_id)
@@ -62,7 +62,7 @@ async def events_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[str, 
         RunNotFound: No such run in this tenant.
     """
     async with ledger.transaction(tenant) as tx:
-        await _require_run(tx, run_id)
+        await require_run(tx, run_id)
         rows = await tx.all(
             select(events)
             .where(events.c.tenant_id == tenant, events.c.run_id == run_id)
@@ -102,7 +102,7 @@ async def artifacts_of(ledger: Ledger, tenant: str, run_id: str) -> list[dict[st
     """
     columns = [column for column in artifacts.c if column is not artifacts.c.content]
     async with ledger.transaction(tenant) as tx:
-        await _require_run(tx, run_id)
+        await require_run(tx, run_id)
         rows = await tx.all(
             select(*columns)
             .where(artifacts.c.tenant_id == tenant, artifacts.c.run_id == run_id)
@@ -122,7 +122,7 @@ async def interventions_of(
     query = select(interventions).where(interventions.c.tenant_id == tenant)
     async with ledger.transaction(tenant) as tx:
         if run_id is not None:
-            await _require_run(tx, run_id)
+            await require_run(tx, run_id)
             query = query.where(interventions.c.run_id == run_id)
         if only_open:
             query = query.where(interventions.c.state == "open")
@@ -153,7 +153,7 @@ async def notifications_of(
     query = select(notifications).where(notifications.c.tenant_id == tenant)
     async with ledger.transaction(tenant) as tx:
         if run_id is not None:
-            await _require_run(tx, run_id)
+            await require_run(tx, run_id)
             query = query.where(notifications.c.run_id == run_id)
         if only_failed:
             query = query.where(
@@ -194,13 +194,18 @@ async def knows_run(ledger: Ledger, tenant: str, run_id: str) -> bool:
     """
     try:
         async with ledger.transaction(tenant) as tx:
-            await _require_run(tx, run_id)
+            await require_run(tx, run_id)
     except (RunNotFound, DBAPIError):
         return False
     return True
 
 
-async def _require_run(tx: Transaction, run_id: str) -> None:
+async def require_run(tx: Transaction, run_id: str) -> None:
+    """See that the tenant has a run.
+
+    Raises:
+        RunNotFound: It has none of that id.
+    """
     row = await tx.one(
         select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
     )

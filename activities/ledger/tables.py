@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from activities.ledger import (
+    checkpoint_tables,  # noqa: F401  (as below)
     notification_tables,
     people_tables,
     principal_tables,

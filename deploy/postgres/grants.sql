@@ -13,5 +13,8 @@ REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes F
 REVOKE INSERT, UPDATE ON standing_approvals FROM surehand_worker;
 REVOKE UPDATE ON standing_uses FROM surehand_worker;
 GRANT UPDATE (returned_ms) ON standing_uses TO surehand_worker;
+-- A saved checkpoint is never rewritten, only removed.
+REVOKE UPDATE ON checkpoints FROM surehand_worker;
+GRANT UPDATE (document, removed_ms) ON checkpoints TO surehand_worker;
 -- Only migrations say which migration the database is at.
 REVOKE INSERT, UPDATE ON alembic_version FROM surehand_worker;

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Table, insert, update
 
+from activities.ledger.checkpoint_tables import checkpoints
 from activities.ledger.tables import (
     approvals,
     decisions,
@@ -55,6 +56,10 @@ _VALID: dict[Table, dict[str, Any]] = {
         "run_id": RUN, "notification_id": "nt-1", "kind": "run.stopped", "subject": RUN,
         "number": 0, "channel": "log", "facts": {"what": "it"}, "state": "pending", "due_ms": 1,
         "attempts": 0, "written_ms": 1,
+    },
+    checkpoints: {
+        "run_id": RUN, "number": 1, "name": "c", "seq": 0, "document": {}, "bytes": 2,
+        "saved_by": "ada", "saved_ms": 1, "expires_ms": 2,
     },
     events: {
         "run_id": RUN, "seq": 1000, "type": "test", "body": {}, "at_ms": 1, "previous": _HASH,

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Table, delete, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from activities.ledger.checkpoint_tables import checkpoints
 from activities.ledger.tables import (
     approvals,
     decisions,
@@ -43,12 +44,18 @@ LEGAL: list[tuple[Table, dict[str, Any]]] = [
     (leases, FREE),
     (notifications, {}),
     (notifications, {"state": "sent", "sent_ms": 2}),
+    (checkpoints, {}),
+    (checkpoints, {"document": None, "removed_ms": 2}),
     (events, {}),
 ]
 #: A valid row with one thing wrong, and the rule that refuses it.
 ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_runs_closed_when_ended", runs, {"state": "completed"}),
     ("ck_runs_closed_when_ended", runs, {"closed_ms": 2}),
+    ("ck_checkpoints_counts", checkpoints, {"number": 0}),
+    ("ck_checkpoints_lives", checkpoints, {"expires_ms": 1}),
+    ("ck_checkpoints_removed_at_a_time", checkpoints, {"removed_ms": 2}),
+    ("ck_checkpoints_removed_at_a_time", checkpoints, {"document": None}),
     ("ck_effects_state", effects, {"state": "done", "lease_until_ms": None}),
     ("ck_effects_leased_while_claimed", effects, {"lease_until_ms": None}),
     ("ck_effects_leased_while_claimed", effects, {**COMMITTED, "lease_until_ms": 1}),

@@ -16,6 +16,7 @@ from tests.ledger.databases import Database
 from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
+from tests.ledger.test_checkpoints import save
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import OWNER, WORKER
 from workflows.contracts import Assurance, CancelRun
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
 #: Only an administrator writes these.
 PEOPLE = ["principals", "grants", "principal_keys", "principal_changes", "standing_approvals"]
-#: Workers add to these, and may change one column of a row.
-ADDED_TO = ["standing_uses"]
+#: Workers add to these, and may change a column or two of a row.
+ADDED_TO = ["standing_uses", "checkpoints"]
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +49,7 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
         async with scene.tx() as tx:
             kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
             await artifacts.record(tx, RUN, STEP, kept)
+        await save(scene, "before")
         await scene.hold("account:7")
         async with scene.tx() as tx:
             await steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)

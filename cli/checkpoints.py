@@ -1,0 +1,212 @@
+"""``checkpoint``: a run's state as one document, now or earlier, shown or kept under a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydantic import TypeAdapter
+
+from cli import options
+from cli.caller import Caller, perform
+from cli.exits import ExitCode, NotFound, WrongUse
+from cli.ids import find_run_id
+from cli.ledger_door import ledger_of, open_artifacts, read_settings, translated
+from cli.shapes import CheckpointList, CheckpointSaved, NamedCheckpoint
+from cli.text import compact, counted, shown_time
+from workflows.contracts import as_artifact
+from workflows.identity import canonical_json
+from workflows.plan import NAME_FORM
+
+if TYPE_CHECKING:
+    from activities.ledger.checkpoints import Saved
+    from activities.ledger.store import Ledger
+
+EXAMPLE: Final = "Example: python starter.py checkpoint refund-1 --save before-amend"
+
+#: A checkpoint holds references, not values: one that is larger than this is a mistake.
+LARGEST: Final = 10 * 1024 * 1024  # bytes
+
+
+def checkpoint(
+    run: options.Run,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="SEQ",
+            min=1,
+            help="As it was right after this event, from the ledger alone.",
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="NAME", help="Keep it in the ledger under a new name."),
+    ] = None,
+    ttl: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--ttl",
+            parser=options.duration,
+            metavar="DURATION",
+            help="Keep it so long; default SUREHAND_CHECKPOINT_TTL.",
+        ),
+    ] = None,
+    named: Annotated[
+        str | None, typer.Option("--named", metavar="NAME", help="As it was when it was saved.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List those that are kept.")] = False,
+    user: options.Actor = None,
+    tenant: options.Tenant = None,
+    json_output: options.Json = False,
+) -> int:
+    """Show a run's state as one document: now, at one of its events, or as it was saved."""
+
+    async def verb(caller: Caller) -> int:
+        _refuse_both(at, save, ttl, named, list_)
+        run_id = find_run_id(caller.settings.tenant, run)
+        if list_:
+            return await _list(caller, run_id)
+        if named is not None:
+            return _print(caller, await _named(caller, run_id, named))
+        document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
+        if save is None:
+            return _print(caller, document)
+        return await _save(caller, run_id, save, document, ttl)
+
+    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+
+
+def _refuse_both(
+    at: int | None, save: str | None, ttl: timedelta | None, named: str | None, list_: bool
+) -> None:
+    chosen = [("--save", save is not None), ("--named", named is not None), ("--list", list_)]
+    given = [option for option, there in chosen if there]
+    if len(given) > 1:
+        raise WrongUse(f"{' and '.join(given)} do not go together: one at a time")
+    if at is not None and given not in ([], ["--save"]):
+        raise WrongUse(f"--at does not go with {given[0]}")
+    if ttl is not None and save is None:
+        raise WrongUse("--ttl says how long to keep what --save saves")
+    if save is not None and not re.fullmatch(NAME_FORM, save):
+        raise WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
+
+
+def _print(caller: Caller, document: dict[str, Any]) -> int:
+    if caller.printer.json_output:
+        caller.printer.document(document)
+    else:
+        rows = [[name, compact(value)] for name, value in document.items()]
+        caller.printer.table(("field", "value"), rows)
+    return ExitCode.DONE
+
+
+async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
+    server = await caller.server()
+    await server.describe(run_id)
+    await server.view(run_id)
+    return await server.checkpoint(run_id)
+
+
+async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
+    from activities.ledger.rebuilding import NoSuchEvent, checkpoint_at
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            found = await checkpoint_at(ledger, caller.settings.tenant, run_id, seq)
+        except NoSuchEvent as error:
+            raise WrongUse(str(error)) from error
+    return found.model_dump(mode="json")
+
+
+async def _save(
+    caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
+) -> int:
+    from activities.ledger import checkpoints
+
+    settings = read_settings()
+    lasts = ttl or settings.checkpoint_ttl
+    seq = int(document["checkpoint_id"].rpartition("@")[2])
+    document = {**document, "ttl": TypeAdapter(timedelta).dump_python(lasts, mode="json")}
+    size = len(canonical_json(document))
+    if size > LARGEST:
+        raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
+    async with _ledger() as ledger:
+        store = open_artifacts(settings, ledger)
+        kept = await store.keep(caller.settings.tenant, document)
+        async with ledger.transaction(caller.settings.tenant) as tx:
+            saved, surplus = await checkpoints.save(
+                tx,
+                run_id,
+                name,
+                kept,
+                seq=seq,
+                size=size,
+                saved_by=caller.settings.user,
+                ttl=lasts,
+                most=settings.checkpoints_kept,
+            )
+    if caller.printer.json_output:
+        shown = NamedCheckpoint.model_validate(asdict(saved))
+        caller.printer.document(CheckpointSaved(run_id=run_id, saved=shown, removed=surplus))
+        return ExitCode.DONE
+    until = shown_time(saved.expires_at)
+    caller.printer.say(f"Saved {name}: run {run_id} at event {seq}, kept until {until}")
+    if surplus:
+        kept_of_each = counted(settings.checkpoints_kept, "checkpoint")
+        caller.printer.say(f"Removed {', '.join(surplus)}: a run keeps {kept_of_each}")
+    return ExitCode.DONE
+
+
+async def _list(caller: Caller, run_id: str) -> int:
+    from activities.ledger import checkpoints, reads
+
+    async with _ledger() as ledger, ledger.transaction(caller.settings.tenant) as tx:
+        await reads.require_run(tx, run_id)
+        found = await checkpoints.saved(tx, run_id)
+    if caller.printer.json_output:
+        shown = [NamedCheckpoint.model_validate(asdict(one)) for one in found]
+        caller.printer.document(CheckpointList(run_id=run_id, checkpoints=shown))
+    elif not found:
+        caller.printer.say(f"No checkpoint of run {run_id} is kept")
+    else:
+        columns = ("name", "event", "saved", "by", "kept until", "bytes")
+        caller.printer.table(columns, [_row(one) for one in found])
+    return ExitCode.DONE
+
+
+def _row(one: Saved) -> list[str]:
+    times = shown_time(one.saved_at), one.saved_by, shown_time(one.expires_at)
+    return [one.name, str(one.seq), *times, str(one.bytes)]
+
+
+async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
+    from activities.ledger import checkpoints, reads
+
+    async with _ledger() as ledger:
+        async with ledger.transaction(caller.settings.tenant) as tx:
+            await reads.require_run(tx, run_id)
+            one = await checkpoints.named(tx, run_id, name)
+        artifact = as_artifact(one.document)
+        document: dict[str, Any] = one.document
+        if artifact is not None:
+            store = open_artifacts(read_settings(), ledger)
+            with translated():
+                document = await store.read(caller.settings.tenant, artifact)
+    return document
+
+
+@asynccontextmanager
+async def _ledger() -> AsyncIterator[Ledger]:
+    from activities.ledger.checkpoints import CheckpointError
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            yield ledger
+        except CheckpointError as error:
+            raise NotFound(str(error)) from error
