@@ -90,8 +90,13 @@ class Calling:
         """Return whether a step's call has been made in a stretch."""
         return step_id in self._ahead
 
-    async def execute(self, step_id: str, call: ToolCall) -> ToolReport:
+    async def execute(self, step_id: str, call: ToolCall, *, alone: bool = False) -> ToolReport:
         """Make one call, or tell what a stretch has made of it.
+
+        Args:
+            step_id: The step's.
+            call: The call.
+            alone: As an activity of its own in any mode, which can be ended at any time.
 
         Raises:
             ActivityError: As the activity ended.
@@ -101,19 +106,21 @@ class Calling:
         if self._mode is not Durability.SYNC:
             call = call.model_copy(update={"attempts_before": used})
         try:
-            report = await self._made(step_id, call)
+            report = await self._made(step_id, call, alone=alone)
         except ActivityError as error:
             self._used[step_id] = max(used, attempts_of(error))
             raise
         self._used[step_id] = max(used, report.outcome.attempts)
         return report
 
-    async def _made(self, step_id: str, call: ToolCall) -> ToolReport:
+    async def _made(self, step_id: str, call: ToolCall, *, alone: bool) -> ToolReport:
         known = self._ahead.pop(step_id, None)
         if known is not None:
             return _told(known)
         if call.tool.effect is Effect.WRITE:
             self._book.saga.register(step_id)
+        if alone:
+            return await self._remotely(step_id, call)
         if self._mode is Durability.EXIT:
             stretch = stretch_of(
                 self._book, self._tools, self._facts, call, self._spending.calls_left()

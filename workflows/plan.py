@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from workflows.coherence import (
     Incoherent,
@@ -24,7 +24,14 @@ from workflows.coherence import (
     waits_for,
 )
 from workflows.durability import Durability
-from workflows.policy import LONGEST_APPROVAL, Approval, ApprovalPolicy, Duration, Written
+from workflows.policy import (
+    LONGEST_APPROVAL,
+    Approval,
+    ApprovalPolicy,
+    Duration,
+    Written,
+    some_time,
+)
 from workflows.references import REFERENCE
 
 #: What a step's id and a plan's name may be.
@@ -32,6 +39,8 @@ ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_FORM: Final = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
+#: How long the calls of a step may take.
+TimeLimit = Annotated[Duration, AfterValidator(some_time)]
 #: How long something is waited for: dates end, and what is added to one has to be one.
 Time = Annotated[Duration, Field(ge=timedelta(0), le=LONGEST_APPROVAL)]
 
@@ -158,6 +167,9 @@ class Step(Written):
     """What follows when a human says no, or nobody answers in time."""
     interrupt: Places | None = None
     """Where a human looks at it: before it starts, after it has its output."""
+    time_limit: TimeLimit | None = None
+    """How long its calls may take, retries and pauses included; people do not count. Then the step
+    has failed, once a call that is under way has ended."""
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Self:
@@ -171,6 +183,8 @@ class Step(Written):
             raise ValueError("an item of a `for_each` cannot `goto`: say what follows otherwise")
         if self.fallback is not None and not self.tool:
             raise ValueError("only a step with a `tool` has a `fallback`")
+        if self.time_limit is not None and not self.tool:
+            raise ValueError("only a step with a `tool` has a `time_limit`")
         if self.for_each is not None and not REFERENCE.fullmatch(self.for_each):
             raise ValueError("`for_each` is one reference to a list, such as ${order.lines}")
         if self.plan is not None and self.approval is not None:

@@ -18,6 +18,19 @@ _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 #: Far beyond any approval's use, and well before dates and timers end.
 LONGEST_APPROVAL: Final = timedelta(days=3650)
+
+
+def some_time(value: timedelta) -> timedelta:
+    """Return a duration that is longer than nothing, and ends.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not timedelta(0) < value <= LONGEST_APPROVAL:
+        raise ValueError(f"must be longer than nothing and at most {LONGEST_APPROVAL.days} d")
+    return value
+
+
 #: More approvers than anybody gathers.
 LARGEST_QUORUM: Final = 20
 
@@ -90,9 +103,7 @@ class ApprovalPolicy(Written):
     @field_validator("expires_in", "remind_every")
     @classmethod
     def _sensible(cls, value: timedelta | None) -> timedelta | None:
-        if value is not None and not timedelta(0) < value <= LONGEST_APPROVAL:
-            raise ValueError(f"must be longer than nothing and at most {LONGEST_APPROVAL.days} d")
-        return value
+        return None if value is None else some_time(value)
 
 
 def _approval(value: Any) -> Any:

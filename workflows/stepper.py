@@ -40,6 +40,7 @@ from workflows.outside import Outside
 from workflows.plan import ITERATION, Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved, resolve
+from workflows.time_limits import LimitedCalls
 
 
 class Stepper:
@@ -71,6 +72,7 @@ class Stepper:
         self.facts: dict[str, Any] = {INPUT: book.request.plan.input}
         """The input, and what finished steps have returned."""
         self.calling = Calling(book, call, tools, self.facts, spending)
+        self._limited = LimitedCalls(book, self.calling, undo)
 
     async def run(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step to its end.
@@ -226,6 +228,8 @@ class Stepper:
                     self._desk.ask(doubt)
                     if outcome.effect is not None:
                         await self._desk.settled(doubt)
+                    # What they say is done, however late it is.
+                    self._book.note(step.id, spent=timedelta(0))
                     if id_ in self._desk.to_undo:
                         await self._undo(step.id)
                         raise StepFailed(f"{self._desk.to_undo[id_]} had it undone")
@@ -239,7 +243,7 @@ class Stepper:
 
     async def _execute(self, step: Step, call: ToolCall) -> ToolOutcome:
         try:
-            report = await self.calling.execute(step.id, call)
+            report = await self._limited.report(step, call)
         finally:
             if call.joined is not None:
                 self._book.questions.pop(call.joined, None)
@@ -322,8 +326,9 @@ class Stepper:
             text = f"rate limited until {until.isoformat(timespec='seconds')}: {limited.reason}"
             self._book.say(workflow.now(), text, step.id)
             self._set(step, StepState.WAITING_RATE_LIMIT, error=text, attempts=limited.attempts)
+        spent = self._limited.with_pause(step, pause, limited.reason)
         await workflow.sleep(pause)
-        self._book.note(step.id, until=None)
+        self._book.note(step.id, until=None, spent=spent)
         self._set(step, StepState.RUNNING, error=None)
 
     async def _run_child(self, step: Step, plan: Plan, params: dict[str, Any]) -> None:

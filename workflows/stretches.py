@@ -70,7 +70,7 @@ def stretch_of(
 def _unattended(book: Book, tools: Mapping[str, ToolSpec], step: Step) -> bool:
     """Return whether a step only calls a tool, and no policy or interrupt asks for a human."""
     plan = book.request.plan
-    if step.when is not None or step.for_each is not None:
+    if step.when is not None or step.for_each is not None or step.time_limit is not None:
         return False
     if not step.tool or plan.approvals(step) or tools[step.tool].approval is not None:
         return False

@@ -59,6 +59,16 @@ T = {"tool": "t"}
 #: What is wrong, where it is and why.
 REFUSED: list[tuple[str, Any, list[str]]] = [
     ("no steps", {"steps": []}, ["", "needs `steps`, or the `code` that makes them"]),
+    (
+        "no time at all",
+        [{"id": "a", "tool": "t", "time_limit": "0s"}],
+        ["steps.0", "time_limit", "must be longer than nothing and at most 3650 d"],
+    ),
+    (
+        "a time limit of people",
+        [{"id": "a", "ask": "Why?", "time_limit": "1m"}],
+        ["steps.0", "only a step with a `tool` has a `time_limit`"],
+    ),
     ("no tool", [{"id": "a"}], ["steps.0", "needs one of `tool`, `ask`, `plan` and `wait`"]),
     (
         "an item that goes elsewhere",

@@ -5,7 +5,7 @@ Add-only, like all messages: an execution reads what an older version of the cod
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 
@@ -48,6 +48,8 @@ class Progress(Message):
     """How often the run had been resumed when the step began to wait for a permission."""
     until: datetime | None = None
     """When the provider takes calls again."""
+    spent: timedelta = timedelta(0)
+    """What its calls have taken of its time limit."""
     interrupt: Interrupt | None = None
     """The question, or the event, that it waits for."""
     failed: Failure | None = None
