@@ -18,7 +18,8 @@ from cli.exits import ExitCode, StarterError
 from cli.ledger_door import ledger_of, notifiers_of, read_settings, read_toolbox
 from cli.shapes import Check, DoctorReport
 from cli.tenant_client import TenantClient
-from cli.text import command
+from cli.text import command, counted
+from cli.versions import all_versions
 
 if TYPE_CHECKING:
     from activities.settings import Settings
@@ -83,6 +84,7 @@ async def _server_checks(caller: Caller) -> list[Check]:
         ("namespace", _namespace),
         ("search attributes", _attributes),
         ("worker", _worker),
+        ("worker versions", _versions),
         ("server clock", _server_clock),
     ):
         found.append(await _looked(name, look, server))
@@ -182,6 +184,29 @@ def _no_version(silent: str, polling: probes.Polling) -> Check | None:
     else:
         return None
     return Check(name="worker", ok=False, detail=detail, fix=fix, commands=commands)
+
+
+async def _versions(server: TenantClient) -> Check:
+    """See that runs which are pinned to a version have workers of it."""
+    queue = server.settings.task_queue
+    found = (await all_versions(server, queue)).versions
+    if not found:
+        return Check(name="worker versions", ok=True, detail="none: any worker takes any run")
+    seen = (await probes.polling(server.client, queue)).seen
+    left = [one for one in found if one.open_runs and one.build_id not in seen]
+    if not left:
+        texts = [f"{one.build_id} {one.status} ({counted(one.open_runs, 'run')})" for one in found]
+        return Check(name="worker versions", ok=True, detail=", ".join(texts))
+    waiting = [f"{counted(one.open_runs, 'run')} of version {one.build_id}" for one in left]
+    return Check(
+        name="worker versions",
+        ok=False,
+        detail=f"no worker polls for {', '.join(waiting)}",
+        fix="start one, or move the runs to the current version (README, Deploy a new version)",
+        commands=[
+            f"SUREHAND_BUILD_ID={shlex.quote(one.build_id)} python worker.py &" for one in left
+        ],
+    )
 
 
 async def _server_clock(server: TenantClient) -> Check:

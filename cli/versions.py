@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from datetime import timedelta
 from typing import Annotated, Final
@@ -53,7 +54,7 @@ def versions(
         with server.translated(""):
             if use is not None:
                 await _use(server, use)
-            shown = await _shown(server)
+            shown = await all_versions(server)
         if json_output:
             caller.printer.document(shown)
         elif not shown.versions:
@@ -103,8 +104,16 @@ async def _use(server: TenantClient, build_id: str) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-async def _shown(server: TenantClient) -> VersionList:
-    """Return the versions, the newest first."""
+async def all_versions(server: TenantClient, queue: str | None = None) -> VersionList:
+    """Return the deployment's versions with the runs that are open on them, the newest first.
+
+    Args:
+        server: Where they are.
+        queue: Count the runs of this task queue only.
+
+    Raises:
+        RPCError: The server is away, or has no such namespace.
+    """
     deployment = server.settings.deployment_name
     asked = DescribeWorkerDeploymentRequest(
         namespace=server.client.namespace, deployment_name=deployment
@@ -123,6 +132,7 @@ async def _shown(server: TenantClient) -> VersionList:
             f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus = 'Running'"
             f" AND TemporalWorkerDeploymentVersion = '{deployment}:{build_id}'"
         )
+        query += f" AND TaskQueue = {json.dumps(queue)}" if queue else ""
         counted = await server.client.count_workflows(query)
         versions.append(VersionShown(build_id=build_id, status=status, open_runs=counted.count))
     return VersionList(deployment=deployment, versions=versions)

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from cli import launch, shapes, versions
+from cli import launch, probes, shapes, versions
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -35,9 +35,9 @@ def versioned(
     return Verbs(own, tmp_path, monkeypatch), worker
 
 
-def worker_check(verbs: Verbs) -> Any:
+def check_of(verbs: Verbs, name: str = "worker") -> shapes.Check:
     report = shapes.DoctorReport.model_validate(verbs("doctor", "--json").document())
-    return next(check for check in report.checks if check.name == "worker")
+    return next(check for check in report.checks if check.name == name)
 
 
 def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
@@ -54,7 +54,7 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
         # Given a run that nobody takes up
         waiting = verbs(*run.start)
         assert (waiting.code, "workers poll there" in waiting.out) == (0, True)
-        check = worker_check(verbs)
+        check = check_of(verbs)
         assert (check.ok, check.commands) == (False, ["python starter.py versions --use 1"])
         assert "workers of version 1 poll it, and none is current" in check.detail
         assert "None is current, so new runs wait" in verbs("versions").out
@@ -66,12 +66,12 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
         # Then the run goes on to its approval
         monkeypatch.undo()
         assert verbs(*run.start, "--wait").code == 10
-        assert worker_check(verbs).ok
+        assert check_of(verbs).ok
         [only] = shapes.VersionList.model_validate(verbs("versions", "--json").document()).versions
         assert (only.build_id, only.status, only.open_runs) == ("1", "current", 1)
 
     # And when its workers are gone, that is said, too
-    check = worker_check(verbs)
+    check = check_of(verbs)
     assert "version 1 is current, and no worker of it answers" in check.detail
     assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]
     assert shop.counts(run.order)["refunds"] == 0
@@ -87,3 +87,28 @@ def test_a_version_of_which_no_worker_has_polled_does_not_become_current(
 
     assert refused.code == 4
     assert "start a worker with SUREHAND_BUILD_ID=9" in refused.line()
+
+
+def test_doctor_names_the_version_whose_runs_have_no_worker(
+    versioned: tuple[Verbs, Callable[[str], WorkerProcess]],
+    shop: ShopProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verbs, worker = versioned
+    run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
+    with worker("1") as first:
+        first.wait_ready()
+        assert verbs("versions", "--use", "1").code == 0
+        assert verbs(*run.start, "--wait").code == 10
+    with worker("2") as second:
+        second.wait_ready()
+        shown = verbs("versions", "--use", "2")
+        assert "Keep workers of 1 until its runs have ended" in shown.out
+
+        # The server keeps dead pollers for minutes; by then they are no pollers any more.
+        polling = probes.Polling(current="2", seen=["2"])
+        monkeypatch.setattr(probes, "polling", AsyncMock(return_value=polling))
+        check = check_of(verbs, "worker versions")
+
+    assert "no worker polls for 1 run of version 1" in check.detail
+    assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]

@@ -127,3 +127,21 @@ async def test_a_pause_that_a_provider_asks_for_is_not_waited_for_beyond_the_lim
     assert result.state is RunState.COMPLETED
     assert OVER in (step(result, "refund").error or "")
     assert refunds(stage, order_id) == (0, 0)
+
+
+async def test_a_run_that_is_cancelled_within_the_limit_ends_its_call_and_undoes_it(
+    stage: Stage, order_id: str
+) -> None:
+    async def made() -> tuple[int, int]:
+        return refunds(stage, order_id)
+
+    stage.shop.fault("refunds", delay_after_s=2, times=1)
+    async with stage.worker_here():
+        run = await refunding(stage, order_id, time_limit="1h")
+        await until(made, lambda seen: seen == (1, 0))
+        await run.cancel()
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    assert refunds(stage, order_id) == (1, 1)
+    assert (await stage.effect_states(run))["payments.refund"] == "compensated"
