@@ -109,6 +109,7 @@ class Helm:
         self._refuse = refuse
         self._verbs: dict[Verb, tuple[type[Steering], Follow, Prepare]] = {}
         self._deliveries = Deliveries[Answer](f"{book.gate.run_id}#{book.gate.delivered_to}.s")
+        self._ready: dict[Verb, Callable[[], bool]] = {}
         self.inbox: deque[Delivery] = deque()
         self.forward: Callable[[Delivery], None] = lambda _: None
         """Hands on to the run's children what counts."""
@@ -119,9 +120,19 @@ class Helm:
         model: type[Steering],
         follow: Follow,
         prepare: Prepare = _nothing_more,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Have the run take a verb, as a signal and as an update."""
+        """Have the run take a verb, as a signal and as an update.
+
+        Args:
+            verb: The verb.
+            model: What it takes.
+            follow: Follows what counts.
+            prepare: What the ledger has to know besides.
+            ready: Whether the run knows all that the sender may know.
+        """
         self._verbs[verb] = (model, follow, prepare)
+        self._ready[verb] = ready
 
         # Whatever is sent, also with no argument or with several, must not raise here: the run
         # could not move on any more.
@@ -230,6 +241,7 @@ class Helm:
     async def work_one(self) -> None:
         """Work off the first message of the inbox."""
         delivery = self.inbox[0]  # until it is judged: a question's time may end meanwhile
+        await workflow.wait_condition(self._ready[delivery.verb])
         verified = False
         try:
             steered = await self._judged(delivery)

@@ -58,9 +58,15 @@ class Interrupts:
         self._changed = changed
         self._asked: Counter[str] = Counter()
         self._answers: dict[str, JsonValue] = {}
+        self._opening: set[str] = set()
+        """Questions that people may know of before this run knows that they do."""
         self._found: list[GivenAnswer] = []
         """What the message that is being judged answers."""
-        helm.take(Verb.ANSWER, AnswerInterrupts, self._answered, self._find)
+        helm.take(
+            *(Verb.ANSWER, AnswerInterrupts, self._answered, self._find),
+            # An answer can be quicker than the report that its question is recorded.
+            ready=lambda: not self._opening,
+        )
 
     async def ask(
         self,
@@ -93,9 +99,13 @@ class Interrupts:
                 value=value,
                 expires_at=None if expires_in is None else workflow.now() + expires_in,
             )
-            await self.record(interrupt, "opened")
-            leave_if_cancelled()
-            self._book.interrupts[interrupt.interrupt_id] = interrupt
+            self._opening.add(interrupt.interrupt_id)
+            try:
+                await self.record(interrupt, "opened")
+                leave_if_cancelled()
+                self._book.interrupts[interrupt.interrupt_id] = interrupt
+            finally:
+                self._opening.discard(interrupt.interrupt_id)
             self._book.say(workflow.now(), f"asks: {question}", step_id)
             self._book.note(step_id, interrupt=interrupt)
         self._book.set_step(step_id, StepState.WAITING_INPUT)

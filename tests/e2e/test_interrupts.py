@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from tests.e2e.interceptors import Pause
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_policies import FULL
@@ -60,6 +62,21 @@ async def test_an_answer_is_the_output_of_the_step_that_asks(stage: Stage, order
     rows = {row["step_id"]: row for row in await stage.step_rows(run)}
     assert (rows["whom"]["state"], rows["whom"]["output"]) == ("succeeded", "EUR")
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_an_answer_that_is_quicker_than_the_question_s_own_report_counts(
+    stage: Stage,
+) -> None:
+    # People are told in the transaction that records a question, before the run knows of that.
+    opening = Pause("record_interrupt")
+    async with stage.worker_here(client=opening.client(stage.client)):
+        run = await stage.start(plan({"id": "whom", "ask": "Who?"}))
+        await opening.reached()
+        answering = asyncio.create_task(answered(run, answers={"whom.1": "ann"}))
+        await run.history_has("workflow_execution_update_accepted")
+        opening.go_on()
+        assert await answering == "answered whom.1"
+        assert (await run.result()).state is RunState.COMPLETED
 
 
 async def test_several_questions_are_answered_by_id_whole_or_not_at_all(stage: Stage) -> None:

@@ -63,12 +63,13 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
     "Gate": {"run_id", "delivered_to", "inbox", "places"},
     "Saga": set(),
     "Helm": {
-        *("_book", "_call", "_refuse", "_verbs", "inbox", "forward"),
+        *("_book", "_call", "_refuse", "_verbs", "_ready", "inbox", "forward"),
     },
     "Desk": {"_book", "_call", "_gate", "_helm", "_changed", "_busy"},
     "Interrupts": {
         *("_book", "_children", "_call", "_helm", "_changed"),
         "_found",  # of the one answer that the desk is about to follow
+        "_opening",  # a call is under way as long as there is one
     },
     "Outside": {"_book", "_interrupts", "_helm", "_changed"},
     "Spending": {"_book", "_changed", "_limits"},
