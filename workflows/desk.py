@@ -104,8 +104,10 @@ class Desk:
             reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
             self._book.saw(reached.head)
             verdict, edited = reached.verdict, reached.params
-        except ActivityError as error:
+        except Exception as error:
             # Nobody else works off what arrives: the next one is not held up by this one.
+            if not isinstance(error, ActivityError):
+                workflow.logger.exception("a decision could not be judged")
             verdict = Verdict(
                 decision_id=delivery.decision_id,
                 approval_id=delivery.decision.approval_id if delivery.decision else "",

@@ -56,8 +56,10 @@ def leave_if_cancelled() -> None:
         raise asyncio.CancelledError
 
 
-def reason_of(error: ActivityError) -> str:
-    """Return why an activity ended, as one line."""
+def reason_of(error: Exception) -> str:
+    """Return why an activity ended, or what else went wrong, as one line."""
+    if not isinstance(error, ActivityError):
+        return f"{type(error).__name__}: {error}"
     cause = error.cause
     if isinstance(cause, ApplicationError):
         return f"{cause.message} ({cause.type})"

@@ -254,9 +254,11 @@ class Helm:
             else:
                 answer = Answer(False, steered.message)
                 self._refuse(delivery.verb, steered.message)
-        except (ActivityError, ArithmeticError) as error:
+        except Exception as error:
             # Nothing that is sent may stop the desk: everything else waits behind it.
-            reason = reason_of(error) if isinstance(error, ActivityError) else str(error)
+            if not isinstance(error, ActivityError):
+                workflow.logger.exception("a message could not be judged or followed")
+            reason = reason_of(error)
             answer = Answer(False, reason)
             self._refuse(delivery.verb, reason)
         if answer.accepted:
