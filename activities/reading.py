@@ -70,7 +70,9 @@ class ReadCall:
                     return _as_stored(known)
             await step_rows.start(tx, row)
             lacking = await principals.lacks(tx, call.user, permissions(call, tool))
-            was_down = await step_rows.failures(tx, call.run_id, call.step_id, _DOWN) > 0
+            was_down = self._number > 1 and await step_rows.failures(
+                tx, call.run_id, call.step_id, _DOWN
+            )
         if lacking is not None:
             reason = f"{call.user} has no permission {lacking}"
             await self._finish(row, "failed", error="not called", class_="refused", paused=reason)

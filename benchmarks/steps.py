@@ -33,6 +33,8 @@ from workflows.durability import Durability
 from workflows.identity import DEFAULT_TENANT
 
 EFFECTS: Final = ("read", "write")
+#: One run after another, many at once, tools that take 200 ms, and a run of 1,000 steps.
+PROBES: Final = ("alone", "crowd", "slow", "long")
 _MODES: Final = tuple(mode.value for mode in Durability)
 #: Times that each mode has its turn.
 ROUNDS: Final = 5
@@ -94,13 +96,13 @@ def _probes(options: argparse.Namespace) -> list[Probe]:
     modes = tuple(options.mode or _MODES)
     effects = options.effect or EFFECTS
     steps, rounds = options.steps, options.rounds
-    probes = [Probe(modes, effect, 1, steps, rounds) for effect in effects]
-    if options.only_alone:
-        return probes
-    probes += [Probe(modes, effect, CROWD, CROWD_STEPS, 1) for effect in effects]
-    probes.append(Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW))
-    probes.append(Probe(modes, "write", 1, LONG_STEPS, 1))
-    return probes
+    found = {
+        "alone": [Probe(modes, effect, 1, steps, rounds) for effect in effects],
+        "crowd": [Probe(modes, effect, CROWD, CROWD_STEPS, 1) for effect in effects],
+        "slow": [Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW)],
+        "long": [Probe(modes, "write", 1, LONG_STEPS, 1)],
+    }
+    return [probe for name in options.probe or PROBES for probe in found[name]]
 
 
 def tables(found: Sequence[Measured]) -> str:
@@ -122,9 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
     parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
     parser.add_argument("--effect", choices=EFFECTS, action="append", help="default both")
-    parser.add_argument(
-        "--only-alone", action="store_true", help="one run after another, and nothing else"
-    )
+    parser.add_argument("--probe", choices=PROBES, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
         parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")

@@ -64,14 +64,17 @@ def print_waiting(printer: Printer, server: TenantClient, result: RunResult) -> 
             printer.say(line)
 
 
-def print_view(printer: Printer, server: TenantClient, view: RunView) -> None:
-    """Print everything a run says about itself."""
+def print_view(
+    printer: Printer, server: TenantClient, view: RunView, under_way: str | None = None
+) -> None:
+    """Print everything a run says about itself, and where its stretch is."""
     printer.say(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""
     printer.say(f"  plan     {view.plan.name}, version {view.plan_version}{goal}")
     printer.say(f"  user     {view.user}, tenant {view.tenant}")
     if view.durability is not Durability.SYNC:
-        printer.say(f"  durable  {view.durability}")
+        where = f", a stretch is at {under_way}" if under_way else ""
+        printer.say(f"  durable  {view.durability}{where}")
     printer.say(f"  started  {shown_time(view.started_at)}")
     printer.say(f"  web ui   {server.web_ui(view.result.run_id)}")
     printer.say()

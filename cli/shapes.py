@@ -75,6 +75,8 @@ class ShownRun(RunView):
     web_ui: str
     as_it_stood: bool = False
     """True: the server ended the run; ``result`` tells how it stood, and no decision reaches it."""
+    under_way: str | None = None
+    """The step that a stretch is at (durability ``exit``), as its worker has told last."""
 
 
 class CutOffRun(Shape):

@@ -53,3 +53,23 @@ def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
     assert 0 < row["ready_mb"] < row["parked_mb"]
     assert (row["single"]["n"], row["together"]["n"]) == (2, 2)
     assert "| sqlite | 4 |" in done.stdout
+
+
+def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "steps.json"
+    small = ["--rounds", "1", "--steps", "4", "--database", "sqlite", "--probe", "alone"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.steps", *small, "--effect", "write", "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    rows = json.loads(found.read_text())
+    assert [row["mode"] for row in rows] == ["sync", "async", "exit"]
+    for row in rows:
+        assert (row["store"], row["effect"], row["runs"]) == ("sqlite", "write", 1)
+        assert min(row["ms_per_step"], row["plain_ms_per_step"], row["steps_per_s"]) > 0
+    assert "| exit | sqlite | write | 1 |" in done.stdout

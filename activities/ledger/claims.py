@@ -48,8 +48,7 @@ COMPENSATING_WAIT = timedelta(seconds=2)
 
 async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     """Claim the effect of ``request`` or say what is there already."""
-    await tx.lock_step(request.run_id, request.step_id)
-    await tx.lock_key(request.tool, request.key)
+    await tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
     row = await tx.one(
         select(effects)
         .where(

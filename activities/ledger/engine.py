@@ -25,7 +25,7 @@ _POSTGRES_BEGIN: Final = (
     " set_config('surehand.tenant', $1, true)"
 )
 _POSTGRES_CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_POSTGRES_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+_POSTGRES_LOCK: Final = "pg_advisory_xact_lock(hashtextextended(${}, 0))"
 
 
 class LedgerUnavailable(Exception):
@@ -146,10 +146,11 @@ async def read_clock(connection: AsyncConnection) -> int:
     return int((await connection.exec_driver_sql(_POSTGRES_CLOCK)).scalar_one())
 
 
-async def lock_name(connection: AsyncConnection, name: str) -> None:
-    """Hold a lock of that name until the transaction ends.
+async def lock_name(connection: AsyncConnection, *names: str) -> None:
+    """Hold locks of these names, taken in this order, until the transaction ends.
 
     On SQLite every transaction is the only writer, so there is nothing to take.
     """
     if connection.dialect.name == "postgresql":
-        await connection.exec_driver_sql(_POSTGRES_LOCK, (name,))
+        locks = ", ".join(_POSTGRES_LOCK.format(place) for place in range(1, len(names) + 1))
+        await connection.exec_driver_sql(f"SELECT {locks}", names)

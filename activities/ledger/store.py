@@ -84,6 +84,11 @@ class Transaction:
         """Let claims of one business key follow one another."""
         await lock_name(self.connection, f"key:{self.tenant}:{tool}:{key}")
 
+    async def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
+        """Lock a step, then a business key."""
+        step = f"step:{self.tenant}:{run_id}:{step_id}"
+        await lock_name(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
+
     async def lock_resource(self, resource: str) -> None:
         """Let leases of one resource follow one another; several are locked in order of names."""
         await lock_name(self.connection, f"resource:{self.tenant}:{resource}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import exists, insert, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import principals, recovery
@@ -26,7 +26,7 @@ from activities.ledger.entries import (
 )
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, effects
-from activities.ledger.undone import must_be_told
+from activities.ledger.undone import must_be_told, waits_to_be_told
 from workflows.contracts import Recovery
 
 
@@ -181,18 +181,26 @@ async def _authorise(
     tx: Transaction, request: ClaimRequest, entry_id: str, generation: int
 ) -> ClaimResult | None:
     """Return why this call may not go forward, or ``None`` once its approval is consumed."""
-    barred = await tx.one(
-        select(bars.c.barred_ms).where(
-            bars.c.tenant_id == tx.tenant,
-            bars.c.run_id == request.run_id,
-            bars.c.step_id == request.step_id,
+    # Asked in one go: this is the way of every claim, and hardly ever is there anything.
+    found = await tx.one(
+        select(
+            exists()
+            .where(
+                bars.c.tenant_id == tx.tenant,
+                bars.c.run_id == request.run_id,
+                bars.c.step_id == request.step_id,
+            )
+            .label("barred"),
+            waits_to_be_told(tx, request.run_id).label("untold"),
         )
     )
-    if barred is not None and not request.undoes:
+    assert found is not None
+    if found["barred"] and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
-    told = None if request.undoes else await must_be_told(tx, request.run_id)
-    if told is not None:
-        return told
+    if found["untold"] and not request.undoes:
+        told = await must_be_told(tx, request.run_id)
+        if told is not None:
+            return told
     if request.undoes and not await still_stands(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
     lacking = await principals.lacks(tx, request.user, request.permissions)

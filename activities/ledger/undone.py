@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.entries import Asked, Entry
@@ -111,6 +111,16 @@ async def undone_under(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
             )
             .order_by(interventions.c.opened_ms, interventions.c.intervention_id)
         )
+    )
+
+
+def waits_to_be_told(tx: Transaction, run_id: str) -> Any:
+    """Return the condition that a human has to take note of something in this run."""
+    return exists().where(
+        interventions.c.tenant_id == tx.tenant,
+        interventions.c.run_id == run_id,
+        interventions.c.rule == UNDONE,
+        interventions.c.state == "open",
     )
 
 

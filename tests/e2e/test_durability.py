@@ -12,7 +12,8 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from activities.crashpoints import CrashPoint
-from tests.e2e.runs import Run, example_plan, states, step
+from cli.runs import step_under_way
+from tests.e2e.runs import Run, example_plan, states, step, until
 from tests.e2e.stage import Stage
 from workflows.contracts import PauseRun, ResumeRun, RunState, Verb
 
@@ -29,6 +30,11 @@ async def called(run: Run) -> Counter[str]:
         elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
             found["local"] += 1
     return found
+
+
+async def at_step(run: Run) -> str | None:
+    """Return the step that the run's stretch is at, as `show` tells it."""
+    return await step_under_way(await run.handle.describe())
 
 
 async def restocking(stage: Stage, order_id: str, mode: str) -> Run:
@@ -128,9 +134,12 @@ async def test_a_pause_and_a_cancel_let_the_call_under_way_end_and_stop_the_next
     assert result.uncompensated == []
 
 
-async def test_a_stretch_that_was_paused_goes_on_where_it_was(stage: Stage, order_id: str) -> None:
+async def test_a_stretch_tells_where_it_is_and_goes_on_there_after_a_pause(
+    stage: Stage, order_id: str
+) -> None:
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
+        assert await until(lambda: at_step(run), lambda at: at == "restock")
         await run.handle.execute_update(Verb.PAUSE, PauseRun(actor="olga"))
         await run.in_state(RunState.PAUSED_USER)
         await run.handle.execute_update(Verb.RESUME, ResumeRun(actor="olga"))
