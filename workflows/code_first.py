@@ -137,6 +137,7 @@ class StepMaker:
         on_no: Literal["fail", "continue"] = "fail",
         on_failure: Literal["fail", "pause"] = "fail",
         interrupt: Literal["before", "after"] | None = None,
+        time_limit: timedelta | None = None,
     ) -> JsonValue:
         """Call a tool, as a step of a plan does, and return its output.
 
@@ -150,6 +151,7 @@ class StepMaker:
             on_no: Whether an answer no fails the step, or is its output (``{"no": ...}``).
             on_failure: Whether a failure is raised here, or shown to a human first.
             interrupt: Where a human looks at it.
+            time_limit: How long its calls may take, with their retries and pauses.
 
         Raises:
             StepFailed: It failed for good, or was rejected. Caught, the run goes on, unless the
@@ -165,6 +167,7 @@ class StepMaker:
             on_failure="pause" if on_failure == "pause" else "continue",
             on_reject="skip",
             interrupt=() if interrupt is None else (interrupt,),
+            time_limit=time_limit,
         )
         return await self._make(step, given)
 
