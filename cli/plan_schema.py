@@ -157,7 +157,13 @@ def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 def _let_be_short(definitions: dict[str, Any]) -> None:
     """Add the forms that the models' validators turn into longer ones."""
-    step, defaults = definitions["Step"], definitions["Defaults"]
+    plan, step, defaults = (definitions[name] for name in ("Plan", "Step", "Defaults"))
+    plan["properties"]["steps"]["minItems"] = 1
+    plan["required"].remove("steps")
+    plan["oneOf"] = [
+        {"required": ["steps"]},
+        {"required": ["code"], "properties": {"code": {"not": {"type": "null"}}}},
+    ]
     step["properties"]["ask"]["anyOf"].insert(0, {"type": "string", "minLength": 1})
     for owner in (step, defaults):
         approval = owner["properties"]["approval"]

@@ -13,7 +13,14 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    model_validator,
+)
 
 from workflows.coherence import (
     Incoherent,
@@ -206,6 +213,12 @@ class Step(Written):
         return self.model_copy(update=changes)
 
 
+def _some(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
+    if not steps and found.data.get("code") is None:
+        raise ValueError("must list at least one step")
+    return steps
+
+
 class Interrupts(Written):
     """Steps, by id or tool with ``*`` and ``?``, that a human looks at."""
 
@@ -226,12 +239,14 @@ class Plan(Written):
     """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
     code: str | None = Field(default=None, pattern=NAME_FORM)
     """The workflow, of your own, that makes the steps; the plan lists none then."""
-    steps: tuple[Step, ...] = Field(default=(), max_length=1000)
+    steps: Annotated[tuple[Step, ...], Field(max_length=1000), AfterValidator(_some)]
 
     @model_validator(mode="before")
     @classmethod
     def _bare_list_and_ids(cls, value: Any) -> Any:
         plan = {"steps": value} if isinstance(value, list) else value
+        if isinstance(plan, dict) and plan.get("code") is not None:
+            plan = {"steps": (), **plan}
         if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
             return plan
         numbered = [
@@ -242,8 +257,8 @@ class Plan(Written):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
-        if (self.code is None) is not bool(self.steps):
-            raise ValueError("needs `steps`, or the `code` that makes them")
+        if self.code is not None and self.steps:
+            raise ValueError("has `steps`, and `code` that makes them: one of both is enough")
         if self._incoherences:
             raise Incoherent(self._incoherences)
         return self

@@ -21,7 +21,7 @@ CODE: Final = "examples.late_orders,tests.e2e.code"
 
 
 def code(name: str, **given: Any) -> Plan:
-    return Plan(name="code", code=name, input=given)
+    return Plan.model_validate({"name": "code", "code": name, "input": given})
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_what_goes_into_history_reads_back_as_the_same_plan() -> None:
 T = {"tool": "t"}
 #: What is wrong, where it is and why.
 REFUSED: list[tuple[str, Any, list[str]]] = [
-    ("no steps", {"steps": []}, ["", "needs `steps`, or the `code` that makes them"]),
+    ("no steps", {"steps": []}, ["steps", "must list at least one step"]),
     (
         "no time at all",
         [{"id": "a", "tool": "t", "time_limit": "0s"}],
