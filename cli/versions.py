@@ -23,7 +23,7 @@ from cli.exits import ExitCode, NoWorker
 from cli.shapes import VersionList, VersionShown
 from cli.tenant_client import TenantClient
 from cli.text import command
-from workflows.names import WORKFLOW
+from workflows.names import IS_RUN
 
 EXAMPLE: Final = "Example: python starter.py versions --use 2026-11-21"
 
@@ -129,7 +129,7 @@ async def all_versions(server: TenantClient, queue: str | None = None) -> Versio
         build_id = one.deployment_version.build_id
         status = WorkerDeploymentVersionStatus.Name(one.status).removeprefix(_STATUS).lower()
         query = (
-            f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus = 'Running'"
+            f"{IS_RUN} AND ExecutionStatus = 'Running'"
             f" AND TemporalWorkerDeploymentVersion = '{deployment}:{build_id}'"
         )
         query += f" AND TaskQueue = {json.dumps(queue)}" if queue else ""

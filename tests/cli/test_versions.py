@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,9 +12,11 @@ from unittest.mock import AsyncMock
 import pytest
 
 from cli import launch, probes, shapes, versions
-from tests.cli.starter import Run, Verbs
+from tests.cli.starter import ROOT, Run, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
+
+LATE_ORDERS = str(ROOT / "examples" / "late_orders.yaml")
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def versioned(
         "SUREHAND_TASK_QUEUE": f"versioned-{unique}",
         "SUREHAND_TENANT": f"t{unique}",
         "SUREHAND_DEPLOYMENT_NAME": f"deployment-{unique}",
+        "SUREHAND_WORKFLOW_MODULES": "examples.late_orders",
     }
 
     def worker(build_id: str) -> WorkerProcess:
@@ -100,6 +104,9 @@ def test_doctor_names_the_version_whose_runs_have_no_worker(
         first.wait_ready()
         assert verbs("versions", "--use", "1").code == 0
         assert verbs(*run.start, "--wait").code == 10
+        # Whose steps are made by code, too.
+        orders = ["--set", f"input.orders={json.dumps([shop.new_order()])}"]
+        assert verbs("start", LATE_ORDERS, *orders, "--wait").code == 10
     with worker("2") as second:
         second.wait_ready()
         shown = verbs("versions", "--use", "2")
@@ -110,5 +117,5 @@ def test_doctor_names_the_version_whose_runs_have_no_worker(
         monkeypatch.setattr(probes, "polling", AsyncMock(return_value=polling))
         check = check_of(verbs, "worker versions")
 
-    assert "no worker polls for 1 run of version 1" in check.detail
+    assert "no worker polls for 2 runs of version 1" in check.detail
     assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]
