@@ -233,8 +233,10 @@ class Helm:
 
     def _once(self, verb: Verb, message: Steering) -> str | None:
         """Return what makes a message the same as another one; ``None``: each is its own."""
-        # An intervention is settled once; whoever has no answer says the same again.
-        if message.id is None and message.signature is None and verb is not Verb.RESOLVE:
+        # An intervention is settled once, and an event has an id: whoever has no answer, or what
+        # sends them again and again, says the same.
+        once = verb in (Verb.RESOLVE, Verb.EVENT)
+        if message.id is None and message.signature is None and not once:
             return None
         return f"{verb} {message.signature} {json.dumps(message.content(), sort_keys=True)}"
 
@@ -253,18 +255,16 @@ class Helm:
                     self.forward(delivery)
             else:
                 answer = Answer(False, steered.message)
-                self._refuse(delivery.verb, steered.message)
         except Exception as error:
             # Nothing that is sent may stop the desk: everything else waits behind it.
             if not isinstance(error, ActivityError):
                 workflow.logger.exception("a message could not be judged or followed")
-            reason = reason_of(error)
-            answer = Answer(False, reason)
-            self._refuse(delivery.verb, reason)
+            answer = Answer(False, reason_of(error))
         if answer.accepted:
             mark = "" if verified else " (unverified)"
             text = f"{delivery.verb} by {delivery.message.actor}{mark}: {answer.message}"
         else:
+            self._refuse(delivery.verb, answer.message)
             text = f"{delivery.verb} by {delivery.message.actor} refused: {answer.message}"
         self.inbox.popleft()
         self._book.say(workflow.now(), text)
