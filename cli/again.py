@@ -78,6 +78,9 @@ def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
     Raises:
         WrongUse: There is no such step, or one before it has not succeeded.
     """
+    if view.plan.code is not None:
+        reason = f"the workflow {view.plan.code} makes the steps of {view.result.run_id}"
+        raise WrongUse(f"--from {step_id}: {reason}, so none of them is a place to begin at")
     dependencies = view.plan.dependencies
     if step_id not in dependencies:
         raise WrongUse(f"--from {step_id}: the plan's steps are {', '.join(dependencies)}")

@@ -9,7 +9,7 @@ import typer
 
 from cli import options
 from cli.caller import Caller, perform_sync
-from cli.exits import ExitCode, PlanRefused
+from cli.exits import ExitCode, PlanRefused, WrongUse
 from cli.plan_graph import graph_of
 from cli.plan_mermaid import mermaid
 from cli.plan_picture import picture
@@ -51,7 +51,9 @@ def check(
         if json_output:
             caller.printer.document(checked)
             return ExitCode.DONE
-        caller.printer.say(f"{plan}: valid: plan {parsed.name}, {counted(checked.steps, 'step')}")
+        steps = counted(checked.steps, "step")
+        made = steps if parsed.code is None else f"its steps are made by the workflow {parsed.code}"
+        caller.printer.say(f"{plan}: valid: plan {parsed.name}, {made}")
         if not checked.tools_checked:
             caller.printer.say(
                 "Its tools and params are not checked: SUREHAND_TOOL_MODULES names none"
@@ -73,6 +75,8 @@ def graph(
 
     def verb(caller: Caller) -> int:
         parsed = load_plan(plan, changes or [])
+        if parsed.code is not None:
+            raise WrongUse(f"{plan}: the workflow {parsed.code} makes its steps: nothing to draw")
         toolbox = named_tools(caller)
         known = {} if toolbox is None else {spec.name: spec for spec in toolbox.specs()}
         drawn = graph_of(parsed, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from cli.printer import Printer
@@ -45,6 +46,9 @@ def print_result(printer: Printer, result: RunResult) -> None:
 def print_steps(printer: Printer, result: RunResult) -> None:
     """Print the steps, the effects, and what is not undone."""
     printer.table(STEP_COLUMNS, step_rows(result.steps))
+    if result.output is not None:
+        printer.say()
+        printer.say(f"Returned: {json.dumps(result.output, ensure_ascii=False)}")
     if result.effects:
         printer.say()
         printer.table(EFFECT_COLUMNS, effect_rows(result.effects))

@@ -57,6 +57,17 @@ def test_a_plan_that_fits_the_tools_is_valid(
     }
 
 
+def test_a_plan_of_code_names_the_workflow_and_has_nothing_to_draw(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = str(ROOT / "examples" / "late_orders.yaml")
+
+    assert app.run(["plan", "check", file]) == ExitCode.DONE
+    assert "its steps are made by the workflow LateOrders" in capsys.readouterr().out
+    assert app.run(["plan", "graph", file]) == ExitCode.WRONG_USE
+    assert "the workflow LateOrders makes its steps" in capsys.readouterr().err
+
+
 def test_a_check_without_tools_says_that_they_are_not_checked(
     capsys: pytest.CaptureFixture[str], plan: str
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
+from cli.again import outputs_before
+from cli.exits import WrongUse
 from tests.e2e.runs import PATIENCE_S, Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import UNGATED, event, refusal, told
@@ -187,6 +189,8 @@ async def test_a_run_of_code_is_listed_and_takes_no_other_plan(stage: Stage, ord
         run = await stage.start(code("LateOrders", orders=[order_id]))
         await run.asks(f"refund-{order_id}")
         other = Plan.model_validate([{"id": "a", "ask": "?"}])
+        with pytest.raises(WrongUse, match="the workflow LateOrders makes the steps"):
+            outputs_before(await run.view(), f"refund-{order_id}")
         refused = await refusal(run, Verb.AMEND, Amend(actor="uma", plan=other, based_on=1))
         assert "where code makes the steps there is no plan to amend" in refused
         wrong = await stage.client.start_workflow(
