@@ -52,6 +52,7 @@ from cli.connect import connect, find_target
 from cli.exits import ExitCode, StarterError
 from cli.settings import read_environment
 from workflows.agent_run import AgentRun
+from workflows.model_run import ModelRun
 from workflows.ping import Ping
 from workflows.upkeep import Reconcile, Unwind
 
@@ -102,10 +103,11 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     compensation = CompensationActivities(resources)
     upkeep = UpkeepActivities(resources)
     recording = RecordingActivities(resources)
+    own = load_workflows(settings.workflow_modules)
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentRun, Ping, Reconcile, Unwind, *load_workflows(settings.workflow_modules)],
+        workflows=[AgentRun, ModelRun, Ping, Reconcile, Unwind, *own],
         activities=[
             tools.describe_tools,
             tools.execute_tool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-from workflows.names import WORKFLOW
+from workflows.names import MODEL_RUN, WORKFLOW
 from workflows.run import Run
 
 
@@ -37,7 +37,7 @@ def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
             raise WorkflowModulesError(f"{where} {reason}")
         for name, class_ in own.items():
             assert name is not None
-            if name == WORKFLOW or found.get(name, class_) is not class_:
+            if name in (WORKFLOW, MODEL_RUN) or found.get(name, class_) is not class_:
                 raise WorkflowModulesError(f"{where}: there is a workflow {name!r} already")
             found[name] = class_
     return list(found.values())

@@ -133,6 +133,7 @@ class Asking:
         )
         by = self._book.gate.decided_by(approval_id)
         self._book.say(workflow.now(), f"{by} has edited the params: asking again", step.id)
+        self._book.edited[step.id] = edit.params or {}
         return call.model_copy(update={"params": edit.params or {}, "late": []})
 
     def _may_ask_again(self, step: Step, request: ApprovalRequest) -> bool:

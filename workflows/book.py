@@ -166,6 +166,8 @@ class Book:
     """Signals to other runs that are on their way."""
     calls: dict[str, str] = field(default_factory=dict)
     """Params hashes of the calls that have been asked about and not ended, by step id."""
+    edited: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    """Params that humans have put in the place of others, by step id."""
     progress: dict[str, Progress] = field(default_factory=dict)
     """How far the steps under way have come, by step id."""
     lives: tuple[str, ...] = ()

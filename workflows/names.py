@@ -7,6 +7,7 @@ from typing import Final
 from temporalio.common import SearchAttributeKey
 
 WORKFLOW: Final = "AgentRun"
+MODEL_RUN: Final = "ModelRun"
 PING: Final = "Ping"
 RECONCILE: Final = "Reconcile"
 UNWIND: Final = "Unwind"

@@ -57,6 +57,7 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
         *("reports", "sending"),  # of child runs under way: there are none
         "amending",  # told by the next plan
         *("cancel", "stopping", "closing", "output"),  # of its end
+        "edited",  # for runs that a model drives: they do not continue
         "lost",  # a call is under way as long as it is set
         "interrupts",  # told by the progress of the steps that ask
     },

@@ -1,0 +1,27 @@
+"""A model that says what the run's input has it say, and counts how often it is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, JsonValue
+
+from activities.toolbox import READ, ToolContext, tool
+from examples.shop.tools import *  # noqa: F403
+
+
+class Asked(BaseModel):
+    goal: str
+    input: dict[str, JsonValue]
+    so_far: list[dict[str, JsonValue]]
+
+
+@tool("model.next", effect=READ)
+async def next_turn(params: Asked, ctx: ToolContext) -> Any:
+    """Say what comes next."""
+    with Path(str(params.input["count"])).open("a") as file:
+        file.write("x")
+    script: Any = params.input["script"]
+    turn = script[min(len(params.so_far), len(script) - 1)]
+    return {"do": "finish", "output": params.so_far} if turn == "finish with all" else turn

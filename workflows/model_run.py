@@ -1,0 +1,115 @@
+"""``ModelRun``: a run whose next step a model decides, one recorded turn at a time.
+
+A turn is a read: the model's tool is given the goal and all that has happened, and says what to do
+next. What it has said is recorded, so no replay, crash or resume asks it again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from workflows import names
+    from workflows.code_first import CodeRun, StepFailed, StepMaker
+    from workflows.contracts import RunResult, StartRun
+    from workflows.policy import Written
+    from workflows.wording import reasons
+
+#: Turns in a row that make no sense; then the run fails.
+MOST_MISTAKES: Final = 3
+
+
+class CallTool(Written):
+    """Call a tool."""
+
+    do: Literal["call"]
+    tool: str = Field(min_length=1, max_length=120)
+    params: dict[str, JsonValue] = {}
+
+
+class AskHuman(Written):
+    """Ask a human."""
+
+    do: Literal["ask"]
+    question: str = Field(min_length=1, max_length=2000)
+    answer: dict[str, JsonValue] = {}
+    """JSON Schema of the answer."""
+
+
+class Finish(Written):
+    """The goal is reached; the output is the run's."""
+
+    do: Literal["finish"]
+    output: JsonValue = None
+
+
+class GiveUp(Written):
+    """The goal cannot be reached: the run fails, and what was done is undone."""
+
+    do: Literal["give_up"]
+    reason: str = Field(min_length=1, max_length=2000)
+
+
+Turn = Annotated[CallTool | AskHuman | Finish | GiveUp, Field(discriminator="do")]
+_TURN: Final[TypeAdapter[Turn]] = TypeAdapter(Turn)
+
+
+@workflow.defn(name=names.MODEL_RUN)
+class ModelRun(CodeRun):
+    """A run that a model drives; its plan names the model's tool as ``input.model``."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        """Take turns until the model finishes or gives up.
+
+        Raises:
+            ApplicationError: As a run of a plan ends.
+        """
+        return await self.drive_code(self._turns)
+
+    async def _turns(self, steps: StepMaker) -> JsonValue:
+        model = steps.input.get("model")
+        if not isinstance(model, str):
+            raise StepFailed("input.model has to name the tool that is the model", called=False)
+        so_far: list[JsonValue] = []
+        mistakes = number = 0
+        while True:
+            number += 1
+            asked = {"goal": self._book.request.plan.goal, "input": steps.input, "so_far": so_far}
+            said = await steps.call(model, asked, id=f"turn-{number}", on_failure="pause")
+            try:
+                turn = _TURN.validate_python(said)
+            except ValidationError as error:
+                mistakes += 1
+                what = "; ".join(reasons(error, "turn"))
+                if mistakes == MOST_MISTAKES:
+                    raise StepFailed(f"{model} makes no sense: {what}", called=False) from error
+                so_far.append({"turn": said, "mistake": what})
+                continue
+            mistakes = 0
+            if isinstance(turn, Finish):
+                return turn.output
+            if isinstance(turn, GiveUp):
+                raise StepFailed(f"{model} gives up: {turn.reason}", called=False)
+            so_far.append({"turn": said, **await self._done(steps, turn, number)})
+
+    async def _done(
+        self, steps: StepMaker, turn: CallTool | AskHuman, number: int
+    ) -> dict[str, JsonValue]:
+        """Do what a turn says, and return what the model is told of it."""
+        step_id = f"step-{number}"
+        try:
+            if isinstance(turn, AskHuman):
+                return {"output": await steps.ask(turn.question, turn.answer, id=step_id)}
+            output = await steps.call(turn.tool, turn.params, id=step_id, on_no="continue")
+        except StepFailed as failed:
+            told: dict[str, Any] = {"rejected" if failed.rejected else "failed": failed.reason}
+            return told | self._edited(step_id)
+        return {"output": output} | self._edited(step_id)
+
+    def _edited(self, step_id: str) -> dict[str, JsonValue]:
+        edited = self._book.edited.get(step_id)
+        return {} if edited is None else {"edited_by_a_human": dict(edited)}
