@@ -20,6 +20,7 @@ from rich.console import Console
 
 from benchmarks.crowd import Crowd, Measured, Probe
 from benchmarks.figures import table
+from benchmarks.lasting import HEAD, Lasting, last
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.plain import READY
 from benchmarks.program import Told, clean, parser_of, run
@@ -33,8 +34,9 @@ from workflows.durability import Durability
 from workflows.identity import DEFAULT_TENANT
 
 EFFECTS: Final = ("read", "write")
-#: One run after another, many at once, tools that take 200 ms, and a run of 1,000 steps.
-PROBES: Final = ("alone", "crowd", "slow", "long")
+#: One run after another, many at once, tools that take 200 ms, a run of 1,000 steps, and one of
+#: 10,000.
+PROBES: Final = ("alone", "crowd", "slow", "long", "lasting")
 _MODES: Final = tuple(mode.value for mode in Durability)
 #: Times that each mode has its turn.
 ROUNDS: Final = 5
@@ -45,15 +47,18 @@ CROWD: Final = 50
 #: Seconds that a tool takes which does something, and steps of its runs.
 SLOW: Final = 0.2
 SLOW_STEPS: Final = 20
-#: Steps of the run that shows whether a step costs more the later it comes. 10,000 wait for runs
-#: that continue as new: a plan has 1,000 steps at most.
+#: Steps of the run that shows, beside Temporal alone, whether a step costs more the later it comes.
 LONG_STEPS: Final = 1000
 
 
 async def measure(
-    ground: Ground, options: argparse.Namespace, console: Console, found: list[Measured]
+    ground: Ground,
+    options: argparse.Namespace,
+    console: Console,
+    found: list[Measured],
+    lasting: list[Lasting],
 ) -> None:
-    """Play all probes on each ledger; ``found`` keeps what is done when this is ended early."""
+    """Play all probes on each ledger; the lists keep what is done when this is ended early."""
     environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"})
     target = find_target(environment)
     client = await connect(target, quiet=True)
@@ -90,6 +95,11 @@ async def measure(
                     if not console.is_terminal:
                         took = time.monotonic() - began
                         console.print(f"{database}: {probe.label} ({took:.0f} s so far)")
+                if "lasting" in (options.probe or PROBES):
+                    for mode in options.mode or _MODES:
+                        lasting.append(await last(server, database, url, mode))
+                        took = time.monotonic() - began
+                        console.print(f"{database}: 10,000 steps, {mode} ({took:.0f} s so far)")
 
 
 def _probes(options: argparse.Namespace) -> list[Probe]:
@@ -102,11 +112,18 @@ def _probes(options: argparse.Namespace) -> list[Probe]:
         "slow": [Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW)],
         "long": [Probe(modes, "write", 1, LONG_STEPS, 1)],
     }
-    return [probe for name in options.probe or PROBES for probe in found[name]]
+    wanted = [name for name in options.probe or PROBES if name in found]
+    return [probe for name in wanted for probe in found[name]]
 
 
-def tables(found: Sequence[Measured]) -> str:
+def tables(found: Sequence[Measured], lasting: Sequence[Lasting]) -> str:
     """Return the tables of BENCHMARKS.md."""
+    both = [_costs(found)] if found else []
+    both += [table(HEAD, (one.row() for one in lasting))] if lasting else []
+    return "\n\n".join(both)
+
+
+def _costs(found: Sequence[Measured]) -> str:
     head = ["mode", "ledger", "effect", "runs", "tool", "ms a step", "plain", "ratio"]
     head += ["steps/s", "history, bytes a step"]
     costs = table(head, (one.row() for one in found if one.probe.steps < LONG_STEPS))
@@ -129,11 +146,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
         parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")
     found: list[Measured] = []
+    lasting: list[Lasting] = []
     return run(
         "steps",
         options.json,
-        lambda ground, console: measure(ground, options, console, found),
-        lambda: Told([one.document() for one in found], tables(found)),
+        lambda ground, console: measure(ground, options, console, found, lasting),
+        lambda: Told(
+            [*(one.document() for one in found), *(one.document() for one in lasting)],
+            tables(found, lasting),
+        ),
     )
 
 
