@@ -46,7 +46,7 @@ def retry(
         if view.result.state is RunState.COMPLETED:
             raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
         linked = Linked(run_id=source)
-        return await _start(caller, _changed(view.plan, changes), run_id, linked, wait, timeout)
+        return await _start(caller, changed_plan(view.plan, changes), run_id, linked, wait, timeout)
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user)
 
@@ -67,7 +67,7 @@ def fork(
     async def verb(caller: Caller) -> int:
         source, view = await _look(caller, run)
         linked = Linked(run_id=source, outputs=outputs_before(view, step))
-        return await _start(caller, _changed(view.plan, changes), run_id, linked, wait, timeout)
+        return await _start(caller, changed_plan(view.plan, changes), run_id, linked, wait, timeout)
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user)
 
@@ -105,7 +105,12 @@ async def _look(caller: Caller, run: str) -> tuple[str, RunView]:
     return source, await server.view(source)
 
 
-def _changed(plan: Plan, changes: list[str] | None) -> Plan:
+def changed_plan(plan: Plan, changes: list[str] | None) -> Plan:
+    """Return a recorded plan with ``--set`` changes.
+
+    Raises:
+        WrongUse: One does not fit.
+    """
     document = plan.model_dump(mode="json", exclude_defaults=True)
     try:
         for change in changes or []:

@@ -36,6 +36,7 @@ from cli import (
     proof,
     runs,
     setting_list,
+    simulate,
     standing,
     start,
     stats,
@@ -99,6 +100,7 @@ _VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
         ("amend", controls.amend, controls.AMEND_EXAMPLE),
         ("retry", again.retry, again.RETRY_EXAMPLE),
         ("fork", again.fork, again.FORK_EXAMPLE),
+        ("simulate", simulate.simulate_run, simulate.EXAMPLE),
         ("cancel", steering.cancel, steering.CANCEL_EXAMPLE),
     ],
     "What needs a human": [

@@ -25,6 +25,7 @@ VERBS = [
     "amend",
     "retry",
     "fork",
+    "simulate",
     "cancel",
     "pending",
     "approve",
@@ -73,6 +74,7 @@ REMOTE = [
 ]
 LEDGER = [
     ["effects", "r"],
+    ["simulate", "r", "--from", "1"],
     ["events", "r"],
     ["interventions"],
     ["notifications"],

@@ -1,0 +1,76 @@
+"""What ``simulate`` reads of a run: ends of calls as seen from an event, and keys as they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activities.ledger import runs
+from activities.ledger.entries import Committed
+from activities.ledger.recorded import Recording, key_entries, recording_of
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from workflows.contracts import CloseRun, OpenRun, RunState, StartRun
+from workflows.identity import child_run_id
+from workflows.plan import Plan
+
+KEY = ("payments.refund", "refund:order-1001")
+
+
+async def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
+    return await recording_of(scene.ledger, scene.tenant, run_id, seq)
+
+
+def told(found: Recording) -> list[tuple[str, Any, bool]]:
+    return [(one.end, one.params, one.before) for one in found.calls]
+
+
+async def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(
+    scene: Scene,
+) -> None:
+    await scene.open_run(OTHER_RUN)
+    request = scene.call()
+    await scene.committed(request)
+    assert isinstance(await scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
+
+    owner, replayer = await recording(scene, RUN), await recording(scene, OTHER_RUN)
+
+    assert owner.done == replayer.done == {STEP}
+    assert ("succeeded", request.params, True) in told(owner)
+    assert told(replayer) == [("succeeded", request.params, True)]
+    assert (await recording(scene, OTHER_RUN, 1)).done == frozenset()
+
+
+async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
+    before = await key_entries(scene.ledger, scene.tenant, [KEY])
+    request = scene.call()
+    await scene.committed(request)
+    held = await key_entries(scene.ledger, scene.tenant, [KEY, ("payments.refund", "other")])
+    begun = await scene.begin_undo()
+    undo = scene.undo(begun.entry)  # type: ignore[union-attr]
+    await scene.commit(undo, await scene.claimed(undo))
+
+    assert before == {}
+    assert (held.keys(), held[KEY].state) == ({KEY}, "committed")
+    assert held[KEY].identity_hash == request.identity_hash
+    assert await key_entries(scene.ledger, scene.tenant, [KEY]) == {}
+    assert (await recording(scene, RUN)).undone == {STEP}
+
+
+async def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
+    scene: Scene,
+) -> None:
+    child = child_run_id(RUN, "pay_1", 2)
+    for run_id in (child, child_run_id(child, "inner"), "run_1~pay_1", "run-1~open"):
+        plan = Plan.model_validate({"steps": [{"id": "one", "ask": "?"}], "input": {"n": 1}})
+        start = StartRun(run_id=run_id, tenant=scene.tenant, user="ada", plan=plan)
+        async with scene.tx() as tx:
+            await runs.open_run(tx, OpenRun(request=start, tools={}), "first")
+        if run_id == "run-1~open":
+            continue
+        async with scene.tx() as tx:
+            end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
+            await runs.close_run(tx, end)
+
+    found = await recording(scene, RUN)
+
+    assert {step: one.run_id for step, one in found.children.items()} == {"pay_1": child}
+    assert found.children["pay_1"].plan.input == {"n": 1}
