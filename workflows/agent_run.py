@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from temporalio import workflow
 
@@ -74,6 +75,20 @@ class AgentRun(Run):
                 task.cancel()
             await self._undisturbed(ended(list(running.values())))
         return failure
+
+    def _taken_over(self, facts: dict[str, Any]) -> set[str]:
+        """Take the facts of the run that this one begins from; returns the steps that are done."""
+        book, linked = self._book, self._book.request.linked
+        if linked is None:
+            return set()
+        taken = {k: v for k, v in linked.outputs.items() if k in book.steps}
+        for step_id, output in taken.items():
+            facts[step_id] = output
+            book.set_step(
+                step_id, StepState.SUCCEEDED, output=output, made_by=linked.run_id, replayed=True
+            )
+        book.say(workflow.now(), f"begins from run {linked.run_id}")
+        return set(taken)
 
     def _moves(self, running: dict[str, asyncio.Task[Goto | None]], held: bool) -> bool:
         """Return whether there is something to do beside the steps that are under way."""

@@ -258,14 +258,7 @@ class StepMaker:
             raise _mistake(f"step {step_id}: {where}: {first['msg']}") from error
 
     async def _make(self, step: Step, facts: dict[str, Any]) -> JsonValue:
-        linked = self._book.request.linked
         view = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
-        if linked is not None and step.id in linked.outputs:
-            output = linked.outputs[step.id]
-            known = {"output": output, "made_by": linked.run_id, "replayed": True}
-            known["state"] = StepState.SUCCEEDED
-            self._book.steps[step.id] = view.model_copy(update=known)
-            return output
         self._book.steps[step.id] = view
         return await self._begin(step.id, self._through(step, facts))
 

@@ -32,7 +32,6 @@ from workflows.contracts import (
     RunState,
     RunView,
     StartRun,
-    StepState,
     ToolSpec,
     Verb,
     Verdict,
@@ -206,20 +205,6 @@ class Run:
         self._book.saw(opened.head)
         self._continuing.begun()
         self._changed()
-
-    def _taken_over(self, facts: dict[str, Any]) -> set[str]:
-        """Take the facts of the run that this one begins from; returns the steps that are done."""
-        book, linked = self._book, self._book.request.linked
-        if linked is None:
-            return set()
-        taken = {k: v for k, v in linked.outputs.items() if k in book.steps}
-        for step_id, output in taken.items():
-            facts[step_id] = output
-            book.set_step(
-                step_id, StepState.SUCCEEDED, output=output, made_by=linked.run_id, replayed=True
-            )
-        book.say(workflow.now(), f"begins from run {linked.run_id}")
-        return set(taken)
 
     async def _all_stands(self) -> bool:
         """Return whether what other runs have made for this one still stands.
