@@ -82,6 +82,8 @@ class Calls:
     def __init__(self, book: Book, changed: Callable[[], None]) -> None:
         self._book = book
         self._changed = changed
+        self.under_way = 0
+        """Calls that have not ended."""
 
     async def __call__(
         self,
@@ -98,19 +100,23 @@ class Calls:
             ActivityError: As the activity ended.
         """
         pause = FIRST_PAUSE
-        while True:
-            try:
-                result = await call_port(port, message, summary, options=options, local=local)
-            except ActivityError as error:
-                cause = error.cause
-                if not isinstance(cause, ApplicationError) or cause.type != ErrorType.LEDGER_LOST:
-                    raise
-                self._note(cause.message)
-            else:
-                self._note(None)
-                return result
-            await workflow.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+        self.under_way += 1
+        try:
+            while True:
+                try:
+                    result = await call_port(port, message, summary, options=options, local=local)
+                except ActivityError as error:
+                    lost = _lost(error)
+                    if lost is None:
+                        raise
+                    self._note(lost)
+                else:
+                    self._note(None)
+                    return result
+                await workflow.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            self.under_way -= 1
 
     def _note(self, lost: str | None) -> None:
         if lost == self._book.lost:
@@ -118,3 +124,11 @@ class Calls:
         self._book.lost = lost
         self._book.say(workflow.now(), lost or "the ledger knows this run again: going on")
         self._changed()
+
+
+def _lost(error: ActivityError) -> str | None:
+    """Return what the ledger has lost, if a call has ended for that."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == ErrorType.LEDGER_LOST:
+        return cause.message
+    return None

@@ -19,7 +19,6 @@ from workflows.carrying import carry_book, restore_book
 from workflows.contracts import Carried, Linked, StartRun, StepState, ToolSpec
 from workflows.desk import Desk
 from workflows.plan import ITERATION
-from workflows.ports import In, Out, Port
 from workflows.references import INPUT
 
 #: Events of history after which a run continues as new. The server suggests it at 4,096, and ends
@@ -39,32 +38,6 @@ _PATCH: Final = "continue-as-new"
 _VERSION: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 
 
-class CountedCalls(Calls):
-    """Calls ports, and knows how many calls are under way."""
-
-    under_way = 0
-
-    async def __call__(
-        self,
-        port: Port[In, Out],
-        message: In,
-        summary: str,
-        *,
-        options: workflow.ActivityConfig | None = None,
-        local: workflow.LocalActivityConfig | None = None,
-    ) -> Out:
-        """Call an activity by its port.
-
-        Raises:
-            ActivityError: As the activity ended.
-        """
-        self.under_way += 1
-        try:
-            return await super().__call__(port, message, summary, options=options, local=local)
-        finally:
-            self.under_way -= 1
-
-
 class Part(Protocol):
     """A part of a run that has something to carry."""
 
@@ -81,7 +54,7 @@ class Continuing:
     def __init__(
         self,
         book: Book,
-        call: CountedCalls,
+        call: Calls,
         desk: Desk,
         tools: dict[str, ToolSpec],
         calling: Calling,

@@ -19,9 +19,10 @@ from workflows.amending import Amending
 from workflows.approvals import Gate
 from workflows.book import Book, Question
 from workflows.budget import Spending
+from workflows.calls import Calls
 from workflows.children import Children
 from workflows.closing import Closing
-from workflows.continuing import Continuing, CountedCalls, only_continued
+from workflows.continuing import Continuing, only_continued
 from workflows.contracts import (
     CancelRun,
     Checkpoint,
@@ -67,7 +68,7 @@ class Run:
         self._request = request
         self._book = Book(own, workflow.now(), gate, Saga())
         self._tools: dict[str, ToolSpec] = {}
-        self._call = CountedCalls(self._book, self._changed)
+        self._call = Calls(self._book, self._changed)
         self._helm = Helm(self._book, self._call, self._refuse_signal)
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
@@ -112,9 +112,11 @@ class Run:
                     return
         raise AssertionError(f"run {self.run_id} has ended without {event}")
 
-    async def heads(self, client: Client) -> list[ChainHead]:
+    async def heads(self) -> list[ChainHead]:
         """Return the heads of the event chain that were carried into Temporal's history."""
         heads = []
+        # Where it was started: some tests have a server of their own.
+        client = self.handle._client
         async for event in every_event(client, self.run_id):
             for payload in event.activity_task_completed_event_attributes.result.payloads:
                 result = json.loads(payload.data)

@@ -139,7 +139,7 @@ class Stage:
             except RunNotFound:
                 continue  # refused before it was opened
             broken = (
-                verify_chain(events, [head, *await run.heads(self.client)])
+                verify_chain(events, [head, *await run.heads()])
                 or verify_story(events)
                 or verify_entries(events, entries)
             )
