@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +15,8 @@ from cli.steering import composed, say, steer
 from cli.yamlfile import Unreadable, parse_json
 from workflows.contracts import AnswerInterrupts, Verb
 
+#: What the id of a question looks like: one that does not wait is a slip of the pen, no value.
+_QUESTION: Final = re.compile(r"[A-Za-z0-9_/\[\]-]+\.[0-9]+")
 EXAMPLE = "Example: python starter.py answer refund-1 reason.1='sent twice'"
 
 
@@ -38,7 +41,8 @@ def answer(
     async def verb(caller: Caller) -> int:
         run_id = find_run_id(caller.settings.tenant, run)
         view = await (await caller.server()).view(run_id)
-        asked = {interrupt.interrupt_id for interrupt in view.interrupts}
+        # With those of child runs, by the names under which they are answered here.
+        asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
         said = given(answers, asked)
         sent = composed(AnswerInterrupts, actor=caller.settings.user, reason=reason, **said)
         return say(caller, run_id, await steer(caller, run_id, Verb.ANSWER, sent, leave=leave))
@@ -60,7 +64,7 @@ def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
     for text in answers:
         id_, equals, value = text.partition("=")
         if not equals or id_ not in asked:
-            if len(answers) == 1:
+            if len(answers) == 1 and not (equals and _QUESTION.fullmatch(id_)):
                 only = value_of(text)
                 return {} if only is None else {"answer": only}
             listed = ", ".join(sorted(asked)) or "none"

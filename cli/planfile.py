@@ -21,7 +21,7 @@ from cli.overrides import OverrideError, override
 from cli.yamlfile import Unreadable, read_document
 from workflows.coherence import Incoherent, Outline, incoherences
 from workflows.contracts import PlanError
-from workflows.plan import Defaults, Goto, Plan, Step
+from workflows.plan import Defaults, Goto, Plan, Step, names_in
 from workflows.policy import ApprovalPolicy, ApprovalRule, Escalate
 from workflows.references import INPUT, PATH, ReferenceUnresolved, references, resolve
 from workflows.wording import reason_of
@@ -81,8 +81,15 @@ def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
     for item in error.errors(include_url=False):
         if item["type"] == "too_short" and item["loc"] == ("steps",) and document["steps"]:
             continue  # pydantic counts the steps that are valid; theirs are the errors to show
-        if not isinstance(item.get("ctx", {}).get("error"), Incoherent):
-            yield PlanError(where=_place(item, document), reason=_reason(item))
+        place, found = _place(item, document), item.get("ctx", {}).get("error")
+        if not isinstance(found, Incoherent):
+            yield PlanError(where=place, reason=_reason(item))
+            continue
+        # Of the plan itself they are found anyway, whatever else is wrong with it; `_in_order` says
+        # each once.
+        inside = f"{place}." if item["loc"] else ""
+        for problem in found.problems:
+            yield PlanError(where=f"{inside}{problem.where}", reason=problem.reason)
 
 
 def _of_steps(steps: Sequence[Outline]) -> Iterator[PlanError]:
@@ -116,19 +123,32 @@ def _outlines(document: Any) -> Iterator[Outline]:
         known = step if isinstance(step, dict) else {}
         step_id, after = known.get("id", f"step{number}"), known.get("after")
         own = {**defaults, **known} if isinstance(defaults, dict) else known
-        gotos = {name: own.get(name) for name in ("on_no", "on_failure")}
+        gotos = {name: own.get(name) for name in ("on_no", "on_failure", "on_reject")}
+        ask, each, when = known.get("ask"), known.get("for_each"), known.get("when")
         yield Outline(
             id=step_id if isinstance(step_id, str) else f"step{number}",
             after=tuple(item for item in after if isinstance(item, str))
             if isinstance(after, list)
             else None,
             params=known.get("params"),
+            texts_of={
+                "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
+                "wait.key": _within(known.get("wait"), "key"),
+                "for_each": each,
+                "fallback.params": _within(known.get("fallback"), "params"),
+            },
+            names=frozenset({str(known.get("item", "item"))} if each else ()),
+            conditions=names_in(when if isinstance(when, str) else None),
             gotos={
                 name: follows["goto"]
                 for name, follows in gotos.items()
                 if isinstance(follows, dict) and isinstance(follows.get("goto"), str)
             },
         )
+
+
+def _within(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _place(item: ErrorDetails, document: Any) -> str:

@@ -20,6 +20,7 @@ from cli.text import command
 from cli.toolcheck import refuse_unfit
 from workflows.contracts import StartRun
 from workflows.durability import Durability
+from workflows.names import MODEL_RUN, WORKFLOW
 
 EXAMPLE = "Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait"
 
@@ -79,7 +80,8 @@ async def _exists(server: TenantClient, run_id: str) -> bool:
 async def _report(caller: Caller, server: TenantClient, run_id: str, *, started: bool) -> int:
     """Say where the run stands now; a run that was there already may have ended."""
     taken = await taken_up(server, run_id)
-    state = state_of(await server.describe(run_id))
+    found = await server.describe(run_id)
+    state = state_of(found)
     queue = caller.settings.task_queue
     if caller.printer.json_output:
         caller.printer.document(
@@ -98,6 +100,8 @@ async def _report(caller: Caller, server: TenantClient, run_id: str, *, started:
         silent = "" if taken else f", but no worker has taken it up yet (task queue {queue})"
         if not taken and (await probes.polling(server.client, queue)).seen:
             silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
+        if not taken and found.workflow_type not in (WORKFLOW, MODEL_RUN):
+            silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
         caller.printer.say(f"Run {run_id} started{silent}")
         caller.printer.say(f"  look    {command('show', run_id)}")
         caller.printer.say(f"  web ui  {server.web_ui(run_id)}")

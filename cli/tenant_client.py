@@ -203,6 +203,11 @@ class TenantClient:
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise _no_worker(run_id) from error
         except WorkflowQueryFailedError as error:
+            if "is not registered on this worker" in str(error):
+                raise NotReachable(
+                    f"run {run_id} is of a workflow that its worker does not have: name the"
+                    " workflow's module in the worker's SUREHAND_WORKFLOW_MODULES"
+                ) from error
             raise StarterError(f"run {run_id} cannot be read: {error}") from error
         except WorkflowUpdateFailedError as error:
             cause = error.cause

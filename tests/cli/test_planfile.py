@@ -68,6 +68,20 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
             "; or {escalate: role}",
         ),
         ("steps: [{id: a, tool: t, on_no: {goto: b}}]", "steps.0 (a).on_no.goto", "no step 'b'"),
+        ("steps: [{id: a, ask: 'Why ${b.c}?'}]", "steps.0 (a).ask.question", "${b.c}"),
+        ("steps: [{id: a, wait: {event: e, key: '${b}'}}]", "steps.0 (a).wait.key", "${b}"),
+        ("steps: [{id: a, tool: t, when: b.c == 1}]", "steps.0 (a).when", "no step 'b'"),
+        ("steps: [{id: a, tool: t, for_each: '${b.c}'}]", "steps.0 (a).for_each", "${b.c}"),
+        (
+            "steps: [{id: a, tool: t, on_reject: {goto: b}}]",
+            "steps.0 (a).on_reject.goto",
+            "no step 'b'",
+        ),
+        (
+            "steps: [{id: a, plan: [{id: b, ask: '${c.d}'}]}]",
+            "steps.0 (a).plan.steps.0 (b).ask.question",
+            "${c.d}",
+        ),
         (
             "steps: [{id: a, tool: t, approval: {expires_in: -1h}}]",
             "steps.0 (a).approval.expires_in",
