@@ -7,13 +7,14 @@ parked somewhere while a new version is deployed. Delete one only when no such r
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -27,6 +28,7 @@ from tests.e2e.stage import Stage
 from tests.ledger_databases import migrate
 from tests.shop_process import ShopProcess
 from workflows.contracts import RunState
+from workflows.plan import Plan
 
 FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
 NEITHER: Final = "tests.variants.refund_human"
@@ -126,6 +128,46 @@ async def cancelled_by_temporal(stage: Stage) -> Run:
     return run
 
 
+async def made_by_code(stage: Stage) -> Run:
+    async with stage.worker_here(workflow_modules="examples.late_orders"):
+        orders = [stage.shop.new_order() for _ in range(2)]
+        given = {"code": "LateOrders", "input": {"orders": orders}}
+        run = await stage.start(Plan.model_validate(given))
+        await run.decide(decision_on(await run.asks(f"refund-{orders[0]}")))
+        await run.decide(decision_on(await run.asks(f"refund-{orders[1]}"), outcome="reject"))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": True})
+        await run.result()
+    return run
+
+
+async def driven_by_a_model(stage: Stage) -> Run:
+    order_id = stage.shop.new_order()
+    read = {"do": "call", "tool": "orders.read", "params": {"order_id": order_id}}
+    script = [read, {"do": "ask", "question": "Is it damaged?"}, "finish with all"]
+    async with stage.worker_here(tool_modules="tests.variants.model"):
+        given = {"model": "model.next", "count": str(stage.folder / "count"), "script": script}
+        stage.folder.mkdir(exist_ok=True)
+        run = await stage.start(Plan.model_validate({"code": "ModelRun", "input": given}))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
+        await run.result()
+    return run
+
+
+async def limited(stage: Stage) -> Run:
+    """A run whose first step has taken too long, and that goes on."""
+    stage.shop.fault("orders", fail="before", status=503)
+    first = {"tool": "orders.read", "time_limit": "1s", "on_failure": "continue"}
+    async with stage.worker_here():
+        steps = [{**first, "params": {"order_id": stage.shop.new_order()}}, {"ask": "Go on?"}]
+        run = await stage.start(Plan.model_validate(steps))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
+        await run.result()
+    return run
+
+
 SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
     scene.__name__: scene
     for scene in (
@@ -138,8 +180,22 @@ SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
         continued,
         cancelled,
         cancelled_by_temporal,
+        made_by_code,
+        driven_by_a_model,
+        limited,
     )
 }
+
+
+def untraced(history: str) -> str:
+    """Return a history without tracebacks: replays need none, and they tell where code lay."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(item) for key, item in value.items() if key != "stackTrace"}
+        return [cut(item) for item in value] if isinstance(value, list) else value
+
+    return json.dumps(cut(json.loads(history)), indent=2, ensure_ascii=False) + "\n"
 
 
 async def record(names: list[str], folder: Path) -> None:
@@ -157,7 +213,7 @@ async def record(names: list[str], folder: Path) -> None:
                     run = await SCENES[name](stage)
                     shop.clear_faults()
                     history = await run.handle.fetch_history()
-                    (FOLDER / f"{name}.json").write_text(history.to_json() + "\n")
+                    (FOLDER / f"{name}.json").write_text(untraced(history.to_json()))
                     print(f"{name}: {len(history.events)} events")
     finally:
         server.stop()

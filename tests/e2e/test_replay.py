@@ -14,9 +14,11 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from examples.late_orders import LateOrders
 from tests.record_histories import FOLDER, SCENES
 from worker import workflow_runner
 from workflows.agent_run import AgentRun
+from workflows.model_run import ModelRun
 
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
@@ -28,7 +30,7 @@ def history_of(text: str) -> WorkflowHistory:
 
 def replayer() -> Replayer:
     return Replayer(
-        workflows=[AgentRun],
+        workflows=[AgentRun, ModelRun, LateOrders],
         workflow_runner=workflow_runner(),
         data_converter=pydantic_data_converter,
     )
