@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from temporalio import activity
 
 from activities.attempt import Resources
@@ -26,6 +28,10 @@ from workflows.contracts import (
     SettleIntervention,
 )
 from workflows.errors import ErrorType
+
+#: Effects that the end of a run is told of, the newest: the server takes 2 MiB in one message, and
+#: a run whose end cannot be told has failed for nothing.
+MOST_EFFECTS: Final = 1000
 
 
 class RunActivities:
@@ -56,7 +62,12 @@ class RunActivities:
             views, uncompensated = await run_rows.effect_views(tx, asked.run_id, asked.reasons)
         if asked.state is RunState.COMPLETED:
             uncompensated = []
-        return RunClosed(effects=views, uncompensated=uncompensated, head=tx.heads[asked.run_id])
+        return RunClosed(
+            effects=views[-MOST_EFFECTS:],
+            uncompensated=uncompensated[-MOST_EFFECTS:],
+            more_effects=max(0, len(views) - MOST_EFFECTS),
+            head=tx.heads[asked.run_id],
+        )
 
     @activity.defn(name="find_questions")
     async def find_questions(self, asked: FindQuestions) -> QuestionsFound:

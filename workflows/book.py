@@ -126,6 +126,8 @@ class Book:
     effects: dict[str, EffectView] = field(default_factory=dict)
     """Effects by step id while the run lasts; at its end the ledger's own list replaces them."""
     final_effects: list[EffectView] | None = None
+    more_effects: int = 0
+    """Effects that are not among the final ones."""
     uncompensated: list[EffectView] = field(default_factory=list)
     questions: dict[str, Question] = field(default_factory=dict)
     timeline: deque[TimelineLine] = field(default_factory=lambda: deque(maxlen=LONGEST_TIMELINE))
@@ -322,6 +324,7 @@ class Book:
             state=self.state,
             steps=self._shown_steps(),
             more_steps=self.more_steps,
+            more_effects=self.more_effects,
             effects=own + self._of_children(lambda result: result.effects),
             uncompensated=self.uncompensated
             + self._of_children(lambda result: result.uncompensated),

@@ -100,6 +100,7 @@ class Closing:
         )
         book.saw(closed.head)
         book.final_effects, book.uncompensated = closed.effects, closed.uncompensated
+        book.more_effects = closed.more_effects
         book.note_undone(closed.effects)
         book.ended = state
         book.say(workflow.now(), state.value)

@@ -45,3 +45,18 @@ async def test_the_refund_plan_makes_one_refund_and_sends_one_mail(
     assert view.result == result
     [approval] = await stage.approval_rows(run)
     assert approval["consumed_entry"] == entries["payments.refund"]["entry_id"]
+
+
+async def test_the_end_of_a_run_with_many_effects_can_be_told(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of 10,000 effects a list of all took more than the server takes in one message.
+    monkeypatch.setattr("activities.runs.MOST_EFFECTS", 2)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert [effect.tool for effect in result.effects] == ["inventory.restock", "mail.send"]
+    assert result.more_effects == 1

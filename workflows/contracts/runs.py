@@ -33,6 +33,8 @@ class RunClosed(Message):
 
     effects: list[EffectView]
     uncompensated: list[EffectView]
+    more_effects: int = 0
+    """Effects that are not listed: a message of more than 2 MiB could not be told."""
     head: ChainHead
 
 
@@ -65,6 +67,8 @@ class RunResult(Message):
     """Steps that are done and not listed any more; the ledger has them."""
     effects: list[EffectView] = []
     uncompensated: list[EffectView] = []
+    more_effects: int = 0
+    """Effects that are not listed; the ledger has them."""
     waiting_for: list[Waiting] = []
     error: str | None = None
     output: JsonValue = None
