@@ -90,12 +90,11 @@ class RunActivities:
         """Return what a run has left in the ledger, whatever its history says."""
         async with self._resources.ledger.transaction(asked.tenant) as tx:
             entries = await standing_entries(tx, asked.run_id)
-        return EffectsRecalled(
-            effects=[
-                RecalledEffect(effect=entry.view(), commit_seq=entry.commit_seq)
-                for entry in entries
-            ]
-        )
+        found = [
+            RecalledEffect(effect=entry.view(), commit_seq=entry.commit_seq) for entry in entries
+        ]
+        known = set(asked.known)
+        return EffectsRecalled(effects=[one for one in found if one.effect.step_id not in known])
 
     def _can_undo(self, name: str) -> bool:
         tool = self._resources.toolbox.get(name)

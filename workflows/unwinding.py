@@ -58,12 +58,14 @@ class Unwinding:
         book = self._book
         if book.request.mode is Durability.SYNC:
             return []
+        known = set(book.saga.order())
         recalled = await self._call(
             ports.RECALL_EFFECTS,
-            RecallEffects(tenant=book.request.tenant, run_id=book.request.run_id),
+            RecallEffects(
+                tenant=book.request.tenant, run_id=book.request.run_id, known=sorted(known)
+            ),
             "look for effects that history does not have",
         )
-        known = book.saga.order()
         strays = [one for one in recalled.effects if one.effect.step_id not in known]
         for one in strays:
             step_id = one.effect.step_id

@@ -127,6 +127,8 @@ class RecallEffects(Message):
 
     tenant: str
     run_id: str
+    known: list[str] = []
+    """Steps whose effects the run knows of: of thousands it could not be told."""
 
 
 class RecalledEffect(Message):
