@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -114,7 +114,8 @@ class StepMaker:
         self._run = run
         self._book = run._book
         self._numbers: Counter[str] = Counter()
-        self._described: dict[str, asyncio.Future[None]] = {}
+        self._describing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By tool: of those that are first called at once, one asks."""
         self.running: dict[str, asyncio.Task[JsonValue]] = {}
         """Every step that was begun, by its id."""
         self.returned = False
@@ -282,13 +283,10 @@ class StepMaker:
 
     async def _describe(self, step: Step, params: dict[str, Any]) -> None:
         """Get the spec of a tool that this run has not called before, and check the step once."""
-        if not step.tool or step.tool in self._described:
-            if step.tool:
-                await asyncio.shield(self._described[step.tool])
-            return
-        asking = asyncio.ensure_future(self._ask_about(step, params))
-        self._described[step.tool] = asking
-        await asyncio.shield(asking)
+        if step.tool:
+            async with self._describing[step.tool]:
+                if step.tool not in self._run._tools:
+                    await self._ask_about(step, params)
 
     async def _ask_about(self, step: Step, params: dict[str, Any]) -> None:
         named = step.model_copy(update={"params": {name: f"${{input.{name}}}" for name in params}})

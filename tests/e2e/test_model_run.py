@@ -122,3 +122,16 @@ async def test_a_crash_asks_no_turn_again_and_pays_once(
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert step(result, "step-1").output == step(result, "step-2").output
     assert asked(tmp_path) == 3
+
+
+async def test_a_call_that_did_not_fit_its_tool_can_be_made_right_in_a_later_turn(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    script = [call("orders.read"), call("orders.read", order_id=order_id), ALL]
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, *script))
+        result = await run.result()
+
+    told: Any = result.output
+    assert "order_id" in told[0]["failed"]
+    assert told[1]["output"]["order_id"] == order_id
