@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 class Saga:
     """The writes that a run has started, in the order of their starts."""
 
-    _started: list[str] = field(default_factory=list)
+    # Ordered, and looked up at each write of a run that may have thousands.
+    _started: dict[str, None] = field(default_factory=dict)
     _commit_seq: dict[str, int] = field(default_factory=dict)
 
     def register(self, step_id: str) -> None:
         """Note a write *before* it starts, so that no end of it can be overlooked."""
-        if step_id not in self._started:
-            self._started.append(step_id)
+        self._started.setdefault(step_id)
 
     def committed(self, step_id: str, commit_seq: int) -> None:
         """Note the place of a write's commit in the run's chain."""
@@ -24,8 +24,7 @@ class Saga:
 
     def drop(self, step_id: str) -> None:
         """Forget a write that is not ours to undo: answered no, or made by another run."""
-        if step_id in self._started:
-            self._started.remove(step_id)
+        self._started.pop(step_id, None)
 
     def order(self) -> list[str]:
         """Return the steps to undo, last first.
@@ -44,7 +43,7 @@ class Saga:
     def restore(self, started: Iterable[tuple[str, int | None]]) -> None:
         """Take over what another execution of this run has carried."""
         for step, commit_seq in started:
-            self._started.append(step)
+            self._started[step] = None
             if commit_seq is not None:
                 self._commit_seq[step] = commit_seq
 
