@@ -236,7 +236,7 @@ class StepMaker:
         """
         step_id = self._id(id, RECORDING)
         self._book.steps[step_id] = StepView(id=step_id, tool=RECORDING, state=StepState.RUNNING)
-        return await self._begin(step_id, self._record(step_id, value))
+        return await self._begin(step_id, lambda: self._record(step_id, value))
 
     def _id(self, given: str | None, made_from: str) -> str:
         base = given or _NO_ID.sub("_", made_from)[:50]
@@ -261,25 +261,29 @@ class StepMaker:
     async def _make(self, step: Step, facts: dict[str, Any]) -> JsonValue:
         view = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
         self._book.steps[step.id] = view
-        return await self._begin(step.id, self._through(step, facts))
+        return await self._begin(step.id, lambda: self._through(step, facts))
 
-    async def _begin(self, step_id: str, work: Any) -> JsonValue:
-        task = self.running[step_id] = asyncio.ensure_future(work)
+    async def _begin(self, step_id: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+        task = self.running[step_id] = asyncio.ensure_future(self._to_its_end(step_id, work))
         return await asyncio.shield(task)
 
-    async def _through(self, step: Step, facts: dict[str, Any]) -> JsonValue:
-        run, known = self._run, self._run._stepper.facts
+    async def _to_its_end(
+        self, step_id: str, work: Callable[[], Awaitable[JsonValue]]
+    ) -> JsonValue:
         try:
             if self.over is not None or self._book.stopping:
                 raise StepFailed(self.over or "the run is ending", called=False)
-            await self._describe(step, facts)
-            await run._steps.one(step, facts)
+            return await work()
         except StepFailed as failed:
             # Behind the code's back nobody makes up for it.
             if failed.unsettled or failed.given_up or self.returned:
-                self.over = self.over or f"step {step.id}: {failed.reason}"
+                self.over = self.over or f"step {step_id}: {failed.reason}"
             raise
-        return known.get(step.id)
+
+    async def _through(self, step: Step, facts: dict[str, Any]) -> JsonValue:
+        await self._describe(step, facts)
+        await self._run._steps.one(step, facts)
+        return self._run._stepper.facts.get(step.id)
 
     async def _describe(self, step: Step, params: dict[str, Any]) -> None:
         """Get the spec of a tool that this run has not called before, and check the step once."""
