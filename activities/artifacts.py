@@ -30,7 +30,7 @@ from workflows.identity import canonical_json
 log = structlog.get_logger()
 
 #: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
-_PATIENCE: Final = timedelta(seconds=5)
+PATIENCE: Final = timedelta(seconds=5)
 _LEDGER: Final = "ledger:"
 #: Pause before the store is asked again for what a call needs, and how often that is done.
 READ_PAUSE: Final = timedelta(seconds=5)
@@ -68,25 +68,25 @@ class ArtifactStore:
         except (BaseError, OSError, ValueError) as error:
             raise ArtifactsMisconfigured(f"artifact store {url!r}: {error}") from error
 
-    async def keep(self, tenant: str, value: Any) -> Kept:
+    async def keep(self, tenant: str, value: Any, patience: timedelta = PATIENCE) -> Kept:
         """Return a JSON value as it travels: itself if it is small, else a reference to it.
 
-        Never raises: what the store does not take at once, the ledger keeps.
+        Never raises: what the store does not take within ``patience``, the ledger keeps.
         """
         data = canonical_json(value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
         if len(data) <= self._largest_inline and not _looks_like_one(value):
             return Kept(value)
         sha256 = hashlib.sha256(data).hexdigest()
-        uri, content = _path(tenant, sha256), None
+        uri = _path(tenant, sha256)
         try:
-            async with asyncio.timeout(_PATIENCE.total_seconds()):
+            async with asyncio.timeout(patience.total_seconds()):
                 await self._put(uri, data)
         except (BaseError, OSError) as error:
             log.warning("artifact.kept_in_ledger", uri=uri, store=self.url, error=str(error))
-            uri, content = f"{_LEDGER}{sha256}", data
+            return _in_ledger(data)
         artifact = Artifact(sha256=sha256, uri=uri, bytes=len(data))
-        return Kept(artifact.reference(), artifact, content)
+        return Kept(artifact.reference(), artifact)
 
     async def _put(self, path: str, data: bytes) -> None:
         try:
@@ -134,6 +134,17 @@ class ArtifactStore:
             ArtifactUnavailable: One is not there, or not what was kept.
         """
         return {name: await self.read(tenant, artifact) for name, artifact in wanted.items()}
+
+
+def kept_in_ledger(value: Any) -> Kept:
+    """Return a small JSON value as an artifact that needs no store: the ledger has its content."""
+    return _in_ledger(canonical_json(value))
+
+
+def _in_ledger(data: bytes) -> Kept:
+    sha256 = hashlib.sha256(data).hexdigest()
+    artifact = Artifact(sha256=sha256, uri=f"{_LEDGER}{sha256}", bytes=len(data))
+    return Kept(artifact.reference(), artifact, data)
 
 
 def _open(url: str, folder: Path | None) -> ObjectStore:

@@ -44,6 +44,8 @@ class Resources:
     """Time limit of a resource's lease, where the tool names none."""
     resource_wait: timedelta = timedelta(seconds=5)
     """How long an attempt waits for a busy resource, where the tool says nothing."""
+    checkpoint_every: timedelta = timedelta(minutes=5)
+    """How often a long call's progress goes into the ledger."""
     assurance: Assurance = Assurance.OPEN
     """What has to prove a decision; a request's own row may be stricter."""
 
@@ -71,6 +73,7 @@ class Resources:
             metrics=metrics or Metrics(),
             resource_lease=settings.resource_lease,
             resource_wait=settings.resource_wait,
+            checkpoint_every=settings.checkpoint_every,
             assurance=Assurance(settings.decisions),
         )
 
@@ -94,7 +97,9 @@ class Attempt:
         info = activity.info()
         activity_key = f"{info.workflow_run_id}:{info.activity_id}"
         holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"
-        return cls(info.attempt, activity_key, holder, unheard=info.is_local)
+        told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
+        doing = Doing(told_before=told)
+        return cls(info.attempt, activity_key, holder, unheard=info.is_local, doing=doing)
 
     def of_next_step(self) -> Attempt:
         """Return the attempt as that of one step more, whose claims are its own."""

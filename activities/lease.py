@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from temporalio import activity
 
 from activities.failures import CutOff
 from activities.ledger.store import LedgerUnavailable
+
+if TYPE_CHECKING:
+    from activities.progress import Progress
 
 T = TypeVar("T")
 
@@ -202,9 +205,21 @@ async def _keep(
 
 @dataclass
 class Doing:
-    """What an attempt is waiting for; Temporal shows it beside the activity."""
+    """What an attempt is at; Temporal shows it beside the activity."""
 
     text: str = ""
+    """What it waits for, or the step that a stretch is at."""
+    progress: Progress | None = None
+    told_before: Mapping[str, Any] | None = None
+    """What the attempt before has told of its progress: told on until there is news, so that
+    it is not lost with an attempt that dies at once."""
+
+    def details(self) -> list[Any]:
+        """Return it as the details of a heartbeat."""
+        told = self.told_before
+        if self.progress is not None and self.progress.newest is not None:
+            told = self.progress.told()
+        return [self.text, told] if told else [self.text] if self.text else []
 
 
 @asynccontextmanager
@@ -219,7 +234,7 @@ async def heartbeats(doing: Doing) -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
-            activity.heartbeat(*filter(None, [doing.text]))
+            activity.heartbeat(*doing.details())
             await asyncio.sleep(HEARTBEAT_EVERY)
 
     beating = asyncio.create_task(beat())

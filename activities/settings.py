@@ -142,6 +142,8 @@ class Settings(BaseSettings):
     """How long an attempt waits for a busy resource before it is tried again later."""
     resource_sweep: Duration = timedelta(seconds=60)
     """How often a worker frees the resources that dead calls have left behind."""
+    checkpoint_every: Duration = timedelta(minutes=5)
+    """How often the progress of a long call goes into the ledger."""
     checkpoint_ttl: Duration = timedelta(days=7)
     """How long a checkpoint that was saved under a name is kept."""
     checkpoints_kept: int = Field(default=10, ge=1)
@@ -246,7 +248,7 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return value
 
-    @field_validator("resource_sweep", "checkpoint_ttl")
+    @field_validator("resource_sweep", "checkpoint_every", "checkpoint_ttl")
     @classmethod
     def _some_pause(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

@@ -13,6 +13,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from activities.answers import Dedupes, LookupAnswer, Undo
 from activities.metering import spend
 from activities.outputs import clean_text
+from activities.progress import earlier_progress, note_progress
 from workflows.contracts import Effect, Recovery, ToolSpec
 from workflows.policy import ApprovalPolicy
 from workflows.wording import reasons
@@ -49,6 +50,24 @@ class ToolContext:
             ValueError: Less than nothing, or no number.
         """
         spend(tokens, money)
+
+    def progress(self, value: JsonValue) -> None:
+        """Say how far this call has come: for people, and for the attempt after it, should it die.
+
+        The newest word is sent to Temporal with the next heartbeat, within a second, and goes into
+        the ledger every five minutes (``SUREHAND_CHECKPOINT_EVERY``). It never fails the call: what
+        is no JSON, or over 8 KiB of it, is left out and logged. A call in a durability mode that
+        sends no heartbeats (``async``) has nobody to tell.
+        """
+        note_progress(value)
+
+    @property
+    def earlier_progress(self) -> JsonValue:
+        """The last word of the attempt before this one; ``None``: it said none, or was not cut off.
+
+        A hint of where to go on, and no proof: what it did after that word, nobody knows.
+        """
+        return earlier_progress()
 
     async def ask(self, question: str, answer: dict[str, Any] | None = None) -> JsonValue:
         """Ask a human and return the answer; the run waits for it, holding no process.

@@ -23,6 +23,7 @@ from activities.ledger.entries import (
     Entry,
     Forbidden,
 )
+from activities.long_calls import following
 from activities.metering import metering
 from activities.preconditions import to_call_with
 from activities.reading import ReadCall
@@ -89,8 +90,9 @@ class ToolActivities:
                 await self._refuse_changed_params(call, prepared)
             is_read = prepared.tool.effect is Effect.READ
             work = self._read if is_read else self._write
-            with metering() as meter:
-                report = await work(call, prepared, attempt)
+            async with following(self._resources, call, attempt):
+                with metering() as meter:
+                    report = await work(call, prepared, attempt)
             return report.model_copy(update={"usage": meter.usage()})
         except ApplicationError as error:
             if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:

@@ -43,7 +43,8 @@ def artifacts(
         async with ledger_of(settings) as ledger:
             rows = await artifacts_of(ledger, caller.settings.tenant, run_id)
             if artifact is not None:
-                rows = [row for row in rows if artifact in (row["artifact_id"], row["sha256"])]
+                wanted = artifact.removeprefix("sha256:")
+                rows = [row for row in rows if wanted in (row["artifact_id"], row["sha256"])]
                 if not rows:
                     raise NotFound(f"run {run_id} has no artifact {artifact!r}")
             if artifact is None and to is None:

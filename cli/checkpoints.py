@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from cli import options
 from cli.caller import Caller, perform
 from cli.exits import ExitCode, NotFound, WrongUse
+from cli.heartbeats import told_by_calls
 from cli.ids import find_run_id
 from cli.ledger_door import ledger_of, open_artifacts, read_settings, translated
 from cli.shapes import CheckpointList, CheckpointSaved, NamedCheckpoint
@@ -31,6 +32,8 @@ EXAMPLE: Final = "Example: python starter.py checkpoint refund-1 --save before-a
 
 #: A checkpoint holds references, not values: one that is larger than this is a mistake.
 LARGEST: Final = 10 * 1024 * 1024  # bytes
+#: How long a statement may take that saves one, and the artifact store before the ledger keeps it.
+_SAVED_WITHIN: Final = timedelta(seconds=2)
 
 
 def checkpoint(
@@ -108,9 +111,13 @@ def _print(caller: Caller, document: dict[str, Any]) -> int:
 
 async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
     server = await caller.server()
-    await server.describe(run_id)
+    found = await server.describe(run_id)
     await server.view(run_id)
-    return await server.checkpoint(run_id)
+    document = await server.checkpoint(run_id)
+    told = await told_by_calls(found)
+    for current in document["current_steps"]:
+        current["progress"] = told.progress.get(current["step_id"])
+    return document
 
 
 async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
@@ -136,9 +143,10 @@ async def _save(
     size = len(canonical_json(document))
     if size > LARGEST:
         raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
-    async with _ledger() as ledger:
+    # It must not hold up the run's own work for longer.
+    async with _ledger(_SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)
-        kept = await store.keep(caller.settings.tenant, document)
+        kept = await store.keep(caller.settings.tenant, document, _SAVED_WITHIN)
         async with ledger.transaction(caller.settings.tenant) as tx:
             saved, surplus = await checkpoints.save(
                 tx,
@@ -202,10 +210,10 @@ async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _ledger() -> AsyncIterator[Ledger]:
+async def _ledger(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
     from activities.ledger.checkpoints import CheckpointError
 
-    async with ledger_of(read_settings()) as ledger:
+    async with ledger_of(read_settings(), patience) as ledger:
         try:
             yield ledger
         except CheckpointError as error:

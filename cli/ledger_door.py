@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from cli.exits import NotFound, NotReachable, WrongUse
@@ -90,19 +91,25 @@ def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
 
 
 @asynccontextmanager
-async def ledger_of(settings: Settings) -> AsyncIterator[Ledger]:
+async def ledger_of(settings: Settings, patience: timedelta | None = None) -> AsyncIterator[Ledger]:
     """Open the ledger; its errors inside the block become the starter's.
+
+    Args:
+        settings: Where it is.
+        patience: How long a statement may take, if not the usual time.
 
     Raises:
         NotReachable: The database is away, or not migrated.
         NotFound: There is no such run in this tenant.
     """
+    from activities.ledger.engine import PATIENCE
     from activities.ledger.migrate import require_head
     from activities.ledger.store import open_ledger
 
     _log_to_stderr()
+    url, channels, limit = settings.database_url, settings.notify, patience or PATIENCE
     with translated():
-        async with open_ledger(settings.database_url, channels=settings.notify) as ledger:
+        async with open_ledger(url, channels=channels, patience=limit) as ledger:
             await require_head(ledger.engine)
             yield ledger
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from cli.heartbeats import NOTHING_TOLD, Told
 from cli.printer import Printer
 from cli.questions import request_lines, waiting_lines
 from cli.tenant_client import TenantClient
@@ -69,20 +70,22 @@ def print_waiting(printer: Printer, server: TenantClient, result: RunResult) -> 
 
 
 def print_view(
-    printer: Printer, server: TenantClient, view: RunView, under_way: str | None = None
+    printer: Printer, server: TenantClient, view: RunView, told: Told = NOTHING_TOLD
 ) -> None:
-    """Print everything a run says about itself, and where its stretch is."""
+    """Print everything a run says about itself, and what its calls have told."""
     printer.say(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""
     printer.say(f"  plan     {view.plan.name}, version {view.plan_version}{goal}")
     printer.say(f"  user     {view.user}, tenant {view.tenant}")
     if view.durability is not Durability.SYNC:
-        where = f", a stretch is at {under_way}" if under_way else ""
+        where = f", a stretch is at {told.under_way}" if told.under_way else ""
         printer.say(f"  durable  {view.durability}{where}")
     printer.say(f"  started  {shown_time(view.started_at)}")
     printer.say(f"  web ui   {server.web_ui(view.result.run_id)}")
     printer.say()
     print_steps(printer, view.result)
+    for step_id, progress in told.progress.items():
+        printer.say(f"  {step_id} has come to {_short(compact(progress))}")
     asked = {request.approval_id for request in view.pending}
     for request in view.pending:
         printer.say()

@@ -12,6 +12,7 @@ from cli import options
 from cli.caller import Caller, perform
 from cli.exits import ExitCode, NeverTakenUp, NoWorker, WrongUse
 from cli.follow import tell
+from cli.heartbeats import told_by_calls
 from cli.ids import find_approval, find_run_id
 from cli.launch import PLAN_MEMO
 from cli.newest import newest_runs
@@ -23,7 +24,6 @@ from cli.tenant_client import what_to_do
 from cli.text import shown_time
 from workflows.contracts import RunView
 from workflows.names import PENDING_APPROVALS, RUN_STATE
-from workflows.ports import RUN_STRETCH
 
 LIST_EXAMPLE = "Example: python starter.py list --state waiting_approval"
 SHOW_EXAMPLE = "Example: python starter.py show refund-1, or show refund-1/refund/1"
@@ -149,7 +149,7 @@ def show(
                 raise
             _print_cut_off(caller, await _cut_off(found, server.web_ui(run_id)))
             return ExitCode.DONE
-        cut_off, under_way = state in CUT_OFF_BY_SERVER, await step_under_way(found)
+        cut_off, told = state in CUT_OFF_BY_SERVER, await told_by_calls(found)
         if cut_off:
             view = _without_requests(view)
         if json_output:
@@ -160,7 +160,8 @@ def show(
                     state=state,
                     web_ui=web_ui,
                     as_it_stood=cut_off,
-                    under_way=under_way,
+                    under_way=told.under_way,
+                    progress=told.progress,
                 )
             )
         else:
@@ -168,7 +169,7 @@ def show(
                 caller.printer.say(f"The server has ended this run ({state}).", "red")
                 caller.printer.say(what_to_do(run_id))
                 caller.printer.say("It stood at:")
-            print_view(caller.printer, server, view, under_way)
+            print_view(caller.printer, server, view, told)
         return ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, ui_url=ui_url)
@@ -183,15 +184,6 @@ async def _show_approval(caller: Caller, approval: str) -> int:
         for line in approval_lines(one):
             caller.printer.say(line)
     return ExitCode.DONE
-
-
-async def step_under_way(found: WorkflowExecutionDescription) -> str | None:
-    """Return the step that a stretch of the run is at, as its worker has told last."""
-    for pending in found.raw_description.pending_activities:
-        if pending.activity_type.name == RUN_STRETCH.name and pending.heartbeat_details.payloads:
-            told = await found.data_converter.decode(pending.heartbeat_details.payloads, [str])
-            return str(told[0])
-    return None
 
 
 def _without_requests(view: RunView) -> RunView:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from workflows.contracts import (
     ApprovalRequest,
@@ -77,6 +77,8 @@ class ShownRun(RunView):
     """True: the server ended the run; ``result`` tells how it stood, and no decision reaches it."""
     under_way: str | None = None
     """The step that a stretch is at (durability ``exit``), as its worker has told last."""
+    progress: dict[str, JsonValue] = {}
+    """By step whose call is under way: how far it has come, as its tool has told last."""
 
 
 class CutOffRun(Shape):

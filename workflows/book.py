@@ -389,7 +389,6 @@ class Book:
                     state=view.state,
                     attempt=view.attempts + 1,
                     started_at=self.begun.get(view.id),
-                    progress=view.state.value,
                 )
                 for view in self.in_state(*OPEN)
             ],

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-#: How long a SQLite writer waits for another process's transaction before it gives up.
-SQLITE_BUSY_MS: Final = 10_000
+#: How long a statement may take, and a SQLite writer waits for another process's transaction.
+PATIENCE: Final = timedelta(seconds=10)
 #: Connections a worker keeps to PostgreSQL; each activity holds one for a few milliseconds only.
 POOL_SIZE: Final = 10
 
 #: Seconds. A host that loses its power says nothing: without a limit its clients wait for ever.
 CONNECT_TIMEOUT: Final = 5
-COMMAND_TIMEOUT: Final = 10
 
 _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _POSTGRES_BEGIN: Final = (
@@ -69,8 +70,10 @@ def _is_wrong_sql(error: BaseException) -> bool:
     return isinstance(original, sqlite3.OperationalError) and "no such" in str(original)
 
 
-def make_engine(url: str) -> AsyncEngine:
+def make_engine(url: str, patience: timedelta = PATIENCE) -> AsyncEngine:
     """Return an engine for a ledger URL, prepared for short write transactions.
+
+    What takes longer than ``patience`` is given up as ``LedgerUnavailable``.
 
     It never creates a SQLite file: whoever is in the wrong folder would get an empty ledger there,
     which knows of no effect. Connecting then raises ``LedgerUnavailable``.
@@ -79,7 +82,7 @@ def make_engine(url: str) -> AsyncEngine:
         # One connection: a process has one writer, and others queue for it in order.
         engine = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=60)
         event.listen(engine.sync_engine, "do_connect", _only_existing)
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "connect", partial(_prepare_sqlite, patience))
         event.listen(engine.sync_engine, "begin", _begin_immediate)
         return engine
     return create_async_engine(
@@ -87,7 +90,7 @@ def make_engine(url: str) -> AsyncEngine:
         pool_size=POOL_SIZE,
         max_overflow=0,
         pool_timeout=30,
-        connect_args={"timeout": CONNECT_TIMEOUT, "command_timeout": COMMAND_TIMEOUT},
+        connect_args={"timeout": CONNECT_TIMEOUT, "command_timeout": patience.total_seconds()},
     )
 
 
@@ -108,12 +111,12 @@ def _only_existing(dialect: Any, _record: Any, where: list[Any], options: dict[s
     return dialect.connect(uri, **{**options, "uri": True})
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
+def _prepare_sqlite(patience: timedelta, connection: Any, _record: Any) -> None:
     # None: the driver starts no transaction of its own; `_begin_immediate` does.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in (
-        f"busy_timeout={SQLITE_BUSY_MS}",
+        f"busy_timeout={patience // timedelta(milliseconds=1)}",
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",

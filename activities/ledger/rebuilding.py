@@ -25,7 +25,7 @@ from workflows.plan import ITERATION, Plan, Step
 
 #: Why fields are null, and what the lists leave out.
 NOT_REBUILT: Final = {
-    "current_steps": "no event says that a step waits, or how far a call has come",
+    "current_steps": "no event says that a step waits; `progress` has what long calls have told",
     "artifact_refs": "events hold the digests of outputs only: `artifacts RUN` lists them",
     "budget": "no event says what a call has used",
     "resume_policy": "no event says that a run is paused",
@@ -50,6 +50,9 @@ class Rebuilt(BaseModel):
     ttl: None = None
     plan_version: int
     current_steps: None = None
+    progress: dict[str, str]
+    """By step that was not done yet: digest of what its call has told last of its progress.
+    `artifacts RUN` has what it was."""
     completed_steps: list[str]
     """Those that are plans, and lists as a whole, are not told of by the run's own events."""
     recovery_point: str
@@ -87,6 +90,8 @@ class _Past:
     """Step by open interrupt."""
     effects: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Tool and step by entry."""
+    progress: dict[str, str] = field(default_factory=dict)
+    """Digest by step."""
     last_error: str | None = None
 
 
@@ -143,6 +148,7 @@ def rebuilt(
         created_at=datetime.fromtimestamp(last["at_ms"] / 1000, UTC),
         created_by=run["user_id"],
         plan_version=past.plan_version,
+        progress={step: told for step, told in past.progress.items() if step not in past.done},
         completed_steps=done,
         recovery_point=done[-1] if done else "start",
         pending_call=None if ended else next(iter(past.approvals.values()), None),
@@ -172,6 +178,8 @@ def _hear(past: _Past, event: Mapping[str, Any], versions: Mapping[int, Plan]) -
             past.plan_version = int(body["plan_version"])
         case "step.succeeded" | "effect.replayed":
             past.done.add(step_id)
+        case "step.progress":
+            past.progress |= {step_id: str(body["progress"])} if "progress" in body else {}
         case "effect.claimed":
             past.effects.setdefault(str(body["entry_id"]), (str(body["tool"]), step_id))
         case "effect.committed" | "intervention.settled":

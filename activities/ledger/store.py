@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from activities.ledger.chain import event_hash
 from activities.ledger.engine import (
+    PATIENCE,
     LedgerUnavailable,
     enter_transaction,
     first_line,
@@ -236,7 +238,10 @@ class Ledger:
 
 @asynccontextmanager
 async def open_ledger(
-    database_url: str, observer: Observer | None = None, channels: tuple[str, ...] = ()
+    database_url: str,
+    observer: Observer | None = None,
+    channels: tuple[str, ...] = (),
+    patience: timedelta = PATIENCE,
 ) -> AsyncIterator[Ledger]:
     """Open a ledger and dispose of its connections afterwards.
 
@@ -244,8 +249,9 @@ async def open_ledger(
         database_url: Where it is.
         observer: Told what the ledger does.
         channels: The notifiers for which what people have to know is written to the outbox.
+        patience: How long a statement, or the wait for another writer, may take.
     """
-    engine = make_engine(database_url)
+    engine = make_engine(database_url, patience)
     try:
         yield Ledger(engine, observer, channels)
     finally:

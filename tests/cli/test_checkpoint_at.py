@@ -12,7 +12,7 @@ NewRun = Callable[..., Run]
 
 #: What only the live document has, and that in which the two are not comparable.
 NOT_IN_EVENTS: Final = {"current_steps", "artifact_refs", "budget", "resume_policy"}
-OWN: Final = {"created_at", "pending_approvals", "not_rebuilt"}
+OWN: Final = {"created_at", "pending_approvals", "not_rebuilt", "progress"}
 
 ASKING: Final = """\
 name: asking

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -73,6 +75,20 @@ def test_a_large_checkpoint_comes_back_whole(verbs: Verbs, shop: ShopProcess) ->
     assert [row["step_id"] for row in rows] == [f"checkpoint:{'x' * 64}"]
     kept = verbs("checkpoint", run.name, "--named", "x" * 64, "--json").document()
     assert kept["checkpoint_id"] == f"{run.name}@4"
+
+
+def test_a_ledger_that_is_held_for_long_keeps_no_checkpoint_and_says_so(
+    verbs: Verbs, settings: dict[str, str], new_run: NewRun
+) -> None:
+    run = new_run()
+    with closing(sqlite3.connect(settings["SUREHAND_DATABASE_URL"].partition("///")[2])) as held:
+        held.execute("BEGIN IMMEDIATE")
+        refused = verbs("checkpoint", run.name, "--save", "late")
+        held.rollback()
+
+    assert refused.code == 4
+    assert "database is locked" in refused.line()
+    assert "No checkpoint" in verbs("checkpoint", run.name, "--list").out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from activities.crashpoints import CrashPoint
-from cli.runs import step_under_way
+from cli.heartbeats import told_by_calls
 from tests.e2e.runs import Run, example_plan, states, step, until
 from tests.e2e.stage import Stage
 from workflows.contracts import PauseRun, ResumeRun, RunState, Verb
@@ -34,7 +34,7 @@ async def called(run: Run) -> Counter[str]:
 
 async def at_step(run: Run) -> str | None:
     """Return the step that the run's stretch is at, as `show` tells it."""
-    return await step_under_way(await run.handle.describe())
+    return (await told_by_calls(await run.handle.describe())).under_way
 
 
 async def restocking(stage: Stage, order_id: str, mode: str) -> Run:

@@ -30,7 +30,9 @@ class CurrentStep(Message):
     state: StepState
     attempt: int
     started_at: datetime | None
-    progress: str
+    progress: JsonValue = None
+    """What its call has said of it last. The run does not know it: Temporal has it with the call's
+    heartbeat, from where ``checkpoint RUN`` takes it."""
 
 
 class PendingCall(Message):
