@@ -41,7 +41,7 @@ from activities.ledger.entries import (
     Mismatch,
 )
 from activities.ledger.session import Session
-from activities.ledger.store import LedgerUnavailable, Transaction
+from activities.ledger.store import LedgerUnavailable, PendingEvent, Transaction
 from activities.outputs import to_json
 from activities.questions import NeedsAnswer
 from activities.recorder import DATABASE_PAUSE, Done, Recorder, SaidNo, WantsAnswer
@@ -180,7 +180,7 @@ class EffectCall:
     async def _call_in_ledger(self, entry: Entry) -> CallResult:
         """Call a transactional tool: its effect and its outcome commit together, or not at all."""
         try:
-            done = await self._recorder.in_ledger(lambda tx: self._work(tx, entry))
+            receipt, commit = await self._recorder.in_ledger(lambda tx: self._work(tx, entry))
         except _GaveUp as ended:
             if isinstance(ended.why, No):
                 return await self._recorder.say_no(entry, ended.why)
@@ -198,9 +198,9 @@ class EffectCall:
             failure = classify(error).message
             return await self._failed(entry, Failure(FailureClass.TRANSIENT, failure))
         self._recorder.crash(CrashPoint.AFTER_OUTCOME)
-        return done
+        return Done(entry, receipt, False, commit.seq)
 
-    async def _work(self, tx: Transaction, entry: Entry) -> Done:
+    async def _work(self, tx: Transaction, entry: Entry) -> tuple[Any, PendingEvent]:
         if not await outcomes.still_ours(tx, entry):
             self._recorder.fenced()
         context = replace(self._recorder.context(entry), session=Session(tx.connection))
@@ -223,7 +223,7 @@ class EffectCall:
         commit = await outcomes.commit(tx, self.request, entry, kept)
         await self.held.mark(tx, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
-        return Done(entry, kept.value, False, commit)
+        return kept.value, commit
 
     async def _renew(self, entry: Entry) -> bool:
         lease = self.request.lease

@@ -119,7 +119,7 @@ class Recorder:
             await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return Done(entry, kept.value, False, commit)
+        return Done(entry, kept.value, False, commit.seq)
 
     async def say_no(self, entry: Entry, answer: No) -> SaidNo:
         """Record that the tool answered no."""

@@ -38,7 +38,7 @@ from activities.ledger.notifications import write_pause
 from activities.ledger.questions import newest_question
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
-from activities.ledger.takes import find_again, take, take_first
+from activities.ledger.takes import Seen, find_again, look_around, take, take_first
 from activities.ledger.undone import note_replay
 from workflows.contracts import Recovery, as_artifact
 
@@ -49,40 +49,44 @@ COMPENSATING_WAIT = timedelta(seconds=2)
 async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     """Claim the effect of ``request`` or say what is there already."""
     await tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
-    row = await tx.one(
-        select(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.tool == request.tool,
-            effects.c.key == request.key,
+    seen = await look_around(tx, request)
+    if seen.fresh:
+        result = await take_first(tx, request, seen, generation=1)
+    else:
+        row = await tx.one(
+            select(effects)
+            .where(
+                effects.c.tenant_id == tx.tenant,
+                effects.c.tool == request.tool,
+                effects.c.key == request.key,
+            )
+            .order_by(effects.c.generation.desc())
+            .limit(1)
+            .with_for_update()
         )
-        .order_by(effects.c.generation.desc())
-        .limit(1)
-        .with_for_update()
-    )
-    entry = Entry.from_row(row) if row else None
-    await tx.tick()
-    result = await _look(tx, request, entry)
+        assert row is not None, "entries are never deleted"
+        # It may have waited for the row: what was seen before is old.
+        await tx.tick()
+        seen = await look_around(tx, request)
+        result = await _look(tx, request, seen, Entry.from_row(row))
     await note(tx, request, result)
     return result
 
 
-async def _look(tx: Transaction, request: ClaimRequest, entry: Entry | None) -> ClaimResult:
-    if entry is None:
-        return await take_first(tx, request, generation=1)
+async def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
     same = entry.identity_hash == request.identity_hash
     mine = entry.owned_by(request.run_id, request.step_id)
     match entry.state:
         case "failed" if not same:
-            return await take_first(tx, request, generation=entry.generation + 1)
+            return await take_first(tx, request, seen, generation=entry.generation + 1)
         case "failed" if entry.answer is not None and mine:
             return Answered(entry)
         case "failed":
-            return await take(tx, request, entry)
+            return await take(tx, request, seen, entry)
         case "compensated" if mine:
             return Barred(f"the effect {entry.entry_id} of this step has been undone")
         case "compensated":
-            return await take_first(tx, request, generation=entry.generation + 1)
+            return await take_first(tx, request, seen, generation=entry.generation + 1)
         case _ if not same:
             return Mismatch(
                 f"the key is taken by {entry.entry_id} ({entry.state}) of run"
@@ -93,16 +97,18 @@ async def _look(tx: Transaction, request: ClaimRequest, entry: Entry | None) -> 
         case "compensating":
             return Held(COMPENSATING_WAIT)
         case "claimed":
-            return await _look_at_claimed(tx, request, entry)
+            return await _look_at_claimed(tx, request, seen, entry)
         case "in_doubt" | "partial":
-            return await _look_at_doubtful(tx, request, entry)
+            return await _look_at_doubtful(tx, request, seen, entry)
         case state:
             raise AssertionError(f"unknown entry state {state!r}")
 
 
-async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
+async def _look_at_claimed(
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+) -> ClaimResult:
     if entry.holder == request.holder:
-        return await find_again(tx, request, entry)
+        return await find_again(tx, request, seen, entry)
     left = await lease_left(tx, entry, request.lease)
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
@@ -111,11 +117,13 @@ async def _look_at_claimed(tx: Transaction, request: ClaimRequest, entry: Entry)
     if left > 0 and not takeover:
         return Held(timedelta(milliseconds=left))
     if rule is not None:
-        return await take(tx, request, entry, rule=rule)
+        return await take(tx, request, seen, entry, rule=rule)
     return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))
 
 
-async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
+async def _look_at_doubtful(
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+) -> ClaimResult:
     question = await newest_question(tx, entry.entry_id)
     if question is not None and question["state"] == "open":
         return Asked(entry, question["intervention_id"], question["question"])
@@ -123,7 +131,7 @@ async def _look_at_doubtful(tx: Transaction, request: ClaimRequest, entry: Entry
         return Barred(f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown")
     rule = _rule_to_call_again(tx, request, entry)
     if rule is not None:
-        return await take(tx, request, entry, rule=rule)
+        return await take(tx, request, seen, entry, rule=rule)
     return Doubtful(await doubt(tx, entry, None))
 
 

@@ -21,11 +21,9 @@ POOL_SIZE: Final = 10
 CONNECT_TIMEOUT: Final = 5
 
 _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-_POSTGRES_BEGIN: Final = (
-    "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
-    " set_config('surehand.tenant', $1, true)"
-)
-_POSTGRES_CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_POSTGRES_BEGIN: Final = f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', $1, true)"
+_POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
 _POSTGRES_LOCK: Final = "pg_advisory_xact_lock(hashtextextended(${}, 0))"
 
 
@@ -149,11 +147,15 @@ async def read_clock(connection: AsyncConnection) -> int:
     return int((await connection.exec_driver_sql(_POSTGRES_CLOCK)).scalar_one())
 
 
-async def lock_name(connection: AsyncConnection, *names: str) -> None:
+async def lock_name(connection: AsyncConnection, *names: str) -> int:
     """Hold locks of these names, taken in this order, until the transaction ends.
 
-    On SQLite every transaction is the only writer, so there is nothing to take.
+    Returns the database's clock in milliseconds, read once they are held. On SQLite every
+    transaction is the only writer, so there is nothing to take, and the first reading stays good.
     """
-    if connection.dialect.name == "postgresql":
-        locks = ", ".join(_POSTGRES_LOCK.format(place) for place in range(1, len(names) + 1))
-        await connection.exec_driver_sql(f"SELECT {locks}", names)
+    if connection.dialect.name == "sqlite":
+        return 0
+    locks = ", ".join(_POSTGRES_LOCK.format(place) for place in range(1, len(names) + 1))
+    # What is selected is worked out from left to right: the clock comes last.
+    row = await connection.exec_driver_sql(f"SELECT {locks}, {_POSTGRES_NOW}", names)
+    return int(row.one()[-1])

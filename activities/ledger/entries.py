@@ -13,7 +13,7 @@ from workflows.identity import provider_key
 from workflows.policy import Requirement
 
 if TYPE_CHECKING:
-    from activities.ledger.store import Transaction
+    from activities.ledger.store import PendingEvent, Transaction
 
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
 _ENTRY_DIGITS = 24
@@ -138,10 +138,10 @@ class Entry:
             reason=reason,
         )
 
-    def tell(self, tx: Transaction, type_: str, **body: Any) -> None:
+    def tell(self, tx: Transaction, type_: str, **body: Any) -> PendingEvent:
         """Add an event about this entry to the chain of the run that owns it."""
         about = {"entry_id": self.entry_id, "tool": self.tool}
-        tx.event(self.run_id, type_, step_id=self.step_id, **about, **body)
+        return tx.event(self.run_id, type_, step_id=self.step_id, **about, **body)
 
     def counted_failures(self) -> dict[str, int]:
         """Return the failures by class."""

@@ -12,7 +12,7 @@ from activities.ledger.clock_jumps import call_left
 from activities.ledger.entries import Barred, ClaimRequest, ClaimResult, Entry, Held, milliseconds
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
-from activities.ledger.takes import take
+from activities.ledger.takes import look_around, take
 
 
 async def after_not_found(
@@ -45,7 +45,7 @@ async def after_not_found(
         if left > 0:
             return Held(timedelta(milliseconds=left))
     if forward:
-        result = await take(tx, request, entry, rule=rule)
+        result = await take(tx, request, await look_around(tx, request), entry, rule=rule)
         await note(tx, request, result)
         return result
     await settle_not_applied(tx, entry, rule)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import recovery
@@ -13,10 +13,19 @@ from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import NO_MORE_REPEATS, ClaimRequest, Entry, milliseconds
 from activities.ledger.questions import open_intervention
-from activities.ledger.store import Transaction
+from activities.ledger.store import PendingEvent, Transaction
 from activities.ledger.tables import effects
 from activities.ledger.undone import mark_compensated, reserve_chains
 from workflows.identity import digest
+
+#: Made once, because each write needs it: to make a statement takes longer than to run it.
+_COMMIT_CLAIMED: Final = update(effects).where(
+    effects.c.tenant_id == bindparam("of_tenant"),
+    effects.c.entry_id == bindparam("of_entry"),
+    effects.c.state == "claimed",
+    effects.c.recovering_ms.is_(None),
+    effects.c.fencing_token == bindparam("of_token"),
+)
 
 
 def _guard(tx: Transaction, entry: Entry) -> Any:
@@ -51,13 +60,34 @@ async def commit(
     receipt: Kept,
     *,
     evidence: dict[str, Any] | None = None,
-) -> int | None:
+) -> PendingEvent | None:
     """Record that the effect happened; ``None`` when another attempt holds the entry now.
 
     A second commit under the same token returns the first one: the answer to it may have been lost.
-    ``evidence`` says what proved it, where it was not the call's own answer. Returns the place of
-    the commit in its run's chain.
+    ``evidence`` says what proved it, where it was not the call's own answer. Returns the event of
+    the commit, whose place in the chain is known once the transaction has ended.
     """
+    values = {
+        "state": "committed",
+        "receipt": receipt.value,
+        "evidence": evidence,
+        "lease_until_ms": None,
+        "recovering_ms": None,
+        "settled_ms": tx.now_ms,
+    }
+    if entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes:
+        # The way of nearly every call: still as it was claimed, so no look at it is needed.
+        seq = await tx.guess_seq(entry.run_id)
+        touched = await tx.execute(
+            _COMMIT_CLAIMED,
+            of_tenant=tx.tenant,
+            of_entry=entry.entry_id,
+            of_token=entry.fencing_token,
+            **values,
+            commit_seq=seq,
+        )
+        if touched:
+            return await _committed(tx, request, entry, receipt, evidence, seq)
     row = await tx.one(
         select(effects)
         .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
@@ -67,38 +97,41 @@ async def commit(
     if row["fencing_token"] != entry.fencing_token:
         return None
     if row["state"] == "committed":
-        return int(row["commit_seq"])
+        return PendingEvent("effect.committed", entry.step_id, {}, int(row["commit_seq"]))
     if entry.undoes:
         await reserve_chains(tx, entry.run_id, entry.undoes)
     seq = await tx.reserve_seq(entry.run_id)
-    touched = await tx.execute(
-        update(effects)
-        .where(_guard(tx, entry))
-        .values(
-            state="committed",
-            receipt=receipt.value,
-            evidence=evidence,
-            lease_until_ms=None,
-            recovering_ms=None,
-            commit_seq=seq,
-            settled_ms=tx.now_ms,
-        )
-    )
-    if not touched:
+    if not await tx.execute(
+        update(effects).where(_guard(tx, entry)).values(**values, commit_seq=seq)
+    ):
         return None
-    entry.tell(
+    return await _committed(tx, request, Entry.from_row(row), receipt, evidence, seq)
+
+
+async def _committed(
+    tx: Transaction,
+    request: ClaimRequest,
+    before: Entry,
+    receipt: Kept,
+    evidence: dict[str, Any] | None,
+    seq: int,
+) -> PendingEvent:
+    """Record what a commit means beside its own row, in which ``seq`` stands."""
+    event = before.tell(
         tx,
         "effect.committed",
         receipt=receipt.digest,
         rule=evidence["rule"] if evidence else None,
     )
-    await recovery.verified(tx, Entry.from_row(row), "committed", action="resume")
-    await artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
-    if entry.undoes:
-        await mark_compensated(tx, entry)
+    mine = (effects.c.tenant_id == tx.tenant, effects.c.entry_id == before.entry_id)
+    tx.if_moved(event, seq, lambda now: update(effects).where(*mine).values(commit_seq=now))
+    await recovery.verified(tx, before, "committed", action="resume")
+    await artifact_rows.record(tx, before.run_id, before.step_id, receipt)
+    if before.undoes:
+        await mark_compensated(tx, before)
     else:
         await step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
-    return seq
+    return event
 
 
 async def answer_no(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
@@ -13,6 +13,18 @@ from activities.ledger.tables import steps
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
+
+# Made once, because each step needs them: to make a statement takes longer than to run it.
+_START: Final = {
+    "postgresql": postgresql.insert(steps).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(steps).on_conflict_do_nothing(),
+}
+_FINISH: Final = update(steps).where(
+    steps.c.tenant_id == bindparam("of_tenant"),
+    steps.c.run_id == bindparam("of_run"),
+    steps.c.step_id == bindparam("of_step"),
+    steps.c.attempt == bindparam("of_attempt"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,20 +78,16 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
 
 async def start(tx: Transaction, attempt: StepAttempt) -> None:
     """Record that an attempt runs; the same attempt twice is one row."""
-    dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
     await tx.execute(
-        dialect.insert(steps)
-        .values(
-            tenant_id=tx.tenant,
-            run_id=attempt.run_id,
-            step_id=attempt.step_id,
-            attempt=attempt.attempt,
-            tool=attempt.tool,
-            state="running",
-            input=attempt.params,
-            started_ms=tx.now_ms,
-        )
-        .on_conflict_do_nothing()
+        _START[tx.connection.dialect.name],
+        tenant_id=tx.tenant,
+        run_id=attempt.run_id,
+        step_id=attempt.step_id,
+        attempt=attempt.attempt,
+        tool=attempt.tool,
+        state="running",
+        input=attempt.params,
+        started_ms=tx.now_ms,
     )
 
 
@@ -94,16 +102,16 @@ async def finish(
 ) -> None:
     """Record how an attempt ended."""
     await tx.execute(
-        update(steps)
-        .where(
-            steps.c.tenant_id == tx.tenant,
-            steps.c.run_id == attempt.run_id,
-            steps.c.step_id == attempt.step_id,
-            steps.c.attempt == attempt.attempt,
-        )
-        .values(
-            state=state, output=output, error=error, error_class=error_class, ended_ms=tx.now_ms
-        )
+        _FINISH,
+        of_tenant=tx.tenant,
+        of_run=attempt.run_id,
+        of_step=attempt.step_id,
+        of_attempt=attempt.attempt,
+        state=state,
+        output=output,
+        error=error,
+        error_class=error_class,
+        ended_ms=tx.now_ms,
     )
 
 

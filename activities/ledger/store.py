@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from activities.ledger.chain import event_hash
@@ -51,13 +51,34 @@ class Observer(Protocol):
         """Take note of an event that is committed."""
 
 
-@dataclass(frozen=True)
+#: Runs whose head a process remembers.
+_MOST_HEADS: Final = 1000
+
+# Made once: to make a statement takes longer than to run it.
+_RUN: Final = (runs.c.tenant_id == bindparam("of_tenant"), runs.c.run_id == bindparam("of_run"))
+_CHAIN: Final = (
+    select(runs.c.seq, runs.c.head)
+    .where(*_RUN)
+    # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
+    .with_for_update(key_share=True)
+)
+_MOVE: Final = (
+    update(runs)
+    .where(*_RUN, runs.c.seq == bindparam("from_seq"), runs.c.head == bindparam("from_head"))
+    .values(seq=bindparam("to_seq"), head=bindparam("to_head"))
+)
+_ADD: Final = insert(events)
+
+
+@dataclass
 class PendingEvent:
     """An event that waits for the end of its transaction to get its place in the chain."""
 
     type: str
     step_id: str | None
     body: dict[str, Any]
+    seq: int = 0
+    """Its place; 0 until then."""
 
 
 @dataclass
@@ -75,8 +96,11 @@ class Transaction:
     """There is something in it to tell people."""
     heads: dict[str, ChainHead] = field(default_factory=dict)
     """The head of each run that got an event or was watched; filled when the transaction ends."""
+    last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
+    """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
     _watched: set[str] = field(default_factory=set)
-    _reserved: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _reserved: dict[str, ChainHead] = field(default_factory=dict)
+    _guessed: list[tuple[PendingEvent, int, Callable[[int], Any]]] = field(default_factory=list)
 
     async def lock_step(self, run_id: str, step_id: str) -> None:
         """Let a step's claim and its undoing never pass each other unseen."""
@@ -87,9 +111,10 @@ class Transaction:
         await lock_name(self.connection, f"key:{self.tenant}:{tool}:{key}")
 
     async def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
-        """Lock a step, then a business key."""
+        """Lock a step, then a business key; the clock is read once both are there."""
         step = f"step:{self.tenant}:{run_id}:{step_id}"
-        await lock_name(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
+        now_ms = await lock_name(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
+        self.now_ms = max(self.now_ms, now_ms)
 
     async def lock_resource(self, resource: str) -> None:
         """Let leases of one resource follow one another; several are locked in order of names."""
@@ -115,11 +140,26 @@ class Transaction:
         """
         if run_id not in self._reserved:
             self._reserved[run_id] = await self._chain(run_id)
-        return self._reserved[run_id][0] + len(self.pending[run_id]) + 1
+        return self._reserved[run_id].seq + len(self.pending[run_id]) + 1
 
-    async def one(self, statement: Any) -> dict[str, Any] | None:
+    async def guess_seq(self, run_id: str) -> int:
+        """Return the ``seq`` that the next event of a run will most likely get.
+
+        Without locking the run's row, where this process knows its head. Whoever writes the guess
+        into a row says by ``if_moved`` how to mend it.
+        """
+        known = self._reserved.get(run_id) or self.last_seen.get(run_id)
+        if known is None:
+            return await self.reserve_seq(run_id)
+        return known.seq + len(self.pending[run_id]) + 1
+
+    def if_moved(self, event: PendingEvent, guess: int, mend: Callable[[int], Any]) -> None:
+        """Run ``mend(seq)`` at the end, should the event's place be another than ``guess``."""
+        self._guessed.append((event, guess, mend))
+
+    async def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""
-        row = (await self.connection.execute(statement)).mappings().first()
+        row = (await self.connection.execute(statement, values)).mappings().first()
         return None if row is None else {str(name): value for name, value in row.items()}
 
     async def all(self, statement: Any) -> list[dict[str, Any]]:
@@ -127,56 +167,71 @@ class Transaction:
         rows = (await self.connection.execute(statement)).mappings().all()
         return [{str(name): value for name, value in row.items()} for row in rows]
 
-    async def execute(self, statement: Any) -> int:
+    async def execute(self, statement: Any, **values: Any) -> int:
         """Run a statement and return the number of rows it touched."""
-        result = await self.connection.execute(statement)
+        result = await self.connection.execute(statement, values)
         return int(result.rowcount)
 
     def watch(self, run_id: str) -> None:
         """Have ``heads`` tell this run's head at the end, even if it gets no event."""
         self._watched.add(run_id)
 
-    async def _chain(self, run_id: str) -> tuple[int, str]:
-        row = await self.one(
-            select(runs.c.seq, runs.c.head)
-            .where(runs.c.tenant_id == self.tenant, runs.c.run_id == run_id)
-            # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
-            .with_for_update(key_share=True)
-        )
+    async def _chain(self, run_id: str) -> ChainHead:
+        row = await self.one(_CHAIN, of_tenant=self.tenant, of_run=run_id)
         if row is None:
             raise RunNotFound(run_id)
-        return int(row["seq"]), str(row["head"])
+        return ChainHead(seq=row["seq"], hash=row["head"])
 
     async def write_events(self) -> None:
         """Chain the pending events; runs in order of run_id, so that writers never deadlock."""
         for run_id in sorted(self.pending):
-            waiting = self.pending[run_id]
-            if not waiting:
-                continue
-            seq, head = self._reserved.get(run_id) or await self._chain(run_id)
-            rows = []
-            for item in waiting:
-                seq += 1
-                event = {
-                    "run_id": run_id,
-                    "seq": seq,
-                    "type": item.type,
-                    "step_id": item.step_id,
-                    "body": item.body,
-                    "at_ms": self.now_ms,
-                }
-                previous, head = head, event_hash(head, event)
-                rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
-            await self.connection.execute(insert(events), rows)
-            await self.execute(
-                update(runs)
-                .where(runs.c.tenant_id == self.tenant, runs.c.run_id == run_id)
-                .values(seq=seq, head=head)
-            )
-            self.heads[run_id] = ChainHead(seq=seq, hash=head)
+            if self.pending[run_id]:
+                await self._write_chain(run_id)
+        for event, guess, mend in self._guessed:
+            if event.seq != guess:
+                await self.execute(mend(event.seq))
         for run_id in sorted(self._watched - self.heads.keys()):
-            seq, head = await self._chain(run_id)
-            self.heads[run_id] = ChainHead(seq=seq, hash=head)
+            self.heads[run_id] = await self._chain(run_id)
+
+    async def _write_chain(self, run_id: str) -> None:
+        head = self._reserved.get(run_id)
+        guess = self.last_seen.get(run_id) if head is None else None
+        # Reads, compares and locks in one statement; where it fails, somebody else was faster.
+        if guess is not None and await self._move(run_id, guess):
+            return
+        if not await self._move(run_id, head or await self._chain(run_id)):
+            raise AssertionError(f"the chain of {run_id} has moved while its row was locked")
+
+    async def _move(self, run_id: str, start: ChainHead) -> bool:
+        """Write a run's pending events behind ``start``; ``False``: that is not its head."""
+        seq, head, rows = start.seq, start.hash, []
+        for item in self.pending[run_id]:
+            seq += 1
+            event = {
+                "run_id": run_id,
+                "seq": seq,
+                "type": item.type,
+                "step_id": item.step_id,
+                "body": item.body,
+                "at_ms": self.now_ms,
+            }
+            previous, head = head, event_hash(head, event)
+            rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
+            item.seq = seq
+        moved = await self.execute(
+            _MOVE,
+            of_tenant=self.tenant,
+            of_run=run_id,
+            from_seq=start.seq,
+            from_head=start.hash,
+            to_seq=seq,
+            to_head=head,
+        )
+        if not moved:
+            return False
+        await self.connection.execute(_ADD, rows)
+        self.heads[run_id] = ChainHead(seq=seq, hash=head)
+        return True
 
     def tell_events(self, observer: Observer | None) -> None:
         """Say what has been committed: in the log, under the events' own names, and elsewhere."""
@@ -203,6 +258,8 @@ class Ledger:
         """Called after each transaction of this process that has something to tell people."""
         self.tenants: set[str] = set()
         """Tenants that this process has worked for; row-level security lists none."""
+        self._heads: dict[str, dict[str, ChainHead]] = defaultdict(dict)
+        """The newest head of each run that this process has seen, by tenant."""
 
     @asynccontextmanager
     async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
@@ -217,10 +274,14 @@ class Ledger:
             async with self.engine.begin() as connection:
                 now_ms = await enter_transaction(connection, tenant)
                 self.tenants.add(tenant)
-                transaction = Transaction(connection, tenant, now_ms, self._channels)
+                last_seen = self._heads[tenant]
+                transaction = Transaction(
+                    connection, tenant, now_ms, self._channels, last_seen=last_seen
+                )
                 yield transaction
                 await transaction.write_events()
             outcome = "committed"
+            self._remember(tenant, transaction.heads)
             transaction.tell_events(self._observer)
             if transaction.has_news and self.on_news is not None:
                 self.on_news()
@@ -234,6 +295,14 @@ class Ledger:
         finally:
             if self._observer is not None:
                 self._observer.transaction(outcome, time.monotonic() - start)
+
+    def _remember(self, tenant: str, heads: Mapping[str, ChainHead]) -> None:
+        known = self._heads[tenant]
+        for run_id, head in heads.items():
+            known.pop(run_id, None)
+            known[run_id] = head
+        while len(known) > _MOST_HEADS:
+            del known[next(iter(known))]
 
 
 @asynccontextmanager

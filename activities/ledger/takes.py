@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import exists, insert, select, update
+from sqlalchemy import BindParameter, bindparam, exists, insert, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import principals, recovery
@@ -29,11 +30,62 @@ from activities.ledger.tables import bars, effects
 from activities.ledger.undone import must_be_told, waits_to_be_told
 from workflows.contracts import Recovery
 
+# Made once, because each claim needs them: to make a statement takes longer than to run it.
+_OF: Final[dict[str, BindParameter[str]]] = {
+    name: bindparam(f"of_{name}") for name in ("tenant", "run", "step", "tool", "key")
+}
+_LOOK_AROUND: Final = select(
+    exists()
+    .where(
+        bars.c.tenant_id == _OF["tenant"],
+        bars.c.run_id == _OF["run"],
+        bars.c.step_id == _OF["step"],
+    )
+    .label("barred"),
+    waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
+    exists()
+    .where(
+        effects.c.tenant_id == _OF["tenant"],
+        effects.c.tool == _OF["tool"],
+        effects.c.key == _OF["key"],
+    )
+    .label("known"),
+)
+_FIRST: Final = insert(effects).returning(effects)
 
-async def take_first(tx: Transaction, request: ClaimRequest, generation: int) -> ClaimResult:
+
+@dataclass(frozen=True)
+class Seen:
+    """What stands around a call, asked in one go: hardly ever is there anything."""
+
+    barred: bool
+    """The step has been undone."""
+    untold: bool
+    """A human has to take note of something first."""
+    fresh: bool
+    """No entry has this business key."""
+
+
+async def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
+    """Return what stands around a call whose step and key are locked."""
+    found = await tx.one(
+        _LOOK_AROUND,
+        of_tenant=tx.tenant,
+        of_run=request.run_id,
+        of_step=request.step_id,
+        of_tool=request.tool,
+        of_key=request.key,
+    )
+    assert found is not None
+    return Seen(found["barred"], found["untold"], not found["known"])
+
+
+async def take_first(
+    tx: Transaction, request: ClaimRequest, seen: Seen, generation: int
+) -> ClaimResult:
     """Insert the entry of a new generation."""
     entry_id = entry_id_for(request.tenant, request.tool, request.key, generation)
-    refused = await _authorise(tx, request, entry_id, generation)
+    refused = await _authorise(tx, request, seen, entry_id, generation)
     if refused is not None:
         return refused
     values = {
@@ -52,16 +104,16 @@ async def take_first(tx: Transaction, request: ClaimRequest, generation: int) ->
         "claimed_ms": tx.now_ms,
         **_lease(tx, request),
     }
-    row = await tx.one(insert(effects).values(values).returning(effects))
+    row = await tx.one(_FIRST, **values)
     assert row is not None
     return await _claimed(tx, request, Entry.from_row(row))
 
 
 async def take(
-    tx: Transaction, request: ClaimRequest, entry: Entry, *, rule: str | None = None
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry, *, rule: str | None = None
 ) -> ClaimResult:
     """Claim an existing entry again, with the next fencing token."""
-    refused = await _authorise(tx, request, entry.entry_id, entry.generation)
+    refused = await _authorise(tx, request, seen, entry.entry_id, entry.generation)
     if refused is not None:
         return refused
     mine = entry.owned_by(request.run_id, request.step_id)
@@ -92,13 +144,15 @@ async def take(
     return await _claimed(tx, request, Entry.from_row(row), rule, found=entry.state)
 
 
-async def find_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> ClaimResult:
+async def find_again(
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+) -> ClaimResult:
     """Return the claim whose answer was lost, its lease and deadline counted from now.
 
     The call starts only now: what others hold against it must not have run out before, and its
     approval must not, either.
     """
-    refused = await _authorise(tx, request, entry.entry_id, entry.generation)
+    refused = await _authorise(tx, request, seen, entry.entry_id, entry.generation)
     if refused is not None:
         return await give_back(tx, request, entry, refused)
     fresh = _lease(tx, request)
@@ -178,26 +232,12 @@ async def _claimed(
 
 
 async def _authorise(
-    tx: Transaction, request: ClaimRequest, entry_id: str, generation: int
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry_id: str, generation: int
 ) -> ClaimResult | None:
     """Return why this call may not go forward, or ``None`` once its approval is consumed."""
-    # Asked in one go: this is the way of every claim, and hardly ever is there anything.
-    found = await tx.one(
-        select(
-            exists()
-            .where(
-                bars.c.tenant_id == tx.tenant,
-                bars.c.run_id == request.run_id,
-                bars.c.step_id == request.step_id,
-            )
-            .label("barred"),
-            waits_to_be_told(tx, request.run_id).label("untold"),
-        )
-    )
-    assert found is not None
-    if found["barred"] and not request.undoes:
+    if seen.barred and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
-    if found["untold"] and not request.undoes:
+    if seen.untold and not request.undoes:
         told = await must_be_told(tx, request.run_id)
         if told is not None:
             return told

@@ -114,10 +114,10 @@ async def undone_under(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
     )
 
 
-def waits_to_be_told(tx: Transaction, run_id: str) -> Any:
+def waits_to_be_told(tenant: Any, run_id: Any) -> Any:
     """Return the condition that a human has to take note of something in this run."""
     return exists().where(
-        interventions.c.tenant_id == tx.tenant,
+        interventions.c.tenant_id == tenant,
         interventions.c.run_id == run_id,
         interventions.c.rule == UNDONE,
         interventions.c.state == "open",

@@ -152,9 +152,9 @@ class Scene:
 
     async def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
         async with self.tx() as tx:
-            seq = await outcomes.commit(tx, request, entry, Kept(receipt))
-        assert seq is not None
-        return seq
+            event = await outcomes.commit(tx, request, entry, Kept(receipt))
+        assert event is not None
+        return event.seq
 
     async def committed(self, request: ClaimRequest, receipt: Any = "r-1") -> Entry:
         """Claim and commit, and return the entry as it stands then."""

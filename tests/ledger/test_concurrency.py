@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 
 import pytest
 
@@ -187,3 +188,43 @@ async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
         else:
             assert isinstance(used, ApprovalRefused)
             assert (state, row["state"], row["consumed_entry"]) == ("void", "void", None)
+
+
+async def test_a_commit_knows_its_place_though_others_write_to_its_run_meanwhile(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    # Given two workers of which each has seen the head that the other one moves
+    first, second, *_ = scenes
+    places = {}
+    for number in range(3):
+        step, other = f"step-{number}", f"other-{number}"
+        mine, its = first.call(step_id=step, key=step), second.call(step_id=other, key=other)
+        one, two = await first.claimed(mine), await second.claimed(its)
+        places[two.entry_id] = await second.commit(its, two)
+        places[one.entry_id] = await first.commit(mine, one)
+
+    committed = {
+        event["body"]["entry_id"]: event["seq"]
+        for event in await scene.events()
+        if event["type"] == "effect.committed"
+    }
+    rows = {row["entry_id"]: row["commit_seq"] for row in await scene.rows(effects)}
+    assert places == committed == rows
+
+
+async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    async def write(worker: Scene, number: int) -> None:
+        for round_ in range(ROUNDS // 4):
+            name = f"step-{number}-{round_}"
+            await worker.committed(worker.call(step_id=name, key=name))
+
+    await asyncio.gather(*(write(worker, number) for number, worker in enumerate(scenes)))
+
+    chain = await scene.events()
+    assert [event["seq"] for event in chain] == list(range(1, len(chain) + 1))
+    assert all(before["hash"] == after["previous"] for before, after in pairwise(chain))
+    committed = {e["body"]["entry_id"]: e["seq"] for e in chain if e["type"] == "effect.committed"}
+    assert committed == {row["entry_id"]: row["commit_seq"] for row in await scene.rows(effects)}
+    assert len(committed) == WORKERS * (ROUNDS // 4)
