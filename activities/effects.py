@@ -17,6 +17,7 @@ from typing import Any, Final, assert_never
 from pydantic import BaseModel
 from temporalio.exceptions import ApplicationError
 
+from activities.ahead import Ahead, Begun
 from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
 from activities.endings import again, stop
@@ -77,6 +78,8 @@ class EffectCall:
     request: ClaimRequest
     held: HeldResources = NO_RESOURCES
     answers: tuple[Any, ...] = ()
+    ahead: Ahead | None = None
+    """What a stretch does after this write."""
 
     def __post_init__(self) -> None:
         """Make what records this attempt."""
@@ -91,12 +94,18 @@ class EffectCall:
         """Pass the last crash point: recorded, and Temporal has not heard of it."""
         self._recorder.crash(CrashPoint.BEFORE_REPORT)
 
-    async def run(self) -> CallResult:
+    async def run(self, begun: Begun | None = None) -> CallResult:
         """Claim, call and record; or say what stands there already.
+
+        Args:
+            begun: The claim, if it was made with the outcome of the write before.
 
         Raises:
             ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
         """
+        if begun is not None:
+            self._recorder.asked = begun.asked
+            return await self._go_on(begun.claimed)
         self._recorder.crash(CrashPoint.BEFORE_CLAIM)
         return await self._go_on(await self._claim())
 
@@ -175,7 +184,7 @@ class EffectCall:
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             return await self._recorder.say_no(entry, answer.cleaned())
-        return await self._recorder.commit(entry, to_json(answer))
+        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead)
 
     async def _call_in_ledger(self, entry: Entry) -> CallResult:
         """Call a transactional tool: its effect and its outcome commit together, or not at all."""

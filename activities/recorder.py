@@ -11,14 +11,15 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import structlog
 
+from activities.ahead import Ahead, Begun, Next
 from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
 from activities.endings import again
 from activities.failures import Failure
-from activities.ledger import outcomes
+from activities.ledger import claims, outcomes
 from activities.ledger.artifacts import Kept
-from activities.ledger.entries import Asked, ClaimRequest, Entry, milliseconds
-from activities.ledger.store import LedgerUnavailable, Transaction
+from activities.ledger.entries import Asked, Claimed, ClaimRequest, Entry, milliseconds
+from activities.ledger.store import LedgerUnavailable, PendingEvent, Transaction
 from activities.questions import Answers, NeedsAnswer
 from activities.resource_leases import NO_RESOURCES, HeldResources
 from activities.toolbox import No, Tool, ToolContext
@@ -108,18 +109,59 @@ class Recorder:
                 await asyncio.sleep(DATABASE_PAUSE)
 
     async def commit(
-        self, entry: Entry, receipt: Any, evidence: dict[str, Any] | None = None
+        self,
+        entry: Entry,
+        receipt: Any,
+        evidence: dict[str, Any] | None = None,
+        ahead: Ahead | None = None,
     ) -> Done:
-        """Record that the effect happened; an attempt that is fenced leaves its receipt behind."""
+        """Record that the effect happened; an attempt that is fenced leaves its receipt behind.
+
+        With it, a stretch's next write is claimed, where that is simple.
+        """
         kept = await self.resources.artifacts.keep(self.request.tenant, receipt)
-        commit = await self.write(
-            lambda tx: outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
-        )
+        following = ahead.find(kept.value) if ahead and not self.held.leases else None
+        if following is not None:
+            call = following.call
+            self.resources.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
+
+        async def record(tx: Transaction) -> PendingEvent | None:
+            return await outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
+
+        if ahead is None or following is None:
+            commit = await self.write(record)
+        else:
+            commit = await self._commit_and_claim(record, ahead, following)
         if commit is None:
             await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
         return Done(entry, kept.value, False, commit.seq)
+
+    async def _commit_and_claim(
+        self,
+        record: Callable[[Transaction], Awaitable[PendingEvent | None]],
+        ahead: Ahead,
+        following: Next,
+    ) -> PendingEvent | None:
+        """Record that the effect happened, and claim the write that follows."""
+
+        async def both(tx: Transaction) -> tuple[PendingEvent | None, Claimed | None]:
+            commit = await record(tx)
+            claimed = None
+            if commit is not None:
+                claimed = await claims.claim_at_once(tx, following.request)
+            return commit, claimed
+
+        try:
+            commit, claimed = await self.write(both)
+        except Exception as error:
+            # Whatever is wrong with the claim of the next write, this outcome must not be lost.
+            log.warning("ahead.claim_failed", step_id=following.call.step_id, error=repr(error))
+            return await self.write(record)
+        if claimed is not None:
+            ahead.begun = Begun(following, claimed, self.asked)
+        return commit
 
     async def say_no(self, entry: Entry, answer: No) -> SaidNo:
         """Record that the tool answered no."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.ahead import Ahead
 from activities.attempt import Attempt, to_the_end
 from activities.tools import ToolActivities
 from workflows.contracts import (
     AttemptsUsed,
     FailedStep,
-    NextStep,
     StepReport,
     Stretch,
     StretchReport,
@@ -43,15 +42,15 @@ class StretchActivities:
     async def _run(self, stretch: Stretch, attempt: Attempt) -> StretchReport:
         done: list[StepReport] = []
         facts = dict(stretch.facts)
-        calls = _calls(stretch, facts)
-        for call in calls:
-            # Between an outcome and the next claim, and nowhere else.
-            if activity.is_cancelled():
-                break
+        call: ToolCall | None = stretch.first
+        own, begun = attempt.of_next_step(), None
+        # Between an outcome and the next claim, and nowhere else.
+        while call is not None and (begun is not None or not activity.is_cancelled()):
+            ahead = self._ahead(stretch, attempt, call.step_id, facts, len(done))
             attempt.doing.text = call.step_id
             try:
                 with bound_contextvars(step_id=call.step_id):
-                    report = await self._tools.make(call, attempt.of_next_step())
+                    report = await self._tools.make(call, own, ahead, begun)
             except ApplicationError as error:
                 if not error.non_retryable or not done:
                     raise
@@ -60,25 +59,33 @@ class StretchActivities:
             if not isinstance(report.outcome, Succeeded):
                 break
             facts[call.step_id] = report.outcome.output
+            own, begun = ahead.attempt, ahead.begun
+            call = begun.next.call if begun else _call(stretch, len(done) - 1, facts)
         return StretchReport(steps=done)
 
+    def _ahead(
+        self, stretch: Stretch, attempt: Attempt, step_id: str, facts: dict[str, Any], number: int
+    ) -> Ahead:
+        def call_after(output: Any) -> ToolCall | None:
+            if activity.is_cancelled():
+                return None
+            return _call(stretch, number, {**facts, step_id: output})
 
-def _calls(stretch: Stretch, facts: dict[str, Any]) -> Iterator[ToolCall]:
-    """Yield the calls of a stretch, each made of what the ones before it have returned.
+        return self._tools.ahead(attempt.of_next_step(), call_after)
 
-    Ends where a step refers to what is not there: the run says so itself.
+
+def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | None:
+    """Return the call of one of the following steps, made of what the ones before have returned.
+
+    ``None`` where there is none, or it refers to what is not there: the run says so itself.
     """
-    yield stretch.first
-    for step in stretch.following:
-        try:
-            params, late = resolve_inline(step.params, facts)
-        except ReferenceUnresolved:
-            return
-        yield _call(stretch, step, params, late)
-
-
-def _call(stretch: Stretch, step: NextStep, params: Any, late: Any) -> ToolCall:
-    first = stretch.first
+    if number >= len(stretch.following):
+        return None
+    step, first = stretch.following[number], stretch.first
+    try:
+        params, late = resolve_inline(step.params, facts)
+    except ReferenceUnresolved:
+        return None
     return ToolCall(
         tenant=first.tenant,
         run_id=first.run_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
@@ -10,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities import rules
+from activities.ahead import Ahead, Begun
 from activities.attempt import Attempt, Resources, to_the_end
 from activities.crashpoints import CrashPoint
 from activities.effects import EffectCall
@@ -19,6 +21,7 @@ from activities.ledger.entries import (
     ApprovalRefused,
     Asked,
     Barred,
+    ClaimRequest,
     Drifted,
     Entry,
     Forbidden,
@@ -75,24 +78,40 @@ class ToolActivities:
         attempt = Attempt.current()
         return await to_the_end(self.make(call, attempt), attempt.doing)
 
-    async def make(self, call: ToolCall, attempt: Attempt) -> ToolReport:
+    def ahead(self, attempt: Attempt, call_after: Callable[[Any], ToolCall | None]) -> Ahead:
+        """Return what a stretch does after a write: the next step's attempt, and its call."""
+        return Ahead(self._resources, attempt, call_after)
+
+    async def make(
+        self,
+        call: ToolCall,
+        attempt: Attempt,
+        ahead: Ahead | None = None,
+        begun: Begun | None = None,
+    ) -> ToolReport:
         """Make one tool call in an activity that is kept alive.
+
+        Args:
+            call: The call.
+            attempt: Who makes it.
+            ahead: What a stretch does after it.
+            begun: A write that is claimed already.
 
         Raises:
             ApplicationError: Typed as in ``workflows.errors``.
         """
         try:
-            call = await complete(self._resources.artifacts, call, attempt)
-            prepared = prepare(self._resources.toolbox, call)
-            changed = call.params_hash is not None and call.params_hash != prepared.params_hash
-            # The hash covers the version: a newer tool is asked about again, at the claim.
-            if changed and drift(call, prepared.tool) is None:
-                await self._refuse_changed_params(call, prepared)
-            is_read = prepared.tool.effect is Effect.READ
-            work = self._read if is_read else self._write
+            if begun is None:
+                call = await complete(self._resources.artifacts, call, attempt)
+                prepared = await self._prepared(call)
+            else:
+                prepared = begun.next.prepared
             async with following(self._resources, call, attempt):
                 with metering() as meter:
-                    report = await work(call, prepared, attempt)
+                    if prepared.tool.effect is Effect.READ:
+                        report = await self._read(call, prepared, attempt)
+                    else:
+                        report = await self._write(call, prepared, attempt, ahead, begun)
             return report.model_copy(update={"usage": meter.usage()})
         except ApplicationError as error:
             if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:
@@ -103,6 +122,14 @@ class ToolActivities:
             raise ApplicationError(
                 error.message, used, type=error.type, non_retryable=True
             ) from error
+
+    async def _prepared(self, call: ToolCall) -> PreparedCall:
+        prepared = prepare(self._resources.toolbox, call)
+        changed = call.params_hash is not None and call.params_hash != prepared.params_hash
+        # The hash covers the version: a newer tool is asked about again, at the claim.
+        if changed and drift(call, prepared.tool) is None:
+            await self._refuse_changed_params(call, prepared)
+        return prepared
 
     async def _refuse_changed_params(self, call: ToolCall, prepared: PreparedCall) -> None:
         evidence = f"approved are params {call.params_hash}, to be run {prepared.params_hash}"
@@ -117,15 +144,29 @@ class ToolActivities:
             )
         raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
 
-    async def _write(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
+    async def _request(
+        self, call: ToolCall, prepared: PreparedCall, attempt: Attempt
+    ) -> ClaimRequest:
         limit, assurance = self._resources.retries.recovery_limit, self._resources.assurance
         request = claim_request(call, prepared, attempt, self._resources.lease, limit, assurance)
-        request = await to_call_with(request, prepared)
+        return await to_call_with(request, prepared)
+
+    async def _write(
+        self,
+        call: ToolCall,
+        prepared: PreparedCall,
+        attempt: Attempt,
+        ahead: Ahead | None,
+        begun: Begun | None,
+    ) -> ToolReport:
+        request = begun.next.request if begun else await self._request(call, prepared, attempt)
         tool = prepared.tool
         async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
             answers = tuple(call.answers)
-            effect = EffectCall(self._resources, tool, prepared.params, request, held, answers)
-            result = await effect.run()
+            effect = EffectCall(
+                self._resources, tool, prepared.params, request, held, answers, ahead
+            )
+            result = await effect.run(begun)
         outcome: ToolOutcome
 
         def mine(entry: Entry) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workflows.contracts import Late, as_artifact
+from workflows.contracts import Artifact, Late, as_artifact
 from workflows.references import INPUT, look_up, references, resolve, resolve_text
 
 
@@ -25,10 +25,11 @@ def resolve_inline(params: dict[str, Any], facts: Mapping[str, Any]) -> tuple[An
     Raises:
         ReferenceUnresolved: If a field is missing.
     """
-    # The plan's input is whatever its author wrote: it refers to nothing.
-    kept = {name: as_artifact(fact) for name, fact in facts.items() if name != INPUT}
-    large = {name: artifact for name, artifact in kept.items() if artifact is not None}
     late: list[Late] = []
+
+    def large(name: str) -> Artifact | None:
+        # The plan's input is whatever its author wrote: it refers to nothing.
+        return None if name == INPUT else as_artifact(facts.get(name))
 
     def walk(value: Any, path: list[str | int]) -> Any:
         if isinstance(value, dict):
@@ -36,12 +37,13 @@ def resolve_inline(params: dict[str, Any], facts: Mapping[str, Any]) -> tuple[An
         if isinstance(value, list):
             return [walk(item, [*path, index]) for index, item in enumerate(value)]
         named = [reference for _, reference in references(value, "")]
-        roots = {reference.split(".")[0] for reference in named} & set(large)
-        if not roots:
+        roots = sorted({reference.split(".")[0] for reference in named})
+        artifacts = {root: artifact for root in roots if (artifact := large(root)) is not None}
+        if not artifacts:
             return resolve(value, facts)
-        values = {name: look_up(name, facts) for name in named if name.split(".")[0] not in roots}
-        artifacts = {root: large[root] for root in roots}
-        late.append(Late(path=path, artifacts=dict(sorted(artifacts.items())), values=values))
+        others = [name for name in named if name.split(".")[0] not in artifacts]
+        values = {name: look_up(name, facts) for name in others}
+        late.append(Late(path=path, artifacts=artifacts, values=values))
         return value
 
     return walk(params, []), late

@@ -73,6 +73,21 @@ async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     return result
 
 
+async def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
+    """Claim a business key that nobody has had, unless anything stands in the way.
+
+    For a transaction that records something else: it waits for nobody, because what it has locked
+    already somebody may wait for, and what it finds in the way, ``claim`` is to tell.
+    """
+    if not await tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
+        return None
+    seen = await look_around(tx, request)
+    if not seen.fresh:
+        return None
+    result = await take_first(tx, request, seen, generation=1)
+    return result if isinstance(result, Claimed) else None
+
+
 async def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
     same = entry.identity_hash == request.identity_hash
     mine = entry.owned_by(request.run_id, request.step_id)

@@ -25,6 +25,7 @@ _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _POSTGRES_BEGIN: Final = f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', $1, true)"
 _POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
 _POSTGRES_LOCK: Final = "pg_advisory_xact_lock(hashtextextended(${}, 0))"
+_POSTGRES_TRY: Final = "pg_try_advisory_xact_lock(hashtextextended(${}, 0))"
 
 
 class LedgerUnavailable(Exception):
@@ -159,3 +160,12 @@ async def lock_name(connection: AsyncConnection, *names: str) -> int:
     # What is selected is worked out from left to right: the clock comes last.
     row = await connection.exec_driver_sql(f"SELECT {locks}, {_POSTGRES_NOW}", names)
     return int(row.one()[-1])
+
+
+async def try_lock_names(connection: AsyncConnection, *names: str) -> bool:
+    """Hold locks of these names until the transaction ends, if all of them are free now."""
+    if connection.dialect.name == "sqlite":
+        return True
+    locks = " AND ".join(_POSTGRES_TRY.format(place) for place in range(1, len(names) + 1))
+    row = await connection.exec_driver_sql(f"SELECT {locks}", names)
+    return bool(row.scalar_one())

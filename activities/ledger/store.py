@@ -23,6 +23,7 @@ from activities.ledger.engine import (
     lock_name,
     make_engine,
     read_clock,
+    try_lock_names,
     unreachable,
 )
 from activities.ledger.tables import events, runs
@@ -115,6 +116,11 @@ class Transaction:
         step = f"step:{self.tenant}:{run_id}:{step_id}"
         now_ms = await lock_name(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
         self.now_ms = max(self.now_ms, now_ms)
+
+    async def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
+        """Lock a step and a business key if nobody has them; ``False``: somebody has one."""
+        step = f"step:{self.tenant}:{run_id}:{step_id}"
+        return await try_lock_names(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
 
     async def lock_resource(self, resource: str) -> None:
         """Let leases of one resource follow one another; several are locked in order of names."""

@@ -1,0 +1,76 @@
+"""The claim of a stretch's next write, made in the transaction that records the outcome before it.
+
+One transaction of the ledger instead of two. Only for a write that needs nothing but its claim, and
+only where nothing is in its way: whatever else there is, the write's own claim finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from activities.attempt import Attempt, Resources
+from activities.ledger.entries import Claimed, ClaimRequest
+from activities.requests import PreparedCall, claim_request, prepare
+from workflows.contracts import Effect, ToolCall
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Next:
+    """The write that follows, as it would be claimed."""
+
+    call: ToolCall
+    prepared: PreparedCall
+    request: ClaimRequest
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A write that is claimed already: its params are not validated anew, or they might change."""
+
+    next: Next
+    claimed: Claimed
+    asked: float
+    """When the claim was asked for, by ``time.monotonic()``."""
+
+
+@dataclass
+class Ahead:
+    """What a stretch does after the write that is under way."""
+
+    resources: Resources
+    attempt: Attempt
+    """The next step's."""
+    call_after: Callable[[Any], ToolCall | None]
+    """The next step's call, made of the write's output; ``None``: there is none, or not now."""
+    begun: Begun | None = field(default=None, init=False)
+
+    def find(self, output: Any) -> Next | None:
+        """Return what to claim after a write, if it can be claimed with its outcome.
+
+        Never raises: an outcome is in hand. What is wrong with the next call, it says itself.
+        """
+        try:
+            call = self.call_after(output)
+            return None if call is None else self._prepared(call)
+        except Exception as error:
+            log.debug("ahead.not_claimed", reason=repr(error))
+            return None
+
+    def _prepared(self, call: ToolCall) -> Next | None:
+        if call.late or call.params_hash is not None:
+            return None
+        prepared, resources = prepare(self.resources.toolbox, call), self.resources
+        if prepared.tool.effect is Effect.READ or prepared.resources:
+            return None
+        limit, assurance = resources.retries.recovery_limit, resources.assurance
+        request = claim_request(call, prepared, self.attempt, resources.lease, limit, assurance)
+        # Whatever a human has a say in is looked at by the write's own claim.
+        if request.gated or request.drift:
+            return None
+        return Next(call, prepared, request)

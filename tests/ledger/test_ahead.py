@@ -1,0 +1,302 @@
+"""A stretch claims its next write with the outcome of the one before, and calls what it claimed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from sqlalchemy import text, update
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.attempt import Resources
+from activities.crashpoints import Crash
+from activities.ledger.entries import ClaimRequest
+from activities.ledger.store import Transaction, open_ledger
+from activities.ledger.tables import effects
+from activities.stretches import StretchActivities
+from activities.toolbox import READ, WRITE, Dedupes, No, Tool, Toolbox, ToolContext, tool
+from activities.tools import ToolActivities
+from tests.ledger.databases import Database
+from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from workflows.contracts import NextStep, Stretch, StretchReport, ToolCall
+
+SECOND = timedelta(seconds=1)
+
+
+class Payment(BaseModel):
+    to: str
+    note: str = ""
+
+
+class Ticketed(BaseModel):
+    """Params that are others each time they are made."""
+
+    to: str
+    ticket: str = Field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass
+class Bank:
+    """Counts the payments that it is asked for."""
+
+    asked: list[str] = field(default_factory=list)
+    says: dict[str, Any] = field(default_factory=dict)
+    meanwhile: dict[str, Any] = field(default_factory=dict)
+    """By payment: what happens elsewhere while it is made."""
+
+    async def pay(self, params: Any, ctx: ToolContext) -> Any:
+        self.asked.append(params.to)
+        if params.to in self.meanwhile:
+            await self.meanwhile[params.to]()
+        return self.says.get(params.to, {"receipt": f"r-{params.to}", "of": params.model_dump()})
+
+
+@dataclass
+class Heard:
+    """The effects' events, those of one transaction together."""
+
+    told: list[list[str]] = field(default_factory=lambda: [[]])
+
+    def transaction(self, outcome: str, seconds: float) -> None:
+        if self.told[-1]:
+            self.told.append([])
+
+    def event(self, type_: str, body: Mapping[str, Any]) -> None:
+        kind, _, what = type_.partition(".")
+        if kind == "effect":
+            self.told[-1].append(f"{what} {body['tool'].removeprefix('bank.')}")
+
+    def transactions(self) -> list[str]:
+        return [", ".join(one) for one in self.told if one]
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+async def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+async def scene(database: Database, scene: Scene, heard: Heard) -> AsyncIterator[Scene]:
+    """Heard while it plays."""
+    async with open_ledger(database.url, heard) as ledger:
+        yield Scene(ledger, scene.tenant)
+
+
+def tools_of(bank: Bank) -> list[Tool]:
+    async def pay(params: Payment, ctx: ToolContext) -> Any:
+        return await bank.pay(params, ctx)
+
+    async def pay_ticketed(params: Ticketed, ctx: ToolContext) -> Any:
+        return await bank.pay(params, ctx)
+
+    write: dict[str, Any] = {
+        "effect": WRITE,
+        "dedupes": Dedupes(timedelta(hours=1)),
+        "irreversible": True,
+    }
+    return [
+        tool("bank.pay", **write)(pay),
+        tool("bank.named", key=lambda p: p.to, **write)(pay),
+        tool("bank.exclusive", resource=lambda p: f"account:{p.to}", **write)(pay),
+        tool("bank.ticketed", **write)(pay_ticketed),
+        tool("bank.look", effect=READ)(pay),
+    ]
+
+
+async def play(
+    scene: Scene,
+    bank: Bank,
+    *steps: tuple[str, str],
+    environment: ActivityEnvironment | None = None,
+    crash: Crash | None = None,
+) -> StretchReport:
+    """Run a stretch of payments: tool and payee of each; a payee is its step's id."""
+    toolbox = Toolbox(tools_of(bank))
+    resources = Resources(
+        scene.ledger, toolbox, scene.artifacts, crash or Crash(), 3 * SECOND, SECOND
+    )
+    specs = {one.name: one for one in toolbox.specs()}
+    (first, payee), *following = steps
+    stretch = Stretch(
+        first=ToolCall(
+            tenant=scene.tenant,
+            run_id=RUN,
+            step_id=payee,
+            plan_version=1,
+            user="ada",
+            tool=specs[first],
+            params={"to": payee},
+        ),
+        following=[
+            NextStep(id=to, tool=name, params={"to": to, **_note(steps, number)})
+            for number, (name, to) in enumerate(following)
+        ],
+        tools=specs,
+        facts={},
+    )
+    stretches = StretchActivities(ToolActivities(resources))
+    report: StretchReport = await (environment or ActivityEnvironment()).run(
+        stretches.run_stretch, stretch
+    )
+    return report
+
+
+def _note(steps: tuple[tuple[str, str], ...], number: int) -> dict[str, str]:
+    """Params that hang on what the step before has returned."""
+    name, before = steps[number]
+    return {"note": f"${{{before}.receipt}}"} if name == "bank.pay" else {}
+
+
+async def test_the_next_write_is_claimed_with_the_outcome_of_the_one_before(
+    scene: Scene, bank: Bank, heard: Heard
+) -> None:
+    report = await play(scene, bank, ("bank.pay", "a"), ("bank.pay", "b"), ("bank.pay", "c"))
+
+    assert [one.step_id for one in report.steps] == bank.asked == ["a", "b", "c"]
+    rows = sorted(await scene.rows(effects), key=lambda row: row["commit_seq"])
+    assert [row["state"] for row in rows] == ["committed"] * 3
+    # Each call was made of the receipt before it, and is the one that was claimed.
+    assert [row["params"]["note"] for row in rows] == ["", "r-a", "r-b"]
+    assert [row["receipt"]["of"] for row in rows] == [row["params"] for row in rows]
+    both = "committed pay, claimed pay"
+    assert heard.transactions() == ["claimed pay", both, both, "committed pay"]
+
+
+async def test_what_is_called_is_what_was_claimed_however_the_params_change(
+    scene: Scene, bank: Bank
+) -> None:
+    # Given params that are others each time they are made: careless, and no reason to pay twice
+    await play(scene, bank, ("bank.pay", "a"), ("bank.ticketed", "b"))
+
+    row = await scene.row(effects, tool="bank.ticketed")
+    assert row["receipt"]["of"] == row["params"]
+
+
+@pytest.mark.parametrize("next_", ["bank.look", "bank.exclusive"])
+async def test_what_needs_more_than_its_claim_begins_on_its_own(
+    scene: Scene, bank: Bank, heard: Heard, next_: str
+) -> None:
+    report = await play(scene, bank, ("bank.pay", "a"), (next_, "b"), ("bank.pay", "c"))
+
+    assert [one.step_id for one in report.steps] == bank.asked == ["a", "b", "c"]
+    assert not any("committed" in one and "claimed" in one for one in heard.transactions())
+
+
+async def test_an_effect_that_is_there_already_is_not_made_again(scene: Scene, bank: Bank) -> None:
+    await scene.open_run(OTHER_RUN)
+    await scene.committed(
+        scene.call(
+            run_id=OTHER_RUN,
+            tool="bank.named",
+            key="b",
+            params={"to": "b", "note": "r-a"},
+        ),
+        "theirs",
+    )
+
+    report = await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
+
+    assert (bank.asked, report.failed) == (["a"], None)
+    assert report.steps[-1].report.outcome.output == "theirs"
+
+
+async def test_a_step_that_is_undone_meanwhile_is_not_called(scene: Scene, bank: Bank) -> None:
+    async def undo() -> None:
+        await scene.begin_undo(step_id="b")
+
+    bank.meanwhile["a"] = undo
+    report = await play(scene, bank, ("bank.pay", "a"), ("bank.pay", "b"))
+
+    assert bank.asked == ["a"]
+    assert report.failed is not None
+    assert report.failed.type == "StepBarred"
+
+
+async def test_after_a_no_or_a_cancel_nothing_more_is_claimed(scene: Scene, bank: Bank) -> None:
+    bank.says["a"] = No("account closed")
+    report = await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
+    assert [one.step_id for one in report.steps] == bank.asked == ["a"]
+
+    cancelled = ActivityEnvironment()
+
+    async def cancel() -> None:
+        cancelled.cancel()
+
+    bank.meanwhile["c"] = cancel
+    report = await play(scene, bank, ("bank.pay", "c"), ("bank.named", "d"), environment=cancelled)
+    assert [one.step_id for one in report.steps] == ["c"]
+    assert bank.asked == ["a", "c"]
+    assert {row["step_id"] for row in await scene.rows(effects)} == {"a", "c"}
+
+
+async def test_an_attempt_that_is_fenced_out_claims_nothing_more(scene: Scene, bank: Bank) -> None:
+    async def take_over() -> None:
+        async with scene.tx() as tx:
+            await tx.execute(
+                update(effects)
+                .where(effects.c.tenant_id == tx.tenant)
+                .values(fencing_token=effects.c.fencing_token + 1)
+            )
+
+    bank.meanwhile["a"] = take_over
+    with pytest.raises(ApplicationError, match="has taken this effect over"):
+        await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
+
+    assert bank.asked == ["a"]
+    assert [row["step_id"] for row in await scene.rows(effects)] == ["a"]
+
+
+async def test_a_claim_that_fails_does_not_cost_the_outcome_before_it(
+    scene: Scene, bank: Bank, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A stand-in: nothing is known that makes the database refuse this claim alone.
+    async def refused(tx: Transaction, request: ClaimRequest) -> None:
+        await tx.execute(text("INSERT INTO nowhere VALUES (1)"))
+
+    monkeypatch.setattr("activities.recorder.claims.claim_at_once", refused)
+    await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
+
+    assert bank.asked == ["a", "b"]
+    assert [row["state"] for row in await scene.rows(effects)] == ["committed"] * 2
+    assert heard.transactions()[1:] == ["committed pay", "claimed named", "committed named"]
+
+
+@pytest.mark.postgres
+async def test_who_holds_the_next_key_is_not_waited_for_with_an_outcome_in_hand(
+    postgres_database: Database, bank: Bank, heard: Heard
+) -> None:
+    # Given somebody who has locked the next call's key, and lets go once the outcome is there
+    async with (
+        open_ledger(postgres_database.url, heard) as ledger,
+        open_ledger(postgres_database.url) as other,
+        AsyncExitStack() as held,
+    ):
+        scene = await Scene.begin(ledger, f"held-{uuid.uuid4().hex[:8]}")
+        holder = await held.enter_async_context(other.transaction(scene.tenant))
+
+        async def lock() -> None:
+            await holder.lock_key("bank.named", "b")
+
+        bank.meanwhile["a"] = lock
+        playing = asyncio.ensure_future(play(scene, bank, ("bank.pay", "a"), ("bank.named", "b")))
+        async with asyncio.timeout(30):
+            while heard.transactions()[-1:] != ["committed pay"]:
+                await asyncio.sleep(0.01)
+        await held.aclose()
+        await playing
+
+    assert bank.asked == ["a", "b"]
+    assert heard.transactions()[1:] == ["committed pay", "claimed named", "committed named"]
