@@ -66,10 +66,9 @@ HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:
-    """Return the sandbox of the workflows; what is passed through is pure, and slow to import.
+    """Return the sandbox of users' workflows; what is passed through is pure, and slow to import.
 
-    Our own rooms, too: each run would load and keep a copy of the modules that are not passed
-    through, 100 kB of the 260 kB that a parked run takes.
+    Our own room, too: each run would load and keep a copy of what is not passed through.
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules(
         "workflows", "pydantic", "pydantic_core", "annotated_types", "rfc8785"

@@ -57,7 +57,7 @@ Turn = Annotated[CallTool | AskHuman | Finish | GiveUp, Field(discriminator="do"
 _TURN: Final[TypeAdapter[Turn]] = TypeAdapter(Turn)
 
 
-@workflow.defn(name=names.MODEL_RUN)
+@workflow.defn(name=names.MODEL_RUN, sandboxed=False)
 class ModelRun(CodeRun):
     """A run that a model drives; its plan names the model's tool as ``input.model``."""
 
