@@ -89,12 +89,10 @@ class Interrupts:
             # Asked by the execution before; the question waits, or has its answer already.
             expires_in = left(interrupt)
         else:
-            self._asked[step_id] += 1
-            interrupt = Interrupt(
-                interrupt_id=f"{step_id}.{self._asked[step_id]}",
-                step_id=step_id,
-                kind=kind,
-                question=question,
+            interrupt = self._new(
+                step_id,
+                kind,
+                question,
                 answer_schema=schema,
                 value=value,
                 expires_at=None if expires_in is None else workflow.now() + expires_in,
@@ -162,19 +160,19 @@ class Interrupts:
         """Have people told for as long as a step is paused."""
         interrupt = self._book.at(step_id).interrupt
         if interrupt is None:  # or told by the execution before
-            self._asked[step_id] += 1
-            interrupt = Interrupt(
-                interrupt_id=f"{step_id}.{self._asked[step_id]}",
-                step_id=step_id,
-                kind=kind,
-                question=text,
-            )
+            interrupt = self._new(step_id, kind, text)
             await self.record(interrupt, "opened")
             leave_if_cancelled()
             self._book.note(step_id, interrupt=interrupt)
         yield
         await self.record(interrupt, "void")
         self._book.note(step_id, interrupt=None)
+
+    def _new(self, step_id: str, kind: InterruptKind, question: str, **more: Any) -> Interrupt:
+        """Return the next interrupt of a step."""
+        self._asked[step_id] += 1
+        id_ = f"{step_id}.{self._asked[step_id]}"
+        return Interrupt(interrupt_id=id_, step_id=step_id, kind=kind, question=question, **more)
 
     async def record(self, interrupt: Interrupt, what: Any, output: JsonValue = None) -> None:
         """Record what has become of an interrupt, for whoever is to be told.
