@@ -19,6 +19,7 @@ from temporalio.exceptions import ApplicationError
 
 from workflows import ports, recording
 from workflows.contracts import (
+    CarriedCode,
     DescribeTools,
     RecordValue,
     RunResult,
@@ -113,7 +114,11 @@ class StepMaker:
     def __init__(self, run: CodeRun) -> None:
         self._run = run
         self._book = run._book
-        self._numbers: Counter[str] = Counter()
+        carried = run._request.carried
+        self._before = carried.code if carried is not None else None
+        self._numbers: Counter[str] = Counter(self._before.numbers if self._before else ())
+        self._taken = set(self._before.ids if self._before else ())
+        """Ids of steps of the executions before."""
         self._describing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By tool: of those that are first called at once, one asks."""
         self.running: dict[str, asyncio.Task[JsonValue]] = {}
@@ -127,6 +132,31 @@ class StepMaker:
     def input(self) -> dict[str, JsonValue]:
         """What the run was started with."""
         return self._book.request.plan.input
+
+    @property
+    def carried(self) -> JsonValue:
+        """What the execution before has handed on by ``continue_as_new``; ``None`` in the first."""
+        return None if self._before is None else self._before.state
+
+    @property
+    def history_is_long(self) -> bool:
+        """Whether it is time to continue as new: the server ends a history of 51,200 events."""
+        return self._run._continuing.due()
+
+    async def continue_as_new(self, state: JsonValue) -> None:
+        """Go on in another execution of this run, which begins the code anew.
+
+        Approvals, questions, the saga, budgets: all of the run goes along; of the code only
+        ``state``, which is ``carried`` there. No step may be under way. Returns only if there is
+        too much to carry (1.5 MB): the code goes on then, and may try again later.
+        """
+        if not self.idle:
+            raise _mistake("continue_as_new: a step is under way; await it first")
+        handed_on = _plain(state, "what continue_as_new hands on")
+        await workflow.wait_condition(self._run._continuing.quiet)
+        ids = sorted({*self._taken, *self.running})
+        code = CarriedCode(state=handed_on, ids=ids, numbers=dict(self._numbers))
+        self._run._continuing.go(set(), {}, code)
 
     async def call(
         self,
@@ -241,13 +271,16 @@ class StepMaker:
     def _id(self, given: str | None, made_from: str) -> str:
         base = given or _NO_ID.sub("_", made_from)[:50]
         number = self._numbers[base] + 1
-        if given is not None and (base in self.running or not re.fullmatch(ID_FORM, base)):
-            reason = "a step of this run has it" if base in self.running else f"not {ID_FORM}"
+        if given is not None and (self._known(base) or not re.fullmatch(ID_FORM, base)):
+            reason = "a step of this run has it" if self._known(base) else f"not {ID_FORM}"
             raise _mistake(f"step id {base!r}: {reason}")
-        while (made := base if number == 1 else f"{base}-{number}") in self.running:
+        while self._known(made := base if number == 1 else f"{base}-{number}"):
             number += 1
         self._numbers[base] = number
         return made
+
+    def _known(self, step_id: str) -> bool:
+        return step_id in self.running or step_id in self._taken
 
     def _step(self, id_: str | None, made_from: str, **fields: Any) -> Step:
         step_id = self._id(id_, made_from)

@@ -16,7 +16,7 @@ from workflows.book import OPEN, Book
 from workflows.calling import Calling
 from workflows.calls import Calls
 from workflows.carrying import carry_book, restore_book
-from workflows.contracts import Carried, Linked, StartRun, StepState, ToolSpec
+from workflows.contracts import Carried, CarriedCode, Linked, StartRun, StepState, ToolSpec
 from workflows.desk import Desk
 from workflows.plan import ITERATION
 from workflows.references import INPUT
@@ -116,13 +116,15 @@ class Continuing:
             return False
         return self._book.request.plan.step(step_id).for_each is not None
 
-    def go(self, settled: Set[str], facts: Mapping[str, Any]) -> None:
+    def go(
+        self, settled: Set[str], facts: Mapping[str, Any], code: CarriedCode | None = None
+    ) -> None:
         """Continue as new, or go on for a while if there is too much to carry.
 
         Raises:
             ContinueAsNewError: The end of this execution.
         """
-        carried = self.carry(settled, facts)
+        carried = self.carry(settled, facts).model_copy(update={"code": code})
         request = self._book.request
         linked = request.linked and Linked(run_id=request.linked.run_id)
         following = request.model_copy(update={"carried": carried, "linked": linked})

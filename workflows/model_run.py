@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import names
     from workflows.code_first import CodeRun, StepFailed, StepMaker
     from workflows.contracts import RunResult, StartRun
+    from workflows.contracts.base import Message
     from workflows.policy import Written
     from workflows.wording import reasons
 
@@ -57,6 +58,14 @@ Turn = Annotated[CallTool | AskHuman | Finish | GiveUp, Field(discriminator="do"
 _TURN: Final[TypeAdapter[Turn]] = TypeAdapter(Turn)
 
 
+class _Progress(Message):
+    """How far a run has come, for its next execution."""
+
+    so_far: list[JsonValue] = []
+    mistakes: int = 0
+    number: int = 0
+
+
 @workflow.defn(name=names.MODEL_RUN, sandboxed=False)
 class ModelRun(CodeRun):
     """A run that a model drives; its plan names the model's tool as ``input.model``."""
@@ -74,9 +83,12 @@ class ModelRun(CodeRun):
         model = steps.input.get("model")
         if not isinstance(model, str):
             raise StepFailed("input.model has to name the tool that is the model", called=False)
-        so_far: list[JsonValue] = []
-        mistakes = number = 0
+        before = _Progress.model_validate(steps.carried or {})
+        so_far, mistakes, number = list(before.so_far), before.mistakes, before.number
         while True:
+            if steps.history_is_long:
+                now = _Progress(so_far=so_far, mistakes=mistakes, number=number)
+                await steps.continue_as_new(now.model_dump(mode="json"))
             number += 1
             asked = {"goal": self._book.request.plan.goal, "input": steps.input, "so_far": so_far}
             said = await steps.call(model, asked, id=f"turn-{number}", on_failure="pause")

@@ -86,3 +86,30 @@ def counted(path: str) -> int:
     with Path(path).open("a") as file:
         file.write("x")
     return Path(path).stat().st_size
+
+
+@workflow.defn
+class Lasting(CodeRun):
+    """Restocks and refunds order after order, and begins a new execution after each of them."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> Any:
+        done: Any = steps.carried or []
+        orders: Any = steps.input["orders"]
+        for order_id in orders[len(done) :]:
+            if order_id == "busy":
+                # Not awaited: this is no point at which anything can be handed on.
+                self._begun = asyncio.ensure_future(steps.ask("Well?"))
+                await asyncio.sleep(0)
+                await steps.continue_as_new(done)
+            given = {"order_id": order_id, "amount": "59.90", "currency": "EUR"}
+            await steps.call("payments.refund", given)
+            if "again" in steps.input:
+                await steps.call("orders.read", {"order_id": order_id}, id="same")
+            await steps.continue_as_new([*done, order_id])
+        if steps.input.get("gives_up"):
+            raise StepFailed("enough")
+        return done

@@ -37,6 +37,7 @@ from workflows.contracts.base import (
 )
 from workflows.contracts.carried import (
     Carried,
+    CarriedCode,
     Failure,
     HeldDecision,
     KeptEvent,
@@ -167,6 +168,7 @@ __all__ = [
     "CancelMode",
     "CancelRun",
     "Carried",
+    "CarriedCode",
     "ChainHead",
     "Checkpoint",
     "ChildReport",

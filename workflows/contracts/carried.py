@@ -84,6 +84,15 @@ class Started(Message):
     commit_seq: int | None = None
 
 
+class CarriedCode(Message):
+    """What a run of code takes along: its own state, and the ids that its steps have had."""
+
+    state: JsonValue
+    ids: list[str]
+    numbers: dict[str, int]
+    """By what ids are made from: the newest number."""
+
+
 class Carried(Message):
     """A run, at a point where no call is under way and nothing that has arrived is unread."""
 
@@ -117,6 +126,8 @@ class Carried(Message):
     facts: dict[str, JsonValue] = {}
     """What finished steps have returned, where that is not in their view."""
     tools: dict[str, ToolSpec] = {}
+    # Of code that makes the steps.
+    code: CarriedCode | None = None
     # Of the gate.
     held: list[HeldDecision] = []
     pending: list[ApprovalRequest] = []
