@@ -72,9 +72,14 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     except Exception as error:
         return [f"the schema cannot be evaluated: {type(error).__name__}"]
     return [
-        f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message[:LONGEST_REASON]}"
+        f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {_said(error)[:LONGEST_REASON]}"
         for error in found
     ]
+
+
+def _said(error: ValidationError) -> str:
+    """Return what an error says; of a choice, why the value is none of them."""
+    return ", and ".join(inner.message for inner in error.context or ()) or error.message
 
 
 def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:

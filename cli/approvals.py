@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -32,6 +33,8 @@ REJECT_EXAMPLE = (
 SIGN_EXAMPLE = (
     "Example: python starter.py sign refund-1/refund/1 --params-hash sha256:0a1b... --key ana.pem"
 )
+
+_HASH: Final = re.compile("sha256:[0-9a-f]{64}")
 
 Approval = Annotated[
     str, typer.Argument(metavar="APPROVAL_ID", help="As `pending` shows it: RUN/STEP/NUMBER.")
@@ -168,6 +171,8 @@ def sign(
             raise WrongUse("--outcome: approve or reject; `edit` signs what it sends")
         if caller.settings.key is None:
             raise WrongUse("sign with which key? Name it with --key or SUREHAND_KEY")
+        if not _HASH.fullmatch(params_hash):
+            raise WrongUse(f"--params-hash {params_hash!r}: sha256: and 64 hex digits, as shown")
         given = Given(approval, params_hash, outcome, reason)
         _, decision = given.decision(caller.settings, lasts=lasts)
         print(decision.model_dump_json(exclude_defaults=True))

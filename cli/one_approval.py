@@ -13,6 +13,7 @@ from cli.outcome import CUT_OFF_BY_SERVER, state_of
 from cli.questions import (
     approve_command,
     edit_command,
+    key_option,
     reject_command,
     sign_command,
     signal_command,
@@ -95,12 +96,12 @@ def _before(run_id: str, step_id: str, approval_id: str) -> str:
 def _commands(
     server: TenantClient, run_id: str, assurance: Assurance, approval_id: str, params_hash: str
 ) -> dict[str, str]:
-    signed = " --key KEYFILE" if assurance is Assurance.SIGNED else ""
+    signed = key_option(assurance)
     commands = {
         "approve": approve_command(server, approval_id, params_hash) + signed,
         "reject": reject_command(server, approval_id, params_hash) + signed,
         "edit": edit_command(server, approval_id) + signed,
-        "sign": sign_command(server, approval_id, params_hash) + " --key KEYFILE",
+        "sign": sign_command(server, approval_id, params_hash) + key_option(Assurance.SIGNED),
     }
     if not signed:
         commands["temporal"] = signal_command(server, run_id, approval_id, params_hash)

@@ -59,6 +59,11 @@ def signal_command(server: TenantClient, run_id: str, approval_id: str, params_h
     return shlex.join(parts)
 
 
+def key_option(assurance: Assurance) -> str:
+    """Return what a command that decides needs beside itself; KEYFILE is to be filled in."""
+    return " --key KEYFILE" if assurance is Assurance.SIGNED else ""
+
+
 def resolve_command(tenant: str, run_id: str, intervention_id: str) -> str:
     """Return our own command that settles an intervention; OUTCOME is to be filled in."""
     return command("resolve", intervention_id, "OUTCOME", "--run", run_id, *_tenant(tenant))
@@ -115,9 +120,10 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
 def request_lines(server: TenantClient, run_id: str, request: ApprovalRequest) -> Iterator[str]:
     """Yield everything an approver has to see, then the commands that approve it."""
     yield from request_details(request)
-    yield f"  {approve_command(server, request.approval_id, request.params_hash)}"
-    if request.assurance is Assurance.SIGNED:
-        yield f"  {sign_command(server, request.approval_id, request.params_hash)}"
+    signed = key_option(request.assurance)
+    yield f"  {approve_command(server, request.approval_id, request.params_hash)}{signed}"
+    if signed:
+        yield f"  {sign_command(server, request.approval_id, request.params_hash)}{signed}"
     else:
         yield f"  {signal_command(server, run_id, request.approval_id, request.params_hash)}"
 

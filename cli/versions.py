@@ -53,7 +53,7 @@ def versions(
         server = await caller.server()
         with server.translated(""):
             if use is not None:
-                await _use(server, use)
+                await _use(caller, server, use)
             shown = await all_versions(server)
         if json_output:
             caller.printer.document(shown)
@@ -80,7 +80,7 @@ def _warn(caller: Caller, shown: VersionList) -> None:
             caller.printer.say(f"Keep workers of {one.build_id} until its runs have ended")
 
 
-async def _use(server: TenantClient, build_id: str) -> None:
+async def _use(caller: Caller, server: TenantClient, build_id: str) -> None:
     deployment = server.settings.deployment_name
     asked = SetWorkerDeploymentCurrentVersionRequest(
         namespace=server.client.namespace,
@@ -88,7 +88,8 @@ async def _use(server: TenantClient, build_id: str) -> None:
         build_id=build_id,
         identity=server.settings.user,
     )
-    deadline = time.monotonic() + KNOWN_WITHIN.total_seconds()
+    limit, told = KNOWN_WITHIN.total_seconds(), False
+    deadline = time.monotonic() + limit
     while True:
         try:
             await server.client.workflow_service.set_worker_deployment_current_version(asked)
@@ -101,6 +102,9 @@ async def _use(server: TenantClient, build_id: str) -> None:
                     f"version {build_id} of the deployment {deployment} cannot become current"
                     f" ({error.message}): start a worker with SUREHAND_BUILD_ID={build_id}"
                 ) from error
+            if not told:
+                told = True
+                caller.printer.say(f"Waiting up to {limit:g} s for a worker of version {build_id}")
         await asyncio.sleep(_PAUSE)
 
 

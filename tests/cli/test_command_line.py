@@ -196,6 +196,7 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["audit", "--file", REFUND], "line 1 is not JSON"),
         (["approve", "r/s/1"], "Missing option '--params-hash'"),
         (["approve", "r", "--params-hash", "x"], "RUN/STEP/NUMBER"),
+        (["sign", "r/s/1", "--params-hash", "x", "--key", "k"], "sha256: and 64 hex digits"),
         (["cancel", "r", "--mode", "sideways"], "'compensate', 'keep', 'cleanup'"),
         (
             ["resolve", "i", "perhaps"],

@@ -10,7 +10,8 @@ import pytest
 from activities.json_schemas import problems, schema_problem
 from activities.toolbox import Toolbox
 from activities.tools import describe_plan
-from workflows.contracts import Amend, AnswerInterrupts, TopUp, Verb
+from workflows.contracts import Amend, AnswerInterrupts, InterruptKind, TopUp, Verb
+from workflows.contracts.interrupts import accept_replace_reject
 from workflows.helm import LARGEST, checked
 from workflows.payloads import Malformed, parse
 from workflows.plan import Plan
@@ -24,6 +25,13 @@ def test_a_schema_that_cannot_be_evaluated_is_refused_and_raises_nothing(
 ) -> None:
     assert schema_problem(schema) is not None
     assert problems(schema, 1)
+
+
+def test_an_answer_that_is_none_of_several_is_told_what_each_of_them_wants() -> None:
+    [why] = problems(accept_replace_reject(InterruptKind.AFTER), "no")
+
+    assert "['accept', 'reject']" in why
+    assert "'object'" in why
 
 
 #: Python's own ``re`` would be at it until long after the run.
