@@ -121,6 +121,7 @@ class Tool:
     resource: Callable[[Any], str | list[str]] | None = None
     resource_lease: timedelta | None = None
     resource_wait: timedelta | None = None
+    fresh_for: timedelta | None = None
     description: str = ""
     schema_hash: str = ""
 
@@ -177,6 +178,7 @@ class Tool:
             irreversible=self.irreversible,
             approval=self.approval,
             permission=self.permission,
+            fresh_for=self.fresh_for,
         )
 
 

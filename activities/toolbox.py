@@ -133,6 +133,7 @@ def tool(
     resource: Callable[[Any], str | list[str]] | None = None,
     resource_lease: timedelta | None = None,
     resource_wait: timedelta | None = None,
+    fresh_for: timedelta | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
 
@@ -170,6 +171,8 @@ def tool(
         resource_lease: How long a dead call keeps its resources; by default the worker's setting.
         resource_wait: How long an attempt waits for a busy resource before it is tried again later;
             by default the worker's setting.
+        fresh_for: Of a read: where its output is older when a paused run is resumed, it is read
+            again; if it differs, approvals of calls that rest on it are void, and asked for again.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.
@@ -217,6 +220,8 @@ def tool(
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")
         if effect is Effect.READ and (key or compensate or cleanup or recoverable):
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
+        if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
+            raise ToolboxError(f"tool {name!r}: fresh_for= is for a READ, and no less than nothing")
         problem = limits_problem(resource_lease, resource_wait)
         if problem:
             raise ToolboxError(f"tool {name!r}: {problem}")
@@ -251,6 +256,7 @@ def tool(
             resource=resource,
             resource_lease=resource_lease,
             resource_wait=resource_wait,
+            fresh_for=fresh_for,
             description=(inspect.getdoc(fn) or name).splitlines()[0],
             schema_hash=digest(schema),
         )

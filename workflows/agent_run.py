@@ -44,6 +44,7 @@ class AgentRun(Run):
             while self._book.cancel is None:
                 if self._amending.due(running):
                     await self._undisturbed(self._amending.apply(running, settled, facts))
+                self._freshness.begin(settled)
                 knows = self._stepper.calling.knows
                 ready = book.request.plan.ready(frozenset(settled), frozenset(running))
                 if book.amending:
@@ -63,6 +64,7 @@ class AgentRun(Run):
                 for step_id in [s for s, task in running.items() if task.done()]:
                     step = book.request.plan.step(step_id)
                     why = self._settle(step, running.pop(step_id), settled)
+                    await self._undisturbed(self._freshness.ended(step, running, settled))
                     failure = failure or why
                 if failure is not None:
                     break
@@ -96,6 +98,7 @@ class AgentRun(Run):
             any(task.done() for task in running.values())
             or self._book.cancel is not None
             or self._amending.due(running)
+            or self._freshness.due(self._settled)
             or self._continuing.possible()
             or self._continuing.due() is not held
         )

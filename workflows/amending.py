@@ -150,6 +150,8 @@ class Amending:
         # Of steps, too, that the execution before had under way.
         book.progress.clear()
         book.interrupts.clear()
+        book.stale.clear()
+        book.held.clear()
         self._show(asked.plan, given_up)
         settled.intersection_update({v.id for v in book.steps.values() if v.state in _FACTS})
         facts[INPUT] = asked.plan.input

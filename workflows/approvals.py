@@ -214,6 +214,12 @@ class Gate:
         prefix = f"{self.run_id}/{step_id}/"
         return 1 + sum(1 for approval_id in self.states if approval_id.startswith(prefix))
 
+    def standing_of(self, step_id: str) -> list[str]:
+        """Return a step's requests that wait, or were approved and may not be used yet."""
+        mine = [id_ for id_ in self.states if id_.startswith(f"{self.run_id}/{step_id}/")]
+        counts = {ApprovalState.PENDING, ApprovalState.APPROVED}
+        return [id_ for id_ in mine if self.states[id_] in counts]
+
     def carry(self, done: Set[str]) -> dict[str, Any]:
         """Return what another execution of this run needs, as fields of ``Carried``.
 

@@ -158,6 +158,12 @@ class Book:
     nothing more."""
     token: IssuedToken | None = None
     """The resume token that is out."""
+    read_at: dict[str, datetime] = field(default_factory=dict)
+    """When reads that stay fresh for a while have returned, by step id."""
+    stale: dict[str, Any] = field(default_factory=dict)
+    """Outputs of the reads that are made again, as they were, by step id."""
+    held: set[str] = field(default_factory=set)
+    """Steps that rest on those: they go no further meanwhile."""
     interrupts: dict[str, Interrupt] = field(default_factory=dict)
     """Questions that wait for an answer, in the order in which they were asked."""
     reports: dict[str, ChildReport] = field(default_factory=dict)

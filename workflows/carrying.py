@@ -73,6 +73,7 @@ def carry_book(
         "more_steps": book.more_steps + len(dropped),
         "replays": book.replays or any(view.made_by for view in dropped),
         "begun": {id_: at for id_, at in book.begun.items() if id_ in book.progress},
+        "read_at": book.read_at,
         "progress": book.progress,
         "effects": dict(list(book.effects.items())[-MOST_EFFECTS:]),
         "questions": [
@@ -115,6 +116,7 @@ def restore_book(book: Book, carried: Carried) -> dict[str, Any]:
     book.replays = carried.replays
     book.steps = {view.id: view for view in carried.steps}
     book.begun = dict(carried.begun)
+    book.read_at = dict(carried.read_at)
     book.progress = dict(carried.progress)
     book.effects = dict(carried.effects)
     book.questions = {

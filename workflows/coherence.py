@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -123,6 +123,11 @@ def waits_for(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
         result[step.id] = frozenset(after) | ((roots - step.names) | step.conditions) - {INPUT}
         previous = (step.id,)
     return result
+
+
+def uses(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
+    """Return, for each step, the steps whose outputs it refers to."""
+    return waits_for([replace(step, after=()) for step in steps])
 
 
 def ancestors(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> frozenset[str]:

@@ -99,6 +99,7 @@ class Continuing:
             and self._desk.idle
             and self._calling.idle
             and not book.sending
+            and not book.stale
             and not self._children()
             and workflow.all_handlers_finished()
             and all(

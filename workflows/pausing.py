@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
@@ -23,8 +24,9 @@ from workflows.helm import Answer, Delivery, Helm
 class Pausing:
     """Pauses and resumes one run."""
 
-    def __init__(self, book: Book, helm: Helm) -> None:
+    def __init__(self, book: Book, helm: Helm, freshen: Callable[[], list[str]]) -> None:
         self._book = book
+        self._freshen = freshen
         helm.take(Verb.PAUSE, PauseRun, self._pause)
         helm.take(Verb.RESUME, ResumeRun, self._resume, self._token_of)
         helm.take(Verb.TOKEN, ReissueToken, self._reissue)
@@ -55,12 +57,14 @@ class Pausing:
         paused = [view.id for view in book.in_state(StepState.PAUSED_PERMISSION)]
         if not paused and not named and book.paused is None:
             return Answer(True, "nothing is paused; nothing changed")
+        again = self._freshen()
         book.resumed += 1
         book.paused = book.token = None
         for step_id in named:
             book.ways[step_id] = asked
         going = ", ".join(paused + [f"{step_id} ({asked.way})" for step_id in named])
-        return Answer(True, f"going on: {going}" if going else "going on")
+        said = f"going on: {going}" if going else "going on"
+        return Answer(True, f"{said}; reading again first: {', '.join(again)}" if again else said)
 
     def _token_of(self, asked: ResumeRun) -> dict[str, Any]:
         if asked.proof is None:

@@ -28,6 +28,7 @@ from workflows.coherence import (
     PlanProblem,
     descendants,
     incoherences,
+    uses,
     waits_for,
 )
 from workflows.durability import Durability
@@ -308,6 +309,11 @@ class Plan(Written):
     def dependencies(self) -> dict[str, frozenset[str]]:
         """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
         return waits_for(self._outlines())
+
+    @cached_property
+    def uses(self) -> dict[str, frozenset[str]]:
+        """Return, for each step, the steps whose outputs it refers to."""
+        return uses(self._outlines())
 
     def on_no(self, step: Step) -> OnNo:
         """Return what follows when this step's tool answers no."""

@@ -41,6 +41,7 @@ from workflows.contracts import (
 from workflows.desk import Desk
 from workflows.details import current_details
 from workflows.errors import ErrorType
+from workflows.freshness import Freshness
 from workflows.helm import Answer, Delivery, Helm
 from workflows.identity import tenant_of_run
 from workflows.interrupts import Interrupts
@@ -73,7 +74,6 @@ class Run:
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
-        Pausing(self._book, self._helm)
         self._children = Children(self._book, self._call, self._changed)
         self._helm.forward = self._children.forward
         self._interrupts = Interrupts(
@@ -95,6 +95,8 @@ class Run:
             *(self._unwinding.undo, self._interrupts, self._children, self._outside),
             self._spending,
         )
+        self._freshness = Freshness(self._book, self._stepper.facts, self._tools, self._desk)
+        Pausing(self._book, self._helm, self._freshness.look)
         self._continuing = Continuing(
             *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
             parts=(

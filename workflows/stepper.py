@@ -148,6 +148,7 @@ class Stepper:
             return None
         spec = self._tools[step.tool]
         request = self._book.request
+        before = self._book.steps[step.id].attempts if step.id in self._book.stale else 0
         call = ToolCall(
             tenant=request.tenant,
             run_id=request.run_id,
@@ -158,6 +159,7 @@ class Stepper:
             params=params,
             late=late,
             policies=request.plan.approvals(step),
+            attempts_before=before,
         )
         asks = bool(call.policies) or spec.approval is not None
         return await self._call_through(step, call, asks=asks)
@@ -301,7 +303,7 @@ class Stepper:
     def _held(self, step: Step) -> bool:
         """Return whether a step goes no further now; items end with their list."""
         amending = self._book.amending and ITERATION.search(step.id) is None
-        return self._book.paused is not None or amending
+        return self._book.paused is not None or amending or step.id in self._book.held
 
     async def _affordable(self, step: Step) -> None:
         """Wait for more budget where it is used up: no call is under way here."""
@@ -390,6 +392,8 @@ class Stepper:
             output = await self._interrupts.static(step.id, kind, question, outcome.output)
             original = None if output == outcome.output else outcome.output
         self.facts[step.id] = output
+        if self._tools[step.tool].fresh_for is not None:
+            self._book.read_at[step.id] = workflow.now()
         self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 
     def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:

@@ -58,7 +58,8 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
         *("reports", "sending"),  # of child runs under way: there are none
         "amending",  # told by the next plan
         *("cancel", "stopping", "closing", "output"),  # of its end
-        "edited",  # for runs that a model drives: they do not continue
+        "edited",  # a model is told as soon as the step has ended
+        *("stale", "held"),  # a run does not continue while reads are made again
         "lost",  # a call is under way as long as it is set
         "interrupts",  # told by the progress of the steps that ask
     },
@@ -152,6 +153,7 @@ def filled() -> dict[str, Any]:
     book.token = IssuedToken(user="a", public_key={}, expires_at=NOW, calls="c")
     book.child_results = {"s0": RunResult(run_id="c", state=RunState.COMPLETED, steps=[])}
     book.calls = {"s1": "h"}
+    book.read_at = {"s0": NOW}
     asked = Interrupt(interrupt_id="s1.1", step_id="s1", kind=InterruptKind.ASK, question="?")
     book.progress = {"s1": Progress(interrupt=asked, asks=True)}
     book.lives, book.replays = ("w0",), True
@@ -211,7 +213,7 @@ def test_every_field_of_a_part_is_carried_or_said_not_to_be(name: str) -> None:
 def test_every_field_that_is_carried_is_filled_by_some_part() -> None:
     found = carried(filled(), {"s0"}, {"s0": "not its output"})
     empty = [name for name in Carried.model_fields if not getattr(found, name)]
-    assert empty == ["settled", "tools"]  # the run's own, not of a part
+    assert empty == ["settled", "tools", "code"]  # the run's own, not of a part
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "irreversible": False,
         "approval": ApprovalPolicy(quorum=2).model_dump(),
         "permission": "refunds",
+        "fresh_for": None,
     }
     assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
 

@@ -107,6 +107,7 @@ class Carried(Message):
     replays: bool = False
     """Whether a step that is not listed has used what another run had made."""
     begun: dict[str, datetime] = {}
+    read_at: dict[str, datetime] = {}
     progress: dict[str, Progress] = {}
     """Of the steps under way."""
     effects: dict[str, EffectView] = {}

@@ -55,6 +55,8 @@ class ToolSpec(Message):
     approval: ApprovalPolicy | None = None
     permission: str | None = None
     """What the acting user must be allowed, at each call."""
+    fresh_for: timedelta | None = None
+    """Of a read: how old its output may be when the run is resumed."""
 
 
 class DescribeTools(Message):

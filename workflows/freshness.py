@@ -1,0 +1,128 @@
+"""Reads whose output stays fresh for a while: made again when a run is resumed later than that.
+
+Whoever pauses a run may resume it days later. What a call rests on may have changed by then, and
+with it what its approver has seen: such approvals are void, and asked for again. Calls that have
+begun stay as they are; so do lists whose items are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from temporalio import workflow
+
+from workflows.book import OPEN, Book
+from workflows.contracts import Effect, StepState, ToolSpec
+from workflows.desk import Desk
+from workflows.plan import Step
+
+#: No call is under way in these: what rests on a stale output can be held back there.
+_AHEAD: Final = (OPEN | {StepState.PENDING}) - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
+
+
+class Freshness:
+    """Has one run look again at what it has read."""
+
+    def __init__(
+        self, book: Book, facts: dict[str, Any], tools: Mapping[str, ToolSpec], desk: Desk
+    ) -> None:
+        self._book = book
+        self._facts = facts
+        self._tools = tools
+        self._desk = desk
+
+    def look(self) -> list[str]:
+        """Hold back what rests on stale outputs; returns the reads that are to be made again."""
+        book, plan = self._book, self._book.request.plan
+        ahead = {step.id for step in plan.steps if book.steps[step.id].state in _AHEAD}
+        stale = [one for one in self._rested_on(ahead) if self._is_stale(one)]
+        for step_id in stale:
+            book.stale[step_id] = self._facts.get(step_id)
+        book.held |= {one for one in ahead if self._rested_on([one]) & book.stale.keys()}
+        return sorted(stale)
+
+    def due(self, settled: set[str]) -> bool:
+        """Return whether reads wait to be made again."""
+        return not settled.isdisjoint(self._book.stale)
+
+    def begin(self, settled: set[str]) -> None:
+        """Have the stale reads made again, as steps that are not done."""
+        for step_id in sorted(settled & self._book.stale.keys()):
+            self._again(step_id, settled)
+
+    async def ended(
+        self, step: Step, running: dict[str, asyncio.Task[Any]], settled: set[str]
+    ) -> None:
+        """Take note of the end of a step: if it was read again, of what follows from it.
+
+        Args:
+            step: The step.
+            running: The steps under way; those that are given up are taken out.
+            settled: The steps that are done; those that are made again are taken out.
+        """
+        book = self._book
+        if step.id not in book.stale:
+            return
+        before = book.stale.pop(step.id)
+        if self._facts.get(step.id) == before:
+            book.say(workflow.now(), "read again: as before", step.id)
+        else:
+            book.say(workflow.now(), "read again: changed; what rests on it begins anew", step.id)
+            await self._begin_anew(step.id, running, settled)
+        if not book.stale:
+            book.held.clear()
+
+    async def _begin_anew(
+        self, changed: str, running: dict[str, asyncio.Task[Any]], settled: set[str]
+    ) -> None:
+        book, plan = self._book, self._book.request.plan
+        for step in plan.steps:
+            if changed not in plan.uses[step.id]:
+                continue
+            if step.id in settled and self._is_read(step):
+                book.stale[step.id] = self._facts.get(step.id)
+                self._again(step.id, settled)
+            elif step.id in running and self._waits(step.id):
+                task = running.pop(step.id)
+                task.cancel()
+                await workflow.wait_condition(task.done)
+                for approval_id in book.gate.standing_of(step.id):
+                    await self._desk.close_approval(approval_id, expired=False)
+                book.set_step(step.id, StepState.PENDING)
+
+    def _again(self, step_id: str, settled: set[str]) -> None:
+        settled.discard(step_id)
+        self._facts.pop(step_id, None)
+        self._book.set_step(step_id, StepState.PENDING)
+
+    def _waits(self, step_id: str) -> bool:
+        """Return whether a step has come to something that its approver or another human sees."""
+        at = self._book.at(step_id)
+        asked = at.call is not None or at.interrupt is not None
+        return asked and self._book.steps[step_id].state in _AHEAD
+
+    def _is_read(self, step: Step) -> bool:
+        spec = self._tools.get(step.tool)
+        done = self._book.steps[step.id].state is StepState.SUCCEEDED
+        return done and step.for_each is None and spec is not None and spec.effect is Effect.READ
+
+    def _is_stale(self, step_id: str) -> bool:
+        book = self._book
+        step, read_at = book.request.plan.step(step_id), book.read_at.get(step_id)
+        if read_at is None or not self._is_read(step) or step_id in book.stale:
+            return False
+        fresh_for = self._tools[step.tool].fresh_for
+        return fresh_for is not None and workflow.now() - read_at >= fresh_for
+
+    def _rested_on(self, steps: Iterable[str]) -> set[str]:
+        """Return the steps whose outputs these refer to, directly or through what is done."""
+        uses, found = self._book.request.plan.uses, set[str]()
+        waiting = [used for step_id in steps for used in uses[step_id]]
+        while waiting:
+            used = waiting.pop()
+            if used not in found:
+                found.add(used)
+                waiting.extend(uses.get(used, ()))
+        return found
