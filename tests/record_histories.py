@@ -168,6 +168,42 @@ async def limited(stage: Stage) -> Run:
     return run
 
 
+async def continued_by_a_model(stage: Stage) -> Run:
+    """The newest execution of a model's run that has continued as new between its turns."""
+    order_id = stage.shop.new_order()
+    read = {"do": "call", "tool": "orders.read", "params": {"order_id": order_id}}
+    script = [read, read, read, read, "finish with all"]
+    async with stage.worker_here(tool_modules="tests.variants.model"):
+        given = {"model": "model.next", "count": str(stage.folder / "count"), "script": script}
+        stage.folder.mkdir(exist_ok=True)
+        plan = Plan.model_validate({"code": "ModelRun", "input": given})
+        run = await stage.start(plan, continue_after=40)
+        await run.result()
+    return run
+
+
+async def read_again(stage: Stage) -> Run:
+    """A run that was resumed when what its approval rested on had changed."""
+    stage.folder.mkdir(exist_ok=True)
+    price = stage.folder / "price"
+    price.write_text("10.50")
+    given = {"order_id": stage.shop.new_order(), "amount": "${price.amount}", "currency": "EUR"}
+    steps = [
+        {"id": "price", "tool": "prices.read", "params": {"file": str(price)}},
+        {"id": "refund", "tool": "payments.refund", "params": given},
+    ]
+    async with stage.worker_here(tool_modules="tests.variants.prices"):
+        run = await stage.start(Plan.model_validate(steps))
+        old = await run.asks()
+        await run.handle.execute_update("pause", {"actor": "ann"})
+        price.write_text("12.75")
+        await run.handle.execute_update("resume", {"actor": "ann"})
+        view = await run.until(lambda seen: any(asked != old for asked in seen.pending))
+        await run.decide(decision_on(view.pending[0]))
+        await run.result()
+    return run
+
+
 SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
     scene.__name__: scene
     for scene in (
@@ -183,6 +219,8 @@ SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
         made_by_code,
         driven_by_a_model,
         limited,
+        continued_by_a_model,
+        read_again,
     )
 }
 
