@@ -14,6 +14,7 @@ from typing import Any, Final
 from temporalio import workflow
 
 from workflows.book import OPEN, Book
+from workflows.coherence import descendants
 from workflows.contracts import Effect, StepState, ToolSpec
 from workflows.desk import Desk
 from workflows.plan import Step
@@ -40,7 +41,7 @@ class Freshness:
         stale = [one for one in self._rested_on(ahead) if self._is_stale(one)]
         for step_id in stale:
             book.stale[step_id] = self._facts.get(step_id)
-        book.held |= {one for one in ahead if self._rested_on([one]) & book.stale.keys()}
+            book.held |= ahead & descendants(step_id, plan.uses)
         return sorted(stale)
 
     def due(self, settled: set[str]) -> bool:
