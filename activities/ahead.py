@@ -31,10 +31,11 @@ class Next:
 
 @dataclass(frozen=True)
 class Begun:
-    """A write that is claimed already: its params are not validated anew, or they might change."""
+    """A write that is prepared: its params are not validated anew, or they might change."""
 
     next: Next
-    claimed: Claimed
+    claimed: Claimed | None
+    """``None``: it has yet to be claimed, or nobody has heard whether it is."""
     asked: float
     """When the claim was asked for, by ``time.monotonic()``."""
 

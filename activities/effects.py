@@ -103,7 +103,7 @@ class EffectCall:
         Raises:
             ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
         """
-        if begun is not None:
+        if begun is not None and begun.claimed is not None:
             self._recorder.asked = begun.asked
             return await self._go_on(begun.claimed)
         self._recorder.crash(CrashPoint.BEFORE_CLAIM)

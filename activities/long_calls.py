@@ -69,7 +69,8 @@ class _Checkpoints:
             await asyncio.wait({self._saving})
 
     def _begin(self) -> None:
-        self._saving = asyncio.ensure_future(self._save())
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.ensure_future(self._save())
         self.wait()
 
     async def _save(self) -> None:

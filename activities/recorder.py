@@ -159,8 +159,8 @@ class Recorder:
             # Whatever is wrong with the claim of the next write, this outcome must not be lost.
             log.warning("ahead.claim_failed", step_id=following.call.step_id, error=repr(error))
             return await self.write(record)
-        if claimed is not None:
-            ahead.begun = Begun(following, claimed, self.asked)
+        # Also where it is not claimed: an answer that was lost may have said that it is.
+        ahead.begun = Begun(following, claimed, self.asked)
         return commit
 
     async def say_no(self, entry: Entry, answer: No) -> SaidNo:

@@ -8,7 +8,7 @@ from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.ahead import Ahead
+from activities.ahead import Ahead, Begun
 from activities.attempt import Attempt, to_the_end
 from activities.tools import ToolActivities
 from workflows.contracts import (
@@ -45,7 +45,7 @@ class StretchActivities:
         call: ToolCall | None = stretch.first
         own, begun = attempt.of_next_step(), None
         # Between an outcome and the next claim, and nowhere else.
-        while call is not None and (begun is not None or not activity.is_cancelled()):
+        while call is not None and (_is_claimed(begun) or not activity.is_cancelled()):
             ahead = self._ahead(stretch, attempt, call.step_id, facts, len(done))
             attempt.doing.text = call.step_id
             try:
@@ -96,6 +96,10 @@ def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | No
         params=params,
         late=late,
     )
+
+
+def _is_claimed(begun: Begun | None) -> bool:
+    return begun is not None and begun.claimed is not None
 
 
 def _failed(call: ToolCall, error: ApplicationError) -> FailedStep:

@@ -54,7 +54,8 @@ class AgentRun(Run):
                 held = self._continuing.due()
                 for step in ready:
                     # What was under way in the execution before goes on, whatever is held back.
-                    if not held or step.id in book.progress or knows(step.id):
+                    under_way = step.id in book.progress or step.id in book.stale
+                    if not held or under_way or knows(step.id):
                         running[step.id] = asyncio.create_task(self._steps.run(step))
                 if not running and not ready:
                     if await self._all_stands() and not book.amending:
@@ -63,9 +64,9 @@ class AgentRun(Run):
                 await workflow.wait_condition(partial(self._moves, running, held))
                 for step_id in [s for s, task in running.items() if task.done()]:
                     step = book.request.plan.step(step_id)
-                    why = self._settle(step, running.pop(step_id), settled)
+                    task = running.pop(step_id)
                     await self._undisturbed(self._freshness.ended(step, running, settled))
-                    failure = failure or why
+                    failure = failure or self._settle(step, task, settled)
                 if failure is not None:
                     break
         except asyncio.CancelledError:

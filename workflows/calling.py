@@ -167,6 +167,9 @@ class Calling:
             if self._book.stopping:
                 raise StepFailed("the run is ending", called=False)
             await workflow.wait_condition(lambda: self._book.paused is None)
+            if self._book.stale:
+                # The others wait for what is read again, and are asked about by the run itself.
+                stretch = stretch.model_copy(update={"following": []})
 
     async def _undisturbed(self, stretch: Stretch) -> StretchReport | None:
         """Return how far a stretch has come; ``None`` if it was stopped and that is not known.

@@ -141,6 +141,12 @@ def _needed(book: Book, settled: Set[str]) -> set[str]:
     plan: Plan = book.request.plan
     ahead = [step.id for step in plan.steps if step.id not in settled]
     needed = {name for step_id in ahead for name in plan.dependencies[step_id]}
+    if book.read_at:  # what is made again needs what it was made of
+        waiting = list(needed)
+        while waiting:
+            more = plan.uses.get(waiting.pop(), frozenset[str]()) - needed
+            needed |= more
+            waiting += more
     items = {id_ for id_ in book.steps if _item(id_) and _item(id_) in book.progress}
     return needed | items
 

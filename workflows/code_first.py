@@ -153,7 +153,9 @@ class StepMaker:
         if not self.idle:
             raise _mistake("continue_as_new: a step is under way; await it first")
         handed_on = _plain(state, "what continue_as_new hands on")
-        await workflow.wait_condition(self._run._continuing.quiet)
+        await workflow.wait_condition(lambda: not self.idle or self._run._continuing.quiet())
+        if not self.idle:
+            raise _mistake("continue_as_new: a step was begun meanwhile; await all steps first")
         ids = sorted({*self._taken, *self.running})
         code = CarriedCode(state=handed_on, ids=ids, numbers=dict(self._numbers))
         self._run._continuing.go(set(), {}, code)

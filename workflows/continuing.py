@@ -113,7 +113,7 @@ class Continuing:
         return any(view.child is not None for view in open_)
 
     def _is_list(self, step_id: str) -> bool:
-        if ITERATION.search(step_id):
+        if ITERATION.search(step_id) or self._book.request.plan.code is not None:
             return False
         return self._book.request.plan.step(step_id).for_each is not None
 

@@ -1,14 +1,14 @@
 """Reads whose output stays fresh for a while: made again when a run is resumed later than that.
 
 Whoever pauses a run may resume it days later. What a call rests on may have changed by then, and
-with it what its approver has seen: such approvals are void, and asked for again. Calls that have
-begun stay as they are; so do lists whose items are under way.
+with it what its approver has seen: such approvals are void, and asked for again. What has begun
+stays as it is: calls, also those whose outcome is unknown, lists and child runs under way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 from temporalio import workflow
@@ -36,12 +36,12 @@ class Freshness:
 
     def look(self) -> list[str]:
         """Hold back what rests on stale outputs; returns the reads that are to be made again."""
-        book, plan = self._book, self._book.request.plan
-        ahead = {step.id for step in plan.steps if book.steps[step.id].state in _AHEAD}
+        book = self._book
+        ahead = {step.id for step in book.request.plan.steps if self._is_ahead(step)}
         stale = [one for one in self._rested_on(ahead) if self._is_stale(one)]
         for step_id in stale:
             book.stale[step_id] = self._facts.get(step_id)
-            book.held |= ahead & descendants(step_id, plan.uses)
+        self._hold(ahead)
         return sorted(stale)
 
     def due(self, settled: set[str]) -> bool:
@@ -72,37 +72,57 @@ class Freshness:
         else:
             book.say(workflow.now(), "read again: changed; what rests on it begins anew", step.id)
             await self._begin_anew(step.id, running, settled)
-        if not book.stale:
-            book.held.clear()
+        self._hold(book.held)
 
     async def _begin_anew(
         self, changed: str, running: dict[str, asyncio.Task[Any]], settled: set[str]
     ) -> None:
         book, plan = self._book, self._book.request.plan
-        for step in plan.steps:
-            if changed not in plan.uses[step.id]:
-                continue
-            if step.id in settled and self._is_read(step):
-                book.stale[step.id] = self._facts.get(step.id)
-                self._again(step.id, settled)
-            elif step.id in running and self._waits(step.id):
-                task = running.pop(step.id)
-                task.cancel()
-                await workflow.wait_condition(task.done)
-                for approval_id in book.gate.standing_of(step.id):
-                    await self._desk.close_approval(approval_id, expired=False)
-                book.set_step(step.id, StepState.PENDING)
+        to_follow, seen = [changed], {changed}
+        while to_follow:
+            one = to_follow.pop()
+            for step in plan.steps:
+                if one not in plan.uses[step.id] or step.id in seen | book.stale.keys():
+                    continue
+                seen.add(step.id)
+                if step.id in settled and self._is_read(step):
+                    book.stale[step.id] = self._facts.get(step.id)
+                    self._again(step.id, settled)
+                elif step.id in settled:
+                    # Nothing makes it again; who approves what rests on it is to know all the same.
+                    to_follow.append(step.id)
+                elif step.id in running and self._is_ahead(step) and not self._goes_on(step.id):
+                    await self._give_up(step.id, running.pop(step.id))
+
+    async def _give_up(self, step_id: str, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        await workflow.wait_condition(task.done)
+        for approval_id in self._book.gate.standing_of(step_id):
+            await self._desk.close_approval(approval_id, expired=False)
+        self._book.set_step(step_id, StepState.PENDING)
+
+    def _hold(self, steps: Set[str]) -> None:
+        """Hold back those of these steps that rest on what is still to be read again."""
+        uses = self._book.request.plan.uses
+        after = [descendants(one, uses) for one in self._book.stale if one in uses]
+        self._book.held = set(steps).intersection(set[str]().union(*after))
 
     def _again(self, step_id: str, settled: set[str]) -> None:
         settled.discard(step_id)
         self._facts.pop(step_id, None)
         self._book.set_step(step_id, StepState.PENDING)
 
-    def _waits(self, step_id: str) -> bool:
-        """Return whether a step has come to something that its approver or another human sees."""
+    def _is_ahead(self, step: Step) -> bool:
+        """Return whether a step can be held back: nothing of it may have happened yet."""
+        state = self._book.steps[step.id].state
+        begun = step.id in self._book.saga.unsettled() or step.plan is not None
+        pending = state is StepState.PENDING
+        return pending or (state in _AHEAD and not begun and step.for_each is None)
+
+    def _goes_on(self, step_id: str) -> bool:
+        """Return whether somebody has said how a step goes on: its params are resolved then."""
         at = self._book.at(step_id)
-        asked = at.call is not None or at.interrupt is not None
-        return asked and self._book.steps[step_id].state in _AHEAD
+        return at.step is not None and at.call is None
 
     def _is_read(self, step: Step) -> bool:
         spec = self._tools.get(step.tool)

@@ -74,6 +74,7 @@ class Run:
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
+        Pausing(self._book, self._helm, lambda: self._freshness.look())
         self._children = Children(self._book, self._call, self._changed)
         self._helm.forward = self._children.forward
         self._interrupts = Interrupts(
@@ -96,7 +97,6 @@ class Run:
             self._spending,
         )
         self._freshness = Freshness(self._book, self._stepper.facts, self._tools, self._desk)
-        Pausing(self._book, self._helm, self._freshness.look)
         self._continuing = Continuing(
             *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
             parts=(

@@ -72,6 +72,8 @@ def _unattended(book: Book, tools: Mapping[str, ToolSpec], step: Step) -> bool:
     plan = book.request.plan
     if step.when is not None or step.for_each is not None or step.time_limit is not None:
         return False
+    if step.id in book.stale:  # its attempts are counted on
+        return False
     if not step.tool or plan.approvals(step) or tools[step.tool].approval is not None:
         return False
     return not (plan.interrupted(step, "before") or plan.interrupted(step, "after"))

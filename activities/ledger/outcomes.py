@@ -75,19 +75,20 @@ async def commit(
         "recovering_ms": None,
         "settled_ms": tx.now_ms,
     }
-    if entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes:
+    guess = tx.guess_seq(entry.run_id)
+    as_claimed = entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes
+    if as_claimed and guess is not None:
         # The way of nearly every call: still as it was claimed, so no look at it is needed.
-        seq = await tx.guess_seq(entry.run_id)
         touched = await tx.execute(
             _COMMIT_CLAIMED,
             of_tenant=tx.tenant,
             of_entry=entry.entry_id,
             of_token=entry.fencing_token,
             **values,
-            commit_seq=seq,
+            commit_seq=guess,
         )
         if touched:
-            return await _committed(tx, request, entry, receipt, evidence, seq)
+            return await _committed(tx, request, entry, receipt, evidence, guess)
     row = await tx.one(
         select(effects)
         .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)

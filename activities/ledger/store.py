@@ -148,16 +148,14 @@ class Transaction:
             self._reserved[run_id] = await self._chain(run_id)
         return self._reserved[run_id].seq + len(self.pending[run_id]) + 1
 
-    async def guess_seq(self, run_id: str) -> int:
-        """Return the ``seq`` that the next event of a run will most likely get.
+    def guess_seq(self, run_id: str) -> int | None:
+        """Return the ``seq`` that the next event of a run will most likely get, if it is known.
 
-        Without locking the run's row, where this process knows its head. Whoever writes the guess
-        into a row says by ``if_moved`` how to mend it.
+        Nothing is locked for it. Whoever writes the guess into a row says by ``if_moved`` how to
+        mend it.
         """
         known = self._reserved.get(run_id) or self.last_seen.get(run_id)
-        if known is None:
-            return await self.reserve_seq(run_id)
-        return known.seq + len(self.pending[run_id]) + 1
+        return None if known is None else known.seq + len(self.pending[run_id]) + 1
 
     def if_moved(self, event: PendingEvent, guess: int, mend: Callable[[int], Any]) -> None:
         """Run ``mend(seq)`` at the end, should the event's place be another than ``guess``."""

@@ -113,3 +113,23 @@ class Lasting(CodeRun):
         if steps.input.get("gives_up"):
             raise StepFailed("enough")
         return done
+
+
+@workflow.defn
+class Hasty(CodeRun):
+    """Begins a step beside the one that continues as new."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> Any:
+        order = {"order_id": steps.input["order_id"]}
+        # Not awaited: what it begins, it begins while the other one waits for a quiet moment.
+        await steps.call("orders.read", order)
+        later = asyncio.ensure_future(self.later(steps, order))
+        await asyncio.gather(later, steps.continue_as_new("again"))
+
+    async def later(self, steps: StepMaker, order: Any) -> None:
+        await asyncio.sleep(0)
+        await steps.ask("Well?")

@@ -76,6 +76,17 @@ async def test_code_cannot_continue_as_new_over_a_step_that_is_under_way(stage: 
     assert "a step is under way" in (result.error or "")
 
 
+async def test_a_step_that_is_begun_while_code_continues_as_new_is_not_left_behind(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(workflow_modules=CODE):
+        run = await stage.start(code("Hasty", order_id=order_id))
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "a step was begun meanwhile" in (result.error or "")
+
+
 async def test_a_model_drives_over_many_executions_and_is_asked_each_turn_once(
     stage: Stage, order_id: str, tmp_path: Path
 ) -> None:

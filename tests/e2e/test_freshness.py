@@ -10,7 +10,17 @@ import pytest
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import told
-from workflows.contracts import ApprovalRequest, PauseRun, ResumeRun, RunState, Verb, VerdictCode
+from workflows.contracts import (
+    Amend,
+    AnswerInterrupts,
+    ApprovalRequest,
+    PauseRun,
+    ResumeRun,
+    RunState,
+    StepState,
+    Verb,
+    VerdictCode,
+)
 from workflows.plan import Plan
 
 PRICES: Final = {"tool_modules": "tests.variants.prices"}
@@ -145,3 +155,104 @@ async def test_what_cannot_be_read_again_is_not_taken_for_as_before(
     assert result.state is RunState.FAILED
     assert "price" in (result.error or "")
     assert refunds(stage, order_id) == []
+
+
+@pytest.mark.parametrize("events", [41, 47, 50])
+async def test_a_run_whose_history_is_long_at_its_resume_reads_again_and_goes_on(
+    stage: Stage, order_id: str, price: Path, events: int
+) -> None:
+    async with stage.worker_here(**PRICES):
+        run = await stage.start(plan(price, order_id), continue_after=events)
+        await run.asks()
+        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
+        price.write_text("12.75")
+        await resumed(run)
+        view = await run.until(
+            lambda seen: [one.params["amount"] for one in seen.pending] == ["12.00"]
+        )
+        await run.decide(decision_on(view.pending[0]))
+        result = await run.result()
+
+    assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["12.00"])
+
+
+async def test_the_condition_of_a_step_that_has_not_begun_is_asked_again(
+    stage: Stage, order_id: str, price: Path
+) -> None:
+    # Given a step whose condition held while the run was paused
+    read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
+    given = {"order_id": order_id, "amount": "${price.amount}", "currency": "EUR"}
+    refund = {"id": "refund", "tool": "payments.refund", "params": given}
+    refund["when"] = "price.amount == '10.50'"
+    async with stage.worker_here(**PRICES):
+        run = await stage.start(Plan.model_validate([read, {"id": "sure", "ask": "?"}, refund]))
+        await run.in_state(RunState.WAITING_INPUT)
+        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
+        await run.until(lambda seen: step(seen.result, "refund").state is StepState.PAUSED_USER)
+        price.write_text("12.75")
+        await resumed(run)
+        result = await run.result()
+
+    assert step(result, "refund").state is StepState.SKIPPED
+    assert refunds(stage, order_id) == []
+
+
+async def test_an_approval_behind_an_answer_to_what_has_changed_is_void_too(
+    stage: Stage, order_id: str, price: Path
+) -> None:
+    # Given a human who was asked about the price, and a refund of what they have said
+    read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
+    asks = {"id": "sum", "ask": "Refund ${price.amount}?"}
+    given = {"order_id": order_id, "amount": "${sum}", "currency": "EUR"}
+    refund = {"id": "refund", "tool": "payments.refund", "params": given}
+    async with stage.worker_here(**PRICES):
+        run = await stage.start(Plan.model_validate([read, asks, refund]))
+        await run.in_state(RunState.WAITING_INPUT)
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="10.50"))
+        old = await run.asks()
+        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
+        price.write_text("12.75")
+        await resumed(run)
+        view = await run.until(
+            lambda seen: bool(seen.pending) and seen.pending[0].approval_id != old.approval_id
+        )
+        await run.decide(decision_on(view.pending[0]))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert len(refunds(stage, order_id)) == 1
+    states = {row["approval_id"]: row["state"] for row in await stage.approval_rows(run)}
+    assert states[old.approval_id] == "void"
+
+
+async def test_a_step_between_two_reads_that_are_made_again_waits_for_its_own_only(
+    stage: Stage, order_id: str, price: Path
+) -> None:
+    # Given a read that is made again only after a step that waits for an earlier one has ended
+    file = {"file": str(price)}
+    given = {"order_id": order_id, "amount": "${price.amount}", "currency": "EUR"}
+    steps: list[dict[str, Any]] = [
+        {"id": "price", "tool": "prices.read", "params": file},
+        {"id": "later", "tool": "prices.read", "params": file},
+        {"id": "first", "ask": "Is ${price.amount} right?"},
+        {"id": "refund", "tool": "payments.refund", "params": given},
+        {"id": "second", "ask": "And ${later.amount}?"},
+    ]
+    new = [steps[0], steps[2], {**steps[1], "after": ["first"]}, *steps[3:]]
+    async with stage.worker_here(**PRICES):
+        run = await stage.start(Plan.model_validate(steps))
+        await run.in_state(RunState.WAITING_INPUT)
+        amend = Amend(actor="ann", plan=Plan.model_validate(new), based_on=1)
+        await told(run, Verb.AMEND, amend)
+        await run.until(lambda seen: seen.plan_version == 2 and bool(seen.interrupts))
+        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
+        await resumed(run)
+        await run.until(lambda seen: times_read(price) >= 3 and bool(seen.interrupts))
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
+        await run.decide(decision_on(await run.asks("refund")))
+        await run.until(lambda seen: [i.step_id for i in seen.interrupts] == ["second"])
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
+        result = await run.result()
+
+    assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["10.50"])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 
 from activities.ledger.compensations import NothingToUndo
 from activities.ledger.entries import ApprovalRefused, Barred, Claimed, Held
-from activities.ledger.store import Ledger, open_ledger
+from activities.ledger.store import Ledger, Transaction, open_ledger
 from activities.ledger.tables import approvals, effects, events, runs
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, STEP, Scene
@@ -228,3 +231,43 @@ async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
     committed = {e["body"]["entry_id"]: e["seq"] for e in chain if e["type"] == "effect.committed"}
     assert committed == {row["entry_id"]: row["commit_seq"] for row in await scene.rows(effects)}
     assert len(committed) == WORKERS * (ROUNDS // 4)
+
+
+@pytest.mark.postgres
+async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of_all_others(
+    postgres_database: Database,
+) -> None:
+    # Given a worker that has forgotten the run's head, and somebody who takes its entry over
+    async with (
+        open_ledger(postgres_database.url) as ledger,
+        open_ledger(postgres_database.url) as other,
+        open_ledger(postgres_database.url) as forgetful,
+    ):
+        scene = await Scene.begin(ledger, f"order-{uuid.uuid4().hex[:8]}")
+        call = scene.call()
+        entry = await scene.claimed(call)
+        async with other.transaction(scene.tenant) as rival:
+            mine = select(effects).where(effects.c.tenant_id == scene.tenant)
+            await rival.one(mine.with_for_update())
+            committing = asyncio.ensure_future(Scene(forgetful, scene.tenant).commit(call, entry))
+            async with asyncio.timeout(30):
+                while not await _waits_for_a_lock(rival):
+                    pass
+            # It waits for the entry, and not with the run in its hands.
+            rival.event(RUN, "test.taken")
+        await committing
+
+    assert [event["type"] for event in (await _chain(postgres_database, scene))[-2:]] == [
+        "test.taken",
+        "effect.committed",
+    ]
+
+
+async def _waits_for_a_lock(tx: Transaction) -> bool:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    return bool((await tx.connection.execute(waiting)).scalar_one())
+
+
+async def _chain(database: Database, scene: Scene) -> list[dict[str, Any]]:
+    async with open_ledger(database.url) as ledger:
+        return await Scene(ledger, scene.tenant).events()
