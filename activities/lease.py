@@ -234,10 +234,8 @@ async def heartbeats(doing: Doing) -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
-            # Not at once: Temporal counts from the start, and hardly any call lasts that long. To
-            # write a heartbeat down takes the server as long as to start an activity.
-            await asyncio.sleep(HEARTBEAT_EVERY)
             activity.heartbeat(*doing.details())
+            await asyncio.sleep(HEARTBEAT_EVERY)
 
     beating = asyncio.create_task(beat())
     try:
