@@ -66,7 +66,7 @@ HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:
-    """Return the sandbox of users' workflows; what is passed through is pure, and slow to import.
+    """Return the sandbox of the workflows; what is passed through is pure, and slow to import.
 
     Our own room, too: each run would load and keep a copy of what is not passed through.
     """

@@ -31,7 +31,7 @@ async def call(takes: float) -> dict[str, Any]:
     return dict(await answer(takes))
 
 
-@workflow.defn(name=PLAIN, sandboxed=False)
+@workflow.defn(name=PLAIN)
 class PlainSteps:
     """Makes calls one after another."""
 

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run import Run, ended
 
 
-@workflow.defn(name=names.WORKFLOW, sandboxed=False)
+@workflow.defn(name=names.WORKFLOW)
 class AgentRun(Run):
     """One durable execution of a plan."""
 

@@ -66,7 +66,7 @@ class _Progress(Message):
     number: int = 0
 
 
-@workflow.defn(name=names.MODEL_RUN, sandboxed=False)
+@workflow.defn(name=names.MODEL_RUN)
 class ModelRun(CodeRun):
     """A run that a model drives; its plan names the model's tool as ``input.model``."""
 

@@ -8,7 +8,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import names
 
 
-@workflow.defn(name=names.PING, sandboxed=False)
+@workflow.defn(name=names.PING)
 class Ping:
     """Shows that a worker answers on a task queue; does nothing else."""
 

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import compensation_call, sweep_call
 
 
-@workflow.defn(name=names.RECONCILE, sandboxed=False)
+@workflow.defn(name=names.RECONCILE)
 class Reconcile:
     """One round of the sweep; a Temporal Schedule starts it."""
 
@@ -29,7 +29,7 @@ class Reconcile:
         return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call())
 
 
-@workflow.defn(name=names.UNWIND, sandboxed=False)
+@workflow.defn(name=names.UNWIND)
 class Unwind:
     """Undoes what a run that was terminated has committed, last first (guarantee G4)."""
 
