@@ -86,14 +86,14 @@ def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
         raise WrongUse(f"--from {step_id}: the plan's steps are {', '.join(dependencies)}")
     states = {one.id: one for one in view.result.steps}
     done = (StepState.SUCCEEDED, StepState.SKIPPED)
-    open_ = [one for one in ancestors(step_id, dependencies) if states[one].state not in done]
+    open_ = [one for one in ancestors(dependencies, step_id) if states[one].state not in done]
     if open_:
         raise WrongUse(f"--from {step_id}: before it, {', '.join(sorted(open_))} has not succeeded")
     return {
         one: states[one].output
         for one in dependencies
         if one != step_id
-        and step_id not in ancestors(one, dependencies)
+        and step_id not in ancestors(dependencies, one)
         and states[one].state is StepState.SUCCEEDED
     }
 

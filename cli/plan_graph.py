@@ -83,7 +83,7 @@ def _waits(plan: Plan) -> list[GraphEdge]:
     found = []
     for step in plan.steps:
         needs = plan.dependencies[step.id]
-        implied = frozenset[str]().union(*(ancestors(need, plan.dependencies) for need in needs))
+        implied = ancestors(plan.dependencies, *needs)
         direct = [other.id for other in plan.steps if other.id in needs - implied]
         found += [GraphEdge(source=other, target=step.id) for other in direct]
     return found

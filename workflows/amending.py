@@ -9,7 +9,7 @@ from typing import Any, Final
 from temporalio import workflow
 
 from workflows import ports
-from workflows.book import OPEN, Book
+from workflows.book import WAITING, Book
 from workflows.calls import Calls
 from workflows.children import Children
 from workflows.contracts import (
@@ -27,9 +27,6 @@ from workflows.plan import ITERATION, Plan
 from workflows.references import INPUT
 from workflows.unwinding import Unwinding
 
-#: No call is under way in these: what waits there is given up, and asked anew by the new plan. An
-#: effect in doubt is settled first.
-_WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 #: What stays as it is.
 _FACTS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED})
 
@@ -115,7 +112,7 @@ class Amending:
         """Return whether there is a new plan, and no call under way."""
         book = self._book
         return self._next is not None and all(
-            book.steps[step_id].state in _WAITING and not self._children.under_way(step_id)
+            book.steps[step_id].state in WAITING and not self._children.under_way(step_id)
             for step_id in running
         )
 

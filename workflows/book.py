@@ -74,6 +74,9 @@ OPEN: Final = frozenset(
 )
 
 
+#: Of these, those in which no call is under way or in doubt: what waits there can be given up.
+WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
+
 _BEGINNING: Final = Progress()
 #: What a run shows whose steps wait, by what the first of these is that one of them waits for.
 _WAITS: Final = (

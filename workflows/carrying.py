@@ -18,6 +18,7 @@ from workflows.book import (
     Book,
     Question,
 )
+from workflows.coherence import ancestors
 from workflows.contracts import (
     Carried,
     OpenQuestion,
@@ -142,11 +143,7 @@ def _needed(book: Book, settled: Set[str]) -> set[str]:
     ahead = [step.id for step in plan.steps if step.id not in settled]
     needed = {name for step_id in ahead for name in plan.dependencies[step_id]}
     if book.read_at:  # what is made again needs what it was made of
-        waiting = list(needed)
-        while waiting:
-            more = plan.uses.get(waiting.pop(), frozenset[str]()) - needed
-            needed |= more
-            waiting += more
+        needed |= ancestors(plan.uses, *needed)
     items = {id_ for id_ in book.steps if _item(id_) and _item(id_) in book.progress}
     return needed | items
 

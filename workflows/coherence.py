@@ -101,7 +101,7 @@ def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list
         # What comes after what, for a goto, can only be told without them.
         return [_cycle_problem(cycle, distinct) for cycle in cycles]
     targets = {target for step in steps for target in step.gotos.values()} & dependencies.keys()
-    before = {target: ancestors(target, dependencies) for target in targets}
+    before = {target: ancestors(dependencies, target) for target in targets}
     return [
         PlanProblem(
             f"steps.{index} ({step.id}).{name}.goto", f"{target!r} does not come after this step"
@@ -130,10 +130,10 @@ def uses(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
     return waits_for([replace(step, after=()) for step in steps])
 
 
-def ancestors(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return every step that comes before ``step_id``, directly or not."""
+def ancestors(dependencies: Mapping[str, frozenset[str]], *steps: str) -> frozenset[str]:
+    """Return every step that comes before one of these, directly or not."""
     seen: set[str] = set()
-    waiting = list(dependencies[step_id])
+    waiting = [before for step_id in steps for before in dependencies[step_id]]
     while waiting:
         current = waiting.pop()
         if current not in seen:
@@ -142,13 +142,13 @@ def ancestors(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> froze
     return frozenset(seen)
 
 
-def descendants(step_id: str, dependencies: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return every step that comes after ``step_id``, directly or not."""
+def descendants(dependencies: Mapping[str, frozenset[str]], *steps: str) -> frozenset[str]:
+    """Return every step that comes after one of these, directly or not."""
     followers: dict[str, set[str]] = {one: set() for one in dependencies}
     for one, needed in dependencies.items():
         for other in needed:
             followers[other].add(one)
-    return ancestors(step_id, {one: frozenset(found) for one, found in followers.items()})
+    return ancestors({one: frozenset(found) for one, found in followers.items()}, *steps)
 
 
 def _cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[str]]:
@@ -161,7 +161,7 @@ def _cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[str]]:
         pass
     told: set[str] = set()
     for step_id in dependencies:
-        if step_id not in told and step_id in ancestors(step_id, dependencies):
+        if step_id not in told and step_id in ancestors(dependencies, step_id):
             cycle = _way_back(step_id, dependencies)
             told.update(cycle)
             yield cycle

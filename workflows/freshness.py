@@ -8,19 +8,16 @@ stays as it is: calls, also those whose outcome is unknown, lists and child runs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Set
-from typing import Any, Final
+from collections.abc import Mapping, Set
+from typing import Any
 
 from temporalio import workflow
 
-from workflows.book import OPEN, Book
-from workflows.coherence import descendants
+from workflows.book import WAITING, Book
+from workflows.coherence import ancestors, descendants
 from workflows.contracts import Effect, StepState, ToolSpec
 from workflows.desk import Desk
 from workflows.plan import Step
-
-#: No call is under way in these: what rests on a stale output can be held back there.
-_AHEAD: Final = (OPEN | {StepState.PENDING}) - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 
 
 class Freshness:
@@ -36,9 +33,9 @@ class Freshness:
 
     def look(self) -> list[str]:
         """Hold back what rests on stale outputs; returns the reads that are to be made again."""
-        book = self._book
-        ahead = {step.id for step in book.request.plan.steps if self._is_ahead(step)}
-        stale = [one for one in self._rested_on(ahead) if self._is_stale(one)]
+        book, plan = self._book, self._book.request.plan
+        ahead = {step.id for step in plan.steps if self._is_ahead(step)}
+        stale = [one for one in ancestors(plan.uses, *ahead) if self._is_stale(one)]
         for step_id in stale:
             book.stale[step_id] = self._facts.get(step_id)
         self._hold(ahead)
@@ -103,9 +100,8 @@ class Freshness:
 
     def _hold(self, steps: Set[str]) -> None:
         """Hold back those of these steps that rest on what is still to be read again."""
-        uses = self._book.request.plan.uses
-        after = [descendants(one, uses) for one in self._book.stale if one in uses]
-        self._book.held = set(steps).intersection(set[str]().union(*after))
+        book = self._book
+        book.held = set(steps & descendants(book.request.plan.uses, *book.stale))
 
     def _again(self, step_id: str, settled: set[str]) -> None:
         settled.discard(step_id)
@@ -115,9 +111,11 @@ class Freshness:
     def _is_ahead(self, step: Step) -> bool:
         """Return whether a step can be held back: nothing of it may have happened yet."""
         state = self._book.steps[step.id].state
-        begun = step.id in self._book.saga.unsettled() or step.plan is not None
-        pending = state is StepState.PENDING
-        return pending or (state in _AHEAD and not begun and step.for_each is None)
+        if state is StepState.PENDING:
+            return True
+        if state not in WAITING or step.for_each is not None or step.plan is not None:
+            return False
+        return step.id not in self._book.saga.unsettled()
 
     def _goes_on(self, step_id: str) -> bool:
         """Return whether somebody has said how a step goes on: its params are resolved then."""
@@ -136,14 +134,3 @@ class Freshness:
             return False
         fresh_for = self._tools[step.tool].fresh_for
         return fresh_for is not None and workflow.now() - read_at >= fresh_for
-
-    def _rested_on(self, steps: Iterable[str]) -> set[str]:
-        """Return the steps whose outputs these refer to, directly or through what is done."""
-        uses, found = self._book.request.plan.uses, set[str]()
-        waiting = [used for step_id in steps for used in uses[step_id]]
-        while waiting:
-            used = waiting.pop()
-            if used not in found:
-                found.add(used)
-                waiting.extend(uses.get(used, ()))
-        return found

@@ -58,7 +58,7 @@ Turn = Annotated[CallTool | AskHuman | Finish | GiveUp, Field(discriminator="do"
 _TURN: Final[TypeAdapter[Turn]] = TypeAdapter(Turn)
 
 
-class _Progress(Message):
+class _SoFar(Message):
     """How far a run has come, for its next execution."""
 
     so_far: list[JsonValue] = []
@@ -83,11 +83,11 @@ class ModelRun(CodeRun):
         model = steps.input.get("model")
         if not isinstance(model, str):
             raise StepFailed("input.model has to name the tool that is the model", called=False)
-        before = _Progress.model_validate(steps.carried or {})
+        before = _SoFar.model_validate(steps.carried or {})
         so_far, mistakes, number = list(before.so_far), before.mistakes, before.number
         while True:
             if steps.history_is_long:
-                now = _Progress(so_far=so_far, mistakes=mistakes, number=number)
+                now = _SoFar(so_far=so_far, mistakes=mistakes, number=number)
                 await steps.continue_as_new(now.model_dump(mode="json"))
             number += 1
             asked = {"goal": self._book.request.plan.goal, "input": steps.input, "so_far": so_far}

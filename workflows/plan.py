@@ -349,8 +349,8 @@ class Plan(Written):
 
     def skipped_by_goto(self, origin: str, target: str) -> frozenset[str]:
         """Return the steps between ``origin`` and ``target`` that a goto leaves out."""
-        after = descendants(origin, self.dependencies)
-        return after - descendants(target, self.dependencies) - {target}
+        after = descendants(self.dependencies, origin)
+        return after - descendants(self.dependencies, target) - {target}
 
 
 # A step may be a plan, and a plan has steps: neither can be defined before the other.

@@ -108,7 +108,7 @@ def test_no_step_ever_starts_before_all_it_waits_for_and_every_step_starts_once(
     while len(settled) < len(written.steps):
         for step in written.ready(frozenset(settled), frozenset(running)):
             assert written.dependencies[step.id] <= settled
-            assert ancestors(step.id, written.dependencies) <= settled
+            assert ancestors(written.dependencies, step.id) <= settled
             assert step.id not in order
             running.add(step.id)
             order.append(step.id)
