@@ -14,7 +14,7 @@ import structlog
 
 from activities.attempt import Attempt, Resources
 from activities.ledger.entries import Claimed, ClaimRequest
-from activities.requests import PreparedCall, claim_request, prepare
+from activities.requests import PreparedCall, prepare, write_request
 from workflows.contracts import Effect, ToolCall
 
 log = structlog.get_logger()
@@ -66,11 +66,10 @@ class Ahead:
     def _prepared(self, call: ToolCall) -> Next | None:
         if call.late or call.params_hash is not None:
             return None
-        prepared, resources = prepare(self.resources.toolbox, call), self.resources
+        prepared = prepare(self.resources.toolbox, call)
         if prepared.tool.effect is Effect.READ or prepared.resources:
             return None
-        limit, assurance = resources.retries.recovery_limit, resources.assurance
-        request = claim_request(call, prepared, self.attempt, resources.lease, limit, assurance)
+        request = write_request(self.resources, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.
         if request.gated or request.drift:
             return None

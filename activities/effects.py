@@ -167,9 +167,7 @@ class EffectCall:
         try:
             answer = await hold(
                 self._watched(self._recorder.asked, self._recorder.context(entry)),
-                lambda: self._recorder.in_ledger(
-                    lambda tx: outcomes.renew(tx, entry, self.request.lease)
-                ),
+                lambda: self._renew(entry),
                 lease=self.request.lease,
                 every=self.resources.renew_every,
                 timeout=self.request.timeout,

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactStore, ArtifactUnavailable
-from activities.attempt import Attempt
+from activities.attempt import Attempt, Resources
 from activities.endings import again, stop
 from activities.ledger.entries import ClaimRequest
 from activities.outputs import clean_text
@@ -172,6 +172,18 @@ def claim_request(
         drift=drift(call, tool),
         first_attempt=call.attempts_before + 1,
     )
+
+
+def write_request(
+    resources: Resources, call: ToolCall, prepared: PreparedCall, attempt: Attempt
+) -> ClaimRequest:
+    """Return what the ledger is asked for by a worker that is about to write.
+
+    Raises:
+        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    """
+    limit, assurance = resources.retries.recovery_limit, resources.assurance
+    return claim_request(call, prepared, attempt, resources.lease, limit, assurance)
 
 
 def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:

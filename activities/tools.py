@@ -21,7 +21,6 @@ from activities.ledger.entries import (
     ApprovalRefused,
     Asked,
     Barred,
-    ClaimRequest,
     Drifted,
     Entry,
     Forbidden,
@@ -31,7 +30,7 @@ from activities.metering import metering
 from activities.preconditions import to_call_with
 from activities.reading import ReadCall
 from activities.recorder import Done, SaidNo, WantsAnswer
-from activities.requests import PreparedCall, claim_request, complete, drift, prepare
+from activities.requests import PreparedCall, complete, drift, prepare, write_request
 from activities.resource_leases import hold_resources
 from activities.toolbox import Tool, Toolbox
 from workflows.contracts import (
@@ -144,13 +143,6 @@ class ToolActivities:
             )
         raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
 
-    async def _request(
-        self, call: ToolCall, prepared: PreparedCall, attempt: Attempt
-    ) -> ClaimRequest:
-        limit, assurance = self._resources.retries.recovery_limit, self._resources.assurance
-        request = claim_request(call, prepared, attempt, self._resources.lease, limit, assurance)
-        return await to_call_with(request, prepared)
-
     async def _write(
         self,
         call: ToolCall,
@@ -159,7 +151,11 @@ class ToolActivities:
         ahead: Ahead | None,
         begun: Begun | None,
     ) -> ToolReport:
-        request = begun.next.request if begun else await self._request(call, prepared, attempt)
+        if begun is None:
+            request = write_request(self._resources, call, prepared, attempt)
+            request = await to_call_with(request, prepared)
+        else:
+            request = begun.next.request
         tool = prepared.tool
         async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
             answers = tuple(call.answers)
