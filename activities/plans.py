@@ -5,9 +5,9 @@ from __future__ import annotations
 from temporalio import activity
 
 from activities.attempt import Resources
+from activities.describing import describe_plan
 from activities.ledger import runs as run_rows
 from activities.rules import RuleBroken, condition_holds
-from activities.tools import describe_plan
 from workflows.contracts import Amended, AmendRun, Evaluate, Evaluated
 
 

@@ -91,7 +91,7 @@ def plan_to_simulate(
         return recording.plan
     plan = changed_plan(recording.plan, changes)
     if toolbox is not None:
-        from activities.tools import describe_plan
+        from activities.describing import describe_plan
 
         problems = describe_plan(toolbox, plan).problems
         if problems:

@@ -47,7 +47,7 @@ def problems_of(caller: Caller, plan: Plan) -> list[PlanError] | None:
     if toolbox is None:
         return None
     with translated():
-        from activities.tools import describe_plan
+        from activities.describing import describe_plan
 
         return describe_plan(toolbox, plan).problems
 

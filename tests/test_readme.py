@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from activities.crashpoints import CrashPoint
+from activities.describing import literal_problems
 from activities.settings import Settings
 from activities.toolbox import load_toolbox
-from activities.tools import literal_problems
 from cli.planfile import load_plan
 
 ROOT = Path(__file__).parent.parent

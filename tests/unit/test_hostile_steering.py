@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from activities.describing import describe_plan
 from activities.json_schemas import problems, schema_problem
 from activities.toolbox import Toolbox
-from activities.tools import describe_plan
 from workflows.contracts import Amend, AnswerInterrupts, InterruptKind, TopUp, Verb
 from workflows.contracts.interrupts import accept_replace_reject
 from workflows.helm import LARGEST, checked
