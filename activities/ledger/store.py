@@ -6,244 +6,34 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Final
 
-import structlog
-from sqlalchemy import bindparam, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from activities.ledger.chain import event_hash
 from activities.ledger.engine import (
     PATIENCE,
     LedgerUnavailable,
     enter_transaction,
     first_line,
-    lock_name,
     make_engine,
-    read_clock,
-    try_lock_names,
     unreachable,
 )
-from activities.ledger.tables import events, runs
+from activities.ledger.transaction import Observer, PendingEvent, RunNotFound, Transaction
 from workflows.contracts import ChainHead
 
-log = structlog.get_logger()
-
-__all__ = ["Ledger", "LedgerUnavailable", "Observer", "RunNotFound", "Transaction", "open_ledger"]
-
-
-class RunNotFound(Exception):
-    """There is no such run in this tenant."""
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} not found")
-        self.run_id = run_id
-
-
-class Observer(Protocol):
-    """Told what the ledger does; it must be quick and never raise."""
-
-    def transaction(self, outcome: str, seconds: float) -> None:
-        """Take note of a transaction: ``committed``, ``rolled_back`` or ``unavailable``."""
-
-    def event(self, type_: str, body: Mapping[str, Any]) -> None:
-        """Take note of an event that is committed."""
-
+__all__ = [
+    "Ledger",
+    "LedgerUnavailable",
+    "Observer",
+    "PendingEvent",
+    "RunNotFound",
+    "Transaction",
+    "open_ledger",
+]
 
 #: Runs whose head a process remembers.
 _MOST_HEADS: Final = 1000
-
-# Made once: to make a statement takes longer than to run it.
-_RUN: Final = (runs.c.tenant_id == bindparam("of_tenant"), runs.c.run_id == bindparam("of_run"))
-_CHAIN: Final = (
-    select(runs.c.seq, runs.c.head)
-    .where(*_RUN)
-    # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
-    .with_for_update(key_share=True)
-)
-_MOVE: Final = (
-    update(runs)
-    .where(*_RUN, runs.c.seq == bindparam("from_seq"), runs.c.head == bindparam("from_head"))
-    .values(seq=bindparam("to_seq"), head=bindparam("to_head"))
-)
-_ADD: Final = insert(events)
-
-
-@dataclass
-class PendingEvent:
-    """An event that waits for the end of its transaction to get its place in the chain."""
-
-    type: str
-    step_id: str | None
-    body: dict[str, Any]
-    seq: int = 0
-    """Its place; 0 until then."""
-
-
-@dataclass
-class Transaction:
-    """One transaction of one tenant."""
-
-    connection: AsyncConnection
-    tenant: str
-    now_ms: int
-    """The database's clock at the start of the transaction, or at its newest ``tick``."""
-    channels: tuple[str, ...] = ()
-    """The notifiers by which people are told what happens in it."""
-    pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))
-    has_news: bool = False
-    """There is something in it to tell people."""
-    heads: dict[str, ChainHead] = field(default_factory=dict)
-    """The head of each run that got an event or was watched; filled when the transaction ends."""
-    last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
-    """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
-    _watched: set[str] = field(default_factory=set)
-    _reserved: dict[str, ChainHead] = field(default_factory=dict)
-    _guessed: list[tuple[PendingEvent, int, Callable[[int], Any]]] = field(default_factory=list)
-
-    async def lock_step(self, run_id: str, step_id: str) -> None:
-        """Let a step's claim and its undoing never pass each other unseen."""
-        await lock_name(self.connection, f"step:{self.tenant}:{run_id}:{step_id}")
-
-    async def lock_key(self, tool: str, key: str) -> None:
-        """Let claims of one business key follow one another."""
-        await lock_name(self.connection, f"key:{self.tenant}:{tool}:{key}")
-
-    async def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
-        """Lock a step, then a business key; the clock is read once both are there."""
-        step = f"step:{self.tenant}:{run_id}:{step_id}"
-        now_ms = await lock_name(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
-        self.now_ms = max(self.now_ms, now_ms)
-
-    async def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
-        """Lock a step and a business key if nobody has them; ``False``: somebody has one."""
-        step = f"step:{self.tenant}:{run_id}:{step_id}"
-        return await try_lock_names(self.connection, step, f"key:{self.tenant}:{tool}:{key}")
-
-    async def lock_resource(self, resource: str) -> None:
-        """Let leases of one resource follow one another; several are locked in order of names."""
-        await lock_name(self.connection, f"resource:{self.tenant}:{resource}")
-
-    async def tick(self) -> None:
-        """Read the clock again: after waiting for a lock, what was read before it is too early."""
-        self.now_ms = max(self.now_ms, await read_clock(self.connection))
-
-    def event(
-        self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any
-    ) -> PendingEvent:
-        """Add an event to a run; it gets its ``seq`` when the transaction ends."""
-        item = PendingEvent(type_, step_id, {k: v for k, v in body.items() if v is not None})
-        self.pending[run_id].append(item)
-        return item
-
-    async def reserve_seq(self, run_id: str) -> int:
-        """Take the run's chain now and return the ``seq`` of its next event.
-
-        For the one row that has to know its place in the chain (a commit). It locks the run's row,
-        so it comes after every other row lock of the transaction.
-        """
-        if run_id not in self._reserved:
-            self._reserved[run_id] = await self._chain(run_id)
-        return self._reserved[run_id].seq + len(self.pending[run_id]) + 1
-
-    def guess_seq(self, run_id: str) -> int | None:
-        """Return the ``seq`` that the next event of a run will most likely get, if it is known.
-
-        Nothing is locked for it. Whoever writes the guess into a row says by ``if_moved`` how to
-        mend it.
-        """
-        known = self._reserved.get(run_id) or self.last_seen.get(run_id)
-        return None if known is None else known.seq + len(self.pending[run_id]) + 1
-
-    def if_moved(self, event: PendingEvent, guess: int, mend: Callable[[int], Any]) -> None:
-        """Run ``mend(seq)`` at the end, should the event's place be another than ``guess``."""
-        self._guessed.append((event, guess, mend))
-
-    async def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
-        """Return the first row of a statement, or ``None``."""
-        row = (await self.connection.execute(statement, values)).mappings().first()
-        return None if row is None else {str(name): value for name, value in row.items()}
-
-    async def all(self, statement: Any) -> list[dict[str, Any]]:
-        """Return all rows of a statement."""
-        rows = (await self.connection.execute(statement)).mappings().all()
-        return [{str(name): value for name, value in row.items()} for row in rows]
-
-    async def execute(self, statement: Any, **values: Any) -> int:
-        """Run a statement and return the number of rows it touched."""
-        result = await self.connection.execute(statement, values)
-        return int(result.rowcount)
-
-    def watch(self, run_id: str) -> None:
-        """Have ``heads`` tell this run's head at the end, even if it gets no event."""
-        self._watched.add(run_id)
-
-    async def _chain(self, run_id: str) -> ChainHead:
-        row = await self.one(_CHAIN, of_tenant=self.tenant, of_run=run_id)
-        if row is None:
-            raise RunNotFound(run_id)
-        return ChainHead(seq=row["seq"], hash=row["head"])
-
-    async def write_events(self) -> None:
-        """Chain the pending events; runs in order of run_id, so that writers never deadlock."""
-        for run_id in sorted(self.pending):
-            if self.pending[run_id]:
-                await self._write_chain(run_id)
-        for event, guess, mend in self._guessed:
-            if event.seq != guess:
-                await self.execute(mend(event.seq))
-        for run_id in sorted(self._watched - self.heads.keys()):
-            self.heads[run_id] = await self._chain(run_id)
-
-    async def _write_chain(self, run_id: str) -> None:
-        head = self._reserved.get(run_id)
-        guess = self.last_seen.get(run_id) if head is None else None
-        # Reads, compares and locks in one statement; where it fails, somebody else was faster.
-        if guess is not None and await self._move(run_id, guess):
-            return
-        if not await self._move(run_id, head or await self._chain(run_id)):
-            raise AssertionError(f"the chain of {run_id} has moved while its row was locked")
-
-    async def _move(self, run_id: str, start: ChainHead) -> bool:
-        """Write a run's pending events behind ``start``; ``False``: that is not its head."""
-        seq, head, rows = start.seq, start.hash, []
-        for item in self.pending[run_id]:
-            seq += 1
-            event = {
-                "run_id": run_id,
-                "seq": seq,
-                "type": item.type,
-                "step_id": item.step_id,
-                "body": item.body,
-                "at_ms": self.now_ms,
-            }
-            previous, head = head, event_hash(head, event)
-            rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
-            item.seq = seq
-        moved = await self.execute(
-            _MOVE,
-            of_tenant=self.tenant,
-            of_run=run_id,
-            from_seq=start.seq,
-            from_head=start.hash,
-            to_seq=seq,
-            to_head=head,
-        )
-        if not moved:
-            return False
-        await self.connection.execute(_ADD, rows)
-        self.heads[run_id] = ChainHead(seq=seq, hash=head)
-        return True
-
-    def tell_events(self, observer: Observer | None) -> None:
-        """Say what has been committed: in the log, under the events' own names, and elsewhere."""
-        for run_id, waiting in self.pending.items():
-            for item in waiting:
-                log.info(item.type, **{**item.body, "run_id": run_id, "step_id": item.step_id})
-                if observer is not None:
-                    observer.event(item.type, item.body)
 
 
 class Ledger:
