@@ -101,10 +101,10 @@ class Attempt:
         doing = Doing(told_before=told)
         return cls(info.attempt, activity_key, holder, unheard=info.is_local, doing=doing)
 
-    def of_next_step(self) -> Attempt:
+    def of_next_step(self, *, unheard: bool = False) -> Attempt:
         """Return the attempt as that of one step more, whose claims are its own."""
         holder = f"{self.activity_key}:{self.number}:{uuid.uuid4().hex}"
-        return replace(self, holder=holder, unheard=self.number > 1)
+        return replace(self, holder=holder, unheard=unheard or self.number > 1)
 
 
 async def to_the_end(work: Coroutine[Any, Any, T], doing: Doing | None = None) -> T:

@@ -43,9 +43,9 @@ class StretchActivities:
         done: list[StepReport] = []
         facts = dict(stretch.facts)
         call: ToolCall | None = stretch.first
-        own, begun = attempt.of_next_step(), None
+        own, begun = attempt.of_next_step(unheard=stretch.ending), None
         # Between an outcome and the next claim, and nowhere else.
-        while call is not None and (_is_claimed(begun) or not activity.is_cancelled()):
+        while call is not None and (_is_claimed(begun) or await self._may_begin(stretch, call)):
             ahead = self._ahead(stretch, attempt, call.step_id, facts, len(done))
             attempt.doing.text = call.step_id
             try:
@@ -63,15 +63,21 @@ class StretchActivities:
             call = begun.next.call if begun else _call(stretch, len(done) - 1, facts)
         return StretchReport(steps=done)
 
+    async def _may_begin(self, stretch: Stretch, call: ToolCall) -> bool:
+        if activity.is_cancelled():
+            return False
+        first = call.step_id == stretch.first.step_id
+        return first or not stretch.ending or await self._tools.has_begun(call)
+
     def _ahead(
         self, stretch: Stretch, attempt: Attempt, step_id: str, facts: dict[str, Any], number: int
     ) -> Ahead:
         def call_after(output: Any) -> ToolCall | None:
-            if activity.is_cancelled():
+            if activity.is_cancelled() or stretch.ending:
                 return None
             return _call(stretch, number, {**facts, step_id: output})
 
-        return self._tools.ahead(attempt.of_next_step(), call_after)
+        return self._tools.ahead(attempt.of_next_step(unheard=stretch.ending), call_after)
 
 
 def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | None:

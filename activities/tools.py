@@ -15,6 +15,7 @@ from activities.crashpoints import CrashPoint
 from activities.describing import describe_plan
 from activities.effects import EffectCall
 from activities.endings import again, stop
+from activities.ledger import steps as step_rows
 from activities.ledger.entries import (
     ApprovalRefused,
     Asked,
@@ -68,6 +69,11 @@ class ToolActivities:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
         attempt = Attempt.current()
         return await to_the_end(self.make(call, attempt), attempt.doing)
+
+    async def has_begun(self, call: ToolCall) -> bool:
+        """Return whether the ledger has something of a call's step that counts."""
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            return await step_rows.has_begun(tx, call.run_id, call.step_id)
 
     def ahead(self, attempt: Attempt, call_after: Callable[[Any], ToolCall | None]) -> Ahead:
         """Return what a stretch does after a write: the next step's attempt, and its call."""

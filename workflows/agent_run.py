@@ -58,7 +58,9 @@ class AgentRun(Run):
                     if not held or under_way or knows(step.id):
                         running[step.id] = asyncio.create_task(self._steps.run(step))
                 if not running and not ready:
-                    if await self._all_stands() and not book.amending:
+                    if book.amending:
+                        await workflow.wait_condition(partial(self._amended, running))
+                    elif await self._all_stands() and not book.amending:
                         return None
                     continue
                 await workflow.wait_condition(partial(self._moves, running, held))
@@ -92,6 +94,11 @@ class AgentRun(Run):
             )
         book.say(workflow.now(), f"begins from run {linked.run_id}")
         return set(taken)
+
+    def _amended(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
+        """Return whether the run is not held for another plan, or need not be any more."""
+        book = self._book
+        return not book.amending or book.cancel is not None or self._amending.due(running)
 
     def _moves(self, running: dict[str, asyncio.Task[Goto | None]], held: bool) -> bool:
         """Return whether there is something to do beside the steps that are under way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from temporalio import workflow
@@ -43,6 +43,7 @@ class Amending:
         unwinding: Unwinding,
         children: Children,
         tools: dict[str, ToolSpec],
+        heard: Callable[[], bool],
     ) -> None:
         self._book = book
         self._call = call
@@ -50,12 +51,14 @@ class Amending:
         self._unwinding = unwinding
         self._children = children
         self._tools = tools
+        self._heard = heard
+        """Whether the run has heard of every call that has been begun, or knows that it has not."""
         self._next: Amend | None = None
         helm.take(Verb.AMEND, Amend, self._asked)
 
     async def _asked(self, asked: Amend, delivery: Delivery) -> Answer:
-        book, request = self._book, self._book.request
-        if self._book.ending:
+        book = self._book
+        if book.ending:
             return Answer(False, "the run is ending")
         if book.request.plan.code is not None or asked.plan.code is not None:
             return Answer(False, "where code makes the steps there is no plan to amend")
@@ -64,9 +67,28 @@ class Amending:
         if asked.based_on != book.plan_version:
             reason = f"the plan is at version {book.plan_version}, not {asked.based_on}"
             return Answer(False, f"{reason}: look at it again")
-        refused = self._loses(asked)
+        # Held from here on: what the new plan would lose sight of does not grow meanwhile.
+        book.amending = True
+        try:
+            refused = await self._refused(asked, delivery)
+            if refused is None:
+                self._next = asked
+        finally:
+            book.amending = self._next is not None
         if refused is not None:
             return Answer(False, refused)
+        return Answer(True, f"going on with plan version {book.plan_version + 1}")
+
+    async def _refused(self, asked: Amend, delivery: Delivery) -> str | None:
+        """Record the new plan; returns why it is not, or ``None``."""
+        book, request = self._book, self._book.request
+        await workflow.wait_condition(lambda: self._heard() or book.stopping)
+        await self._unwinding.recall()
+        if book.ending:
+            return "the run is ending"
+        refused = self._loses(asked)
+        if refused is not None:
+            return refused
         amended = await self._call(
             ports.AMEND_RUN,
             AmendRun(
@@ -79,11 +101,10 @@ class Amending:
             "validate and record the new plan",
         )
         if amended.problems:
-            return Answer(False, "; ".join(f"{p.where}: {p.reason}" for p in amended.problems))
+            return "; ".join(f"{p.where}: {p.reason}" for p in amended.problems)
         book.saw(amended.head)
         self._tools.update(amended.tools)
-        self._next, book.amending = asked, True
-        return Answer(True, f"going on with plan version {book.plan_version + 1}")
+        return None
 
     def _loses(self, asked: Amend) -> str | None:
         """Return which effects the new plan would lose sight of, as one clause."""

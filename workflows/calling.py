@@ -68,11 +68,17 @@ class Calling:
         """Ends so far that a crash might change."""
         self._written = 0
         """How many of them are known to be in history."""
+        self._stretching = False
 
     @property
     def idle(self) -> bool:
         """Whether every step that a stretch has reported on has come to its call."""
         return not self._ahead
+
+    @property
+    def heard(self) -> bool:
+        """Whether no stretch is under way that may begin steps that the run has not heard of."""
+        return not self._stretching
 
     def carry(self) -> dict[str, Any]:
         """Return what another execution of this run needs, as fields of ``Carried``.
@@ -153,23 +159,36 @@ class Calling:
         return report
 
     async def _run(self, stretch: Stretch) -> ToolReport:
-        """Run a stretch; one that somebody pauses before its first outcome is run again later."""
-        while True:
+        report = await self._reported(stretch)
+        first, *others = report.steps
+        for other in others:
+            self._take_in(other)
+        if report.failed is not None:
+            self._register(report.failed.step_id)
+            self._ahead[report.failed.step_id] = report.failed
+        return first.report
+
+    async def _reported(self, stretch: Stretch) -> StretchReport:
+        """Run a stretch; what it had begun where it was stopped unheard ends all the same."""
+        uncertain = self._uncertain
+        self._stretching = True
+        try:
             report = await self._undisturbed(stretch)
-            if report is not None:
-                first, *others = report.steps
-                for other in others:
-                    self._take_in(other)
-                if report.failed is not None:
-                    self._register(report.failed.step_id)
-                    self._ahead[report.failed.step_id] = report.failed
-                return first.report
+        finally:
+            self._stretching = False
+        if report is None:
             if self._book.stopping:
                 raise StepFailed("the run is ending", called=False)
-            await workflow.wait_condition(lambda: self._book.paused is None)
-            if self._book.stale:
-                # The others wait for what is read again, and are asked about by the run itself.
-                stretch = stretch.model_copy(update={"following": []})
+            report = await self._stretch(stretch.model_copy(update={"ending": True}))
+        self._written = max(self._written, uncertain)
+        return report
+
+    async def _stretch(self, stretch: Stretch) -> StretchReport:
+        timeouts = (self._tools[step.tool].timeout for step in stretch.following)
+        steps = [stretch.first.step_id, *(step.id for step in stretch.following)]
+        summary = f"{steps[0]} to {steps[-1]}: {len(steps)} steps"
+        options = stretch_call((stretch.first.tool.timeout, *timeouts), summary)
+        return await self._call(ports.RUN_STRETCH, stretch, steps[0], options=options)
 
     async def _undisturbed(self, stretch: Stretch) -> StretchReport | None:
         """Return how far a stretch has come; ``None`` if it was stopped and that is not known.
@@ -177,18 +196,7 @@ class Calling:
         It is stopped after the outcome of the step that is under way. What it has done is in the
         ledger in any case: run again it tells of it, and a run that ends looks there.
         """
-        timeouts = (self._tools[step.tool].timeout for step in stretch.following)
-        steps = [stretch.first.step_id, *(step.id for step in stretch.following)]
-        summary = f"{steps[0]} to {steps[-1]}: {len(steps)} steps"
-        uncertain = self._uncertain
-        running = asyncio.create_task(
-            self._call(
-                ports.RUN_STRETCH,
-                stretch,
-                steps[0],
-                options=stretch_call((stretch.first.tool.timeout, *timeouts), summary),
-            )
-        )
+        running = asyncio.create_task(self._stretch(stretch))
         try:
             await workflow.wait_condition(lambda: running.done() or self._wanted())
         except asyncio.CancelledError:
@@ -203,12 +211,13 @@ class Calling:
         try:
             report = await running
         except (ActivityError, asyncio.CancelledError) as error:
-            # A typed failure says how its step has ended; anything else says nothing, such as a
-            # worker that has died after the cancellation was asked for.
-            if not stopped or isinstance(error.__cause__, ApplicationError):
+            # A failure for good says how its step has ended. Anything else says nothing: what
+            # would have been tried again, or a worker that has died after it was told to stop.
+            cause = error.__cause__
+            typed = cause if isinstance(cause, ApplicationError) else None
+            if not stopped or (typed and (typed.non_retryable or self._book.stopping)):
                 raise
             return None
-        self._written = max(self._written, uncertain)
         return report if report.steps else None
 
     def _wanted(self) -> bool:

@@ -86,15 +86,15 @@ class Run:
             self._book, self._desk, self._call, self._children, self._changed
         )
         self._closing = Closing(self._book, self._desk, self._call, self._unwinding, self._changed)
-        self._amending = Amending(
-            *(self._book, self._call, self._helm, self._desk, self._unwinding),
-            *(self._children, self._tools),
-        )
         self._cancelled_by_temporal = False
         self._stepper = Stepper(
             *(self._book, self._desk, self._call, self._tools, self._changed),
             *(self._unwinding.undo, self._interrupts, self._children, self._outside),
             self._spending,
+        )
+        self._amending = Amending(
+            *(self._book, self._call, self._helm, self._desk, self._unwinding),
+            *(self._children, self._tools, lambda: self._stepper.calling.heard),
         )
         self._freshness = Freshness(self._book, self._stepper.facts, self._tools, self._desk)
         self._continuing = Continuing(

@@ -46,11 +46,11 @@ class Unwinding:
         Where outcomes are not in history at once, a crash has the run decide anew, with what has
         been sent to it meanwhile: a step that was called the first time may not come the second.
         """
-        for step_id in await self._recall():
+        for step_id in await self.recall():
             self._book.say(workflow.now(), "made before a crash, and not wanted since", step_id)
             await self.undo(step_id)
 
-    async def _recall(self) -> list[str]:
+    async def recall(self) -> list[str]:
         """Take effects of this run that it does not know of from the ledger; returns their steps.
 
         Last commit first.
@@ -86,7 +86,7 @@ class Unwinding:
         """
         self._book.compensating = True
         self._changed()
-        await self._recall()
+        await self.recall()
         asked: list[Question] = []
         for step_id in self._book.saga.order():
             question = await self._undo(step_id, cleanup=cleanup)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import bindparam, func, literal, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
-from activities.ledger.tables import steps
+from activities.ledger.tables import effects, steps
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
@@ -74,6 +74,24 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
             no = row["output"]["no"] if row["error_class"] == NO else None
             return Stored(row["attempt"], row["output"], no)
     return None
+
+
+async def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
+    """Return whether a step has an answer on record, or an effect that is or may be there."""
+    answered = select(literal(1)).where(
+        steps.c.tenant_id == tx.tenant,
+        steps.c.run_id == run_id,
+        steps.c.step_id == step_id,
+        or_(steps.c.state == "succeeded", steps.c.error_class == NO),
+    )
+    effect = select(literal(1)).where(
+        effects.c.tenant_id == tx.tenant,
+        effects.c.run_id == run_id,
+        effects.c.step_id == step_id,
+        effects.c.undoes.is_(None),
+        effects.c.state != "failed",
+    )
+    return bool(await tx.all(answered.union(effect)))
 
 
 async def start(tx: Transaction, attempt: StepAttempt) -> None:

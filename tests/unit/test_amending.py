@@ -28,7 +28,9 @@ def _book(*steps: str) -> Book:
 
 def _amended(book: Book, *steps: str, given_up: tuple[str, ...] = ()) -> None:
     nothing = cast(Any, None)
-    amending = Amending(*(book, nothing, cast(Any, _Helm()), nothing, nothing, nothing, {}))
+    amending = Amending(
+        *(book, nothing, cast(Any, _Helm()), nothing, nothing, nothing, {}), lambda: True
+    )
     amending._show(_book(*steps).request.plan, set(given_up))
 
 

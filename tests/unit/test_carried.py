@@ -16,7 +16,7 @@ from workflows.asking import Asking
 from workflows.book import Book, Question
 from workflows.budget import Spending, Spent
 from workflows.calling import Calling
-from workflows.carrying import MOST_LISTED, carry_book, restore_book
+from workflows.carrying import MOST_LISTED, MOST_OUTPUTS, carry_book, restore_book
 from workflows.contracts import (
     Amend,
     ApprovalRequest,
@@ -76,10 +76,15 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
     },
     "Outside": {"_book", "_interrupts", "_helm", "_changed"},
     "Spending": {"_book", "_changed", "_limits"},
-    "Amending": {"_book", "_call", "_desk", "_unwinding", "_children", "_tools"},
+    "Amending": {"_book", "_call", "_desk", "_unwinding", "_children", "_tools", "_heard"},
     "Calling": {
         *("_book", "_call", "_tools", "_facts", "_spending", "_mode"),
-        *("_ahead", "_uncertain", "_written"),  # all is in history, and has had its turn
+        *(
+            "_ahead",
+            "_uncertain",
+            "_written",
+            "_stretching",
+        ),  # all is in history, and has had its turn
     },
     "Asking": {"_book", "_desk", "_call", "_changed"},
 }
@@ -104,7 +109,7 @@ def fresh(plan: Plan) -> dict[str, Any]:
         *(book, book.gate, book.saga, helm, desk, interrupts),
         Outside(book, helm, interrupts, none),
         Spending(book, helm, none),
-        Amending(book, none, helm, desk, none, none, {}),
+        Amending(book, none, helm, desk, none, none, {}, lambda: True),
         Asking(book, desk, none, none),
         Calling(book, none, {}, {}, none),
     )
@@ -228,6 +233,28 @@ def test_what_steps_ahead_refer_to_travels_whatever_its_size(output: Any, fact: 
     facts = restore_book(fresh(plan())["Book"], found)
 
     assert facts["s0"] == fact
+
+
+def test_what_a_read_that_may_be_made_again_was_made_of_travels_whatever_its_size() -> None:
+    # s2 is ahead and refers to the read s1 only, which was made of what s0 has returned.
+    chain = Plan.model_validate(
+        [
+            {"id": "s0", "tool": "t"},
+            {"id": "s1", "tool": "t", "params": {"x": "${s0}"}},
+            {"id": "s2", "tool": "t", "params": {"x": "${s1}"}},
+        ]
+    )
+    large = "x" * MOST_OUTPUTS
+    parts = fresh(chain)
+    book: Book = parts["Book"]
+    for step_id in ("s0", "s1"):
+        book.set_step(step_id, StepState.SUCCEEDED, output=large + step_id)
+    book.read_at = {"s1": NOW}
+    found = carried(parts, {"s0", "s1"}, {step: large + step for step in ("s0", "s1")})
+
+    facts = restore_book(fresh(chain)["Book"], found)
+
+    assert facts == {"s0": large + "s0", "s1": large + "s1"}
 
 
 def many(count: int, output: Callable[[int], Any]) -> dict[str, Any]:

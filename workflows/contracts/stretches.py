@@ -26,6 +26,8 @@ class Stretch(Message):
     """The specs of their tools, by name."""
     facts: dict[str, JsonValue]
     """What earlier steps have returned that these refer to; large outputs as references."""
+    ending: bool = False
+    """Whether it was run before, unheard: what it had begun ends, and nothing else begins."""
 
 
 class StepReport(Message):

@@ -1,0 +1,134 @@
+"""A run that stops its calls to look: what they have begun ends, is heard of, and is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from activities.crashpoints import CrashPoint
+from tests.e2e.runs import Run, example_plan, states
+from tests.e2e.stage import Stage
+from tests.e2e.test_controls import told
+from tests.e2e.test_durability import restocking
+from workflows.contracts import Amend, PauseRun, ResumeRun, RunState, Verb
+from workflows.plan import Plan
+
+MODES = ["sync", "async", "exit"]
+PRICES = {"tool_modules": "tests.variants.prices"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_that_fails_for_now_while_its_run_is_paused_is_tried_again(
+    stage: Stage, order_id: str, mode: str
+) -> None:
+    asked = stage.shop.requests("refunds")["received"]
+    stage.shop.fault("refunds", delay_before_s=2, fail="before", status=503, times=1)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
+        await run.approve()
+        await asyncio.to_thread(stage.shop.wait_requests, "refunds", asked + 1)
+        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+        view = await run.in_state(RunState.PAUSED_USER)
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        result = await run.result()
+
+    assert (states(view.result)["refund"], states(view.result)["mail"]) == ("succeeded", "pending")
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+
+
+async def lost(stage: Stage, order_id: str, price: Path) -> Run:
+    """Return a run that has read a price and mailed it, and whose worker died before its report."""
+    price.write_text("1050")
+    mail = {
+        "order_id": order_id,
+        # Of another price it is another mail.
+        "kind": "price-${price.amount}",
+        "to": "ada@example.com",
+        "subject": "The price",
+        "body": "${price.amount}",
+    }
+    restock = {"order_id": order_id, "lines": [{"sku": "sku-1", "quantity": 1}]}
+    plan = Plan.model_validate(
+        [
+            {"id": "price", "tool": "prices.lasting", "params": {"file": str(price)}},
+            {"id": "mail", "tool": "mail.send", "params": mail},
+            {"id": "restock", "tool": "inventory.restock", "params": restock},
+        ]
+    )
+    at = f"inventory.restock:{CrashPoint.BEFORE_CLAIM}"
+    with stage.worker(crash_at=at, **PRICES) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan, durability="exit")
+        doomed.wait_killed()
+    price.write_text("1275")
+    return run
+
+
+@pytest.mark.crash
+async def test_what_a_paused_run_did_before_its_worker_died_is_not_done_anew_from_newer_reads(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    run = await lost(stage, order_id, tmp_path / "price")
+    await run.handle.signal("pause", {"actor": "olga"})
+    async with stage.worker_here(**PRICES):
+        view = await run.in_state(RunState.PAUSED_USER)
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        result = await run.result()
+
+    # All that was done is known while the run is paused, and nothing more is begun.
+    assert states(view.result) == {
+        "price": "succeeded",
+        "mail": "succeeded",
+        "restock": "paused_user",
+    }
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["mails"], counts["restocks"]) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_plan_that_drops_the_write_under_way_is_refused_until_it_says_so(
+    stage: Stage, order_id: str, mode: str
+) -> None:
+    old = example_plan("refund.yaml", order_id=order_id)
+    without = tuple(step for step in old.steps if step.id != "restock")
+    new = old.model_copy(update={"steps": without})
+    async with stage.worker_here():
+        run = await restocking(stage, order_id, mode)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+        result = await run.result()
+
+    assert "drops step restock" in str(refused.value.cause)
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 0, 1)
+
+
+async def test_a_plan_is_judged_when_its_run_has_heard_of_the_stretch_under_way(
+    stage: Stage, order_id: str
+) -> None:
+    old = example_plan("refund.yaml", order_id=order_id)
+    new = old.model_copy(update={"steps": old.steps[:-1]})
+    async with stage.worker_here():
+        run = await restocking(stage, order_id, "exit")
+        await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+        result = await run.result()
+
+    assert (result.state, stage.shop.counts(order_id)["mails"]) == (RunState.COMPLETED, 0)
+    names, ends = dict[int, str](), list[str]()
+    async for event in run.handle.fetch_history_events():
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            name = event.activity_task_scheduled_event_attributes.activity_type.name
+            names[event.event_id] = name
+            ends.append(f"{name} begins")
+        elif event.HasField("activity_task_completed_event_attributes"):
+            begun = event.activity_task_completed_event_attributes.scheduled_event_id
+            ends.append(f"{names[begun]} ends")
+    last = max(at for at, end in enumerate(ends) if end == "run_stretch ends")
+    assert last < ends.index("amend_run begins")
