@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
-from sqlalchemy import text, update
+from sqlalchemy import make_url, text, update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -24,8 +24,10 @@ from activities.ledger.tables import effects
 from activities.stretches import StretchActivities
 from activities.toolbox import READ, WRITE, Dedupes, No, Tool, Toolbox, ToolContext, tool
 from activities.tools import ToolActivities
+from tests.ledger.commit_cutter import CommitCutter, Cut
 from tests.ledger.databases import Database
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from tests.postgres_server import PostgresServer
 from workflows.contracts import NextStep, Stretch, StretchReport, ToolCall
 
 SECOND = timedelta(seconds=1)
@@ -300,3 +302,27 @@ async def test_who_holds_the_next_key_is_not_waited_for_with_an_outcome_in_hand(
 
     assert bank.asked == ["a", "b"]
     assert heard.transactions()[1:] == ["committed pay", "claimed named", "committed named"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+async def test_a_claim_whose_answer_was_lost_is_called_as_it_was_claimed(
+    postgres_database: Database, postgres_server: PostgresServer, bank: Bank, cut: Cut
+) -> None:
+    # Given params that are others each time they are made, and a commit nobody has heard of
+    async with CommitCutter.before(postgres_server.port) as cutter:
+        url = make_url(postgres_database.url).set(port=cutter.port)
+        async with open_ledger(url.render_as_string(hide_password=False)) as ledger:
+            scene = await Scene.begin(ledger, f"lost-{uuid.uuid4().hex[:8]}")
+
+            async def arm() -> None:
+                cutter.arm(cut)
+
+            bank.meanwhile["a"] = arm
+            report = await play(scene, bank, ("bank.pay", "a"), ("bank.ticketed", "b"))
+            rows = await scene.rows(effects)
+
+    assert (cutter.cuts, bank.asked, report.failed) == (1, ["a", "b"], None)
+    assert [row["state"] for row in rows] == ["committed"] * 2
+    [ticketed] = [row for row in rows if row["tool"] == "bank.ticketed"]
+    assert ticketed["receipt"]["of"] == ticketed["params"]

@@ -33,12 +33,18 @@ GATED = SPEC.model_copy(update={"name": "pay", "approval": ApprovalPolicy()})
 TOOLS = {"note": SPEC, "pay": GATED}
 
 
-def stretch(steps: list[dict[str, Any]], most: int | None = None, **more: Any) -> Stretch | None:
+def stretch(
+    steps: list[dict[str, Any]],
+    most: int | None = None,
+    stale: dict[str, Any] | None = None,
+    **more: Any,
+) -> Stretch | None:
     """Return the stretch that begins with the first of some steps, under way now."""
     facts = {"input": {}, **more.pop("facts", {})}
     plan = Plan.model_validate({"steps": [{"tool": "note", **step} for step in steps], **more})
     request = StartRun(run_id="run-1", tenant="default", user="uma", plan=plan)
     book = Book(request, datetime(2026, 1, 1, tzinfo=UTC), Gate("run-1", "life"), Saga())
+    book.stale.update(stale or {})
     for step_id in facts.keys() - {"input"}:
         book.set_step(step_id, StepState.SUCCEEDED)
     first = next(step for step in plan.steps if step.id not in facts)
@@ -82,6 +88,11 @@ def test_nothing_follows_a_step_whose_output_a_human_looks_at() -> None:
 def test_a_condition_or_a_list_ends_a_stretch() -> None:
     for special in ({"when": "a.x > 1"}, {"for_each": "${a.items}"}):
         assert ids(stretch([{"id": "a"}, {"id": "b"}, {"id": "c", **special}])) == ["b"], special
+
+
+def test_a_read_that_is_made_again_is_a_call_of_its_own() -> None:
+    steps = [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": "d"}]
+    assert ids(stretch(steps, stale={"c": "as it was"})) == ["b"]
 
 
 def test_steps_that_may_run_side_by_side_are_no_stretch() -> None:

@@ -1,0 +1,77 @@
+"""Which reads are made again at a resume, and what waits for them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+
+import pytest
+
+from workflows.approvals import Gate
+from workflows.book import Book
+from workflows.contracts import Effect, Recovery, StartRun, StepState, ToolSpec
+from workflows.freshness import Freshness
+from workflows.plan import Plan
+from workflows.saga import Saga
+
+NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
+WRITE: Final = ToolSpec(
+    name="pay",
+    version="1",
+    schema_hash="sha256:0",
+    effect=Effect.WRITE,
+    recovery=Recovery.DEDUPES,
+    timeout=timedelta(seconds=1),
+)
+READ: Final = WRITE.model_copy(
+    update={"name": "price", "effect": Effect.READ, "fresh_for": timedelta(minutes=1)}
+)
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workflow's clock; there is no workflow here."""
+    monkeypatch.setattr("workflows.freshness.workflow.now", lambda: NOW)
+
+
+def resumed(state: StepState, *, age: timedelta, started: bool = False) -> Book:
+    """Look at a run that has read a price, and waits with a payment of it."""
+    pays = {"id": "pay", "tool": "pay", "params": {"amount": "${price}"}}
+    plan = Plan.model_validate([{"id": "price", "tool": "price"}, pays])
+    request = StartRun(run_id="r", tenant="default", user="uma", plan=plan)
+    book = Book(request, NOW, Gate("r", "life"), Saga())
+    book.set_step("price", StepState.SUCCEEDED, output=7)
+    book.read_at["price"] = NOW - age
+    book.set_step("pay", state)
+    if started:
+        book.saga.register("pay")
+    tools = {"price": READ, "pay": WRITE}
+    Freshness(book, {"price": 7}, tools, cast(Any, None)).look()
+    return book
+
+
+@pytest.mark.parametrize(
+    "state", [StepState.PENDING, StepState.WAITING_APPROVAL, StepState.PAUSED_USER]
+)
+def test_what_has_not_begun_waits_for_reads_that_are_as_old_as_they_may_be(
+    state: StepState,
+) -> None:
+    book = resumed(state, age=READ.fresh_for or timedelta())
+    assert (book.stale, book.held) == ({"price": 7}, {"pay"})
+
+    book = resumed(state, age=timedelta(seconds=59))
+    assert (book.stale, book.held) == ({}, set())
+
+
+@pytest.mark.parametrize("state", [StepState.RUNNING, StepState.NEEDS_INTERVENTION])
+def test_a_call_that_is_under_way_or_in_doubt_waits_for_nothing(state: StepState) -> None:
+    book = resumed(state, age=timedelta(hours=1), started=True)
+    assert (book.stale, book.held) == ({}, set())
+
+
+@pytest.mark.parametrize("state", [StepState.PAUSED_PERMISSION, StepState.WAITING_INPUT])
+def test_a_write_that_has_started_goes_on_with_the_params_it_has_whatever_it_waits_for(
+    state: StepState,
+) -> None:
+    book = resumed(state, age=timedelta(hours=1), started=True)
+    assert (book.stale, book.held) == ({}, set())
