@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -96,16 +97,18 @@ class Asking:
         self, step: Step, call: ToolCall, escalated_to: str | None
     ) -> ApprovalRequest | None:
         book = self._book
-        asked = await self._call(
-            ports.REQUEST_APPROVAL,
-            RequestApproval(
-                call=call,
-                number=book.gate.next_number(step.id),
-                editors=self._editors.get(step.id, ()),
-                escalated_to=escalated_to,
-            ),
-            f"{step.id}: ask for approval of {call.tool.name}",
+        wanted = RequestApproval(
+            call=call,
+            number=book.gate.next_number(step.id),
+            editors=self._editors.get(step.id, ()),
+            escalated_to=escalated_to,
         )
+        summary = f"{step.id}: ask for approval of {call.tool.name}"
+        try:
+            asked = await self._call(ports.REQUEST_APPROVAL, wanted, summary)
+        except asyncio.CancelledError:
+            self._leave_if_ending(step)
+            raise
         book.saw(asked.head)
         request = asked.request
         if request is None:
@@ -113,8 +116,7 @@ class Asking:
         book.calls[step.id] = request.params_hash
         state = asked.state or ApprovalState.PENDING
         book.gate.ask(request, state, asked.decided, verified=asked.verified)
-        if self._book.stopping:
-            raise StepFailed("the run is ending", called=step.id in book.saga.unsettled())
+        self._leave_if_ending(step)
         leave_if_cancelled()  # An amended plan asks anew.
         for vote in asked.standing:
             book.say(workflow.now(), f"{request.approval_id}: approved by {vote}", step.id)
@@ -123,6 +125,11 @@ class Asking:
         book.set_step(step.id, StepState.WAITING_APPROVAL)
         self._changed()
         return request
+
+    def _leave_if_ending(self, step: Step) -> None:
+        if self._book.stopping:
+            called = step.id in self._book.saga.unsettled()
+            raise StepFailed("the run is ending", called=called)
 
     def _edited(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
         edit = self._book.gate.accepted[approval_id]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    FailureError,
+    RetryState,
+)
 
 from workflows.book import Book
 from workflows.errors import ErrorType
@@ -98,6 +105,7 @@ class Calls:
 
         Raises:
             ActivityError: As the activity ended.
+            asyncio.CancelledError: Whoever asked the ledger for something wants it no more.
         """
         pause = FIRST_PAUSE
         self.under_way += 1
@@ -106,6 +114,13 @@ class Calls:
                 try:
                     result = await call_port(port, message, summary, options=options, local=local)
                 except ActivityError as error:
+                    if (
+                        options is None
+                        and local is None
+                        and isinstance(error.cause, CancelledError)
+                    ):
+                        # No failure of the step: it waits for the ledger as it waits for a human.
+                        raise asyncio.CancelledError from error
                     lost = _lost(error)
                     if lost is None:
                         raise

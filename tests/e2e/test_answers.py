@@ -155,14 +155,17 @@ async def test_a_run_does_not_look_parked_while_another_step_is_running(
         assert (await run.result()).state is RunState.COMPLETED
 
 
+# In `async` the run fails while the ledger is being asked for the approval.
+@pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_step(
-    stage: Stage, order_id: str
+    stage: Stage, order_id: str, mode: str
 ) -> None:
     async with stage.worker_here():
         close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
         hello = mail_step(order_id, "hello")
         run = await stage.start(
-            plan_of(refund_step(order_id), {**hello, "after": []}, {**close, "after": ["hello"]})
+            plan_of(refund_step(order_id), {**hello, "after": []}, {**close, "after": ["hello"]}),
+            durability=mode,
         )
         result = await run.result()
     assert result.state is RunState.FAILED

@@ -17,7 +17,7 @@ from tests.e2e.interceptors import Between, Execute, Pause
 from tests.e2e.runs import decision_on, example_plan, states, step, timeline, until
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState, ToolCall
+from workflows.contracts import RunState, Stretch, ToolCall
 from workflows.identity import params_hash
 from workflows.plan import Plan
 
@@ -35,6 +35,9 @@ class Tamper(Between):
         match input.args:
             case [ToolCall(approval_id=str()) as call]:
                 input.args = [call.model_copy(update=self._change(call))]
+            case [Stretch(first=ToolCall(approval_id=str()) as call) as stretch]:
+                first = call.model_copy(update=self._change(call))
+                input.args = [stretch.model_copy(update={"first": first})]
         return await execute(input)
 
 
@@ -61,13 +64,14 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 async def test_a_call_that_is_not_the_approved_one_is_refused_and_has_no_effect(
-    stage: Stage, order_id: str, change: Change
+    stage: Stage, order_id: str, change: Change, mode: str
 ) -> None:
     requests = stage.shop.requests("refunds")
     async with stage.worker_here(client=Tamper(change).client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
         await run.approve()
         result = await run.result()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
@@ -41,9 +42,8 @@ async def test_a_call_that_fails_for_now_while_its_run_is_paused_is_tried_again(
     assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
 
 
-async def lost(stage: Stage, order_id: str, price: Path) -> Run:
-    """Return a run that has read a price and mailed it, and whose worker died before its report."""
-    price.write_text("1050")
+def told_of(order_id: str, price: Path) -> list[dict[str, Any]]:
+    """Return steps that read a price, mail it, and restock."""
     mail = {
         "order_id": order_id,
         # Of another price it is another mail.
@@ -53,16 +53,20 @@ async def lost(stage: Stage, order_id: str, price: Path) -> Run:
         "body": "${price.amount}",
     }
     restock = {"order_id": order_id, "lines": [{"sku": "sku-1", "quantity": 1}]}
-    plan = Plan.model_validate(
-        [
-            {"id": "price", "tool": "prices.lasting", "params": {"file": str(price)}},
-            {"id": "mail", "tool": "mail.send", "params": mail},
-            {"id": "restock", "tool": "inventory.restock", "params": restock},
-        ]
-    )
+    return [
+        {"id": "price", "tool": "prices.lasting", "params": {"file": str(price)}},
+        {"id": "mail", "tool": "mail.send", "params": mail},
+        {"id": "restock", "tool": "inventory.restock", "params": restock},
+    ]
+
+
+async def lost(stage: Stage, order_id: str, price: Path) -> Run:
+    """Return a run that has mailed a price, which is another now; its worker died unheard."""
+    price.write_text("1050")
     at = f"inventory.restock:{CrashPoint.BEFORE_CLAIM}"
     with stage.worker(crash_at=at, **PRICES) as doomed:
         doomed.wait_ready()
+        plan = Plan.model_validate(told_of(order_id, price))
         run = await stage.start(plan, durability="exit")
         doomed.wait_killed()
     price.write_text("1275")
@@ -89,6 +93,26 @@ async def test_what_a_paused_run_did_before_its_worker_died_is_not_done_anew_fro
     assert result.state is RunState.COMPLETED
     counts = stage.shop.counts(order_id)
     assert (counts["mails"], counts["restocks"]) == (1, 1)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("dropped", ["mail", "restock"])
+async def test_a_plan_may_drop_what_was_not_done_before_its_worker_died_and_nothing_else(
+    stage: Stage, order_id: str, tmp_path: Path, dropped: str
+) -> None:
+    run = await lost(stage, order_id, tmp_path / "price")
+    left = [one for one in told_of(order_id, tmp_path / "price") if one["id"] != dropped]
+    amend = Amend(actor="olga", plan=Plan.model_validate(left), based_on=1)
+    await run.handle.signal(Verb.AMEND, amend)
+    async with stage.worker_here(**PRICES):
+        result = await run.result()
+        refused = [one.reason for one in (await run.view()).refused_signals]
+
+    done = dropped == "mail"
+    assert [("drops step mail" in reason) for reason in refused] == ([True] if done else [])
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["mails"], counts["restocks"]) == (1, int(done))
 
 
 @pytest.mark.parametrize("mode", MODES)
