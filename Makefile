@@ -53,6 +53,7 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 
 bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
+	@"$(PY)" -m benchmarks.retries --json .surehand/benchmarks/retries.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 

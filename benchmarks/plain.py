@@ -10,10 +10,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity, workflow
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
-    from benchmarks.quick_tools import answer
+    from activities.failures import Transient
+    from benchmarks.quick_tools import Attempts, Repeated, answer, attempt
     from cli.connect import connect, find_target
     from cli.process import leave
     from cli.settings import read_environment
@@ -22,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
 
 PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"
+PLAIN_REPEATED: Final = "PlainRepeated"
 READY: Final = "plain.ready"
 
 
@@ -51,14 +54,39 @@ class PlainSteps:
         return began
 
 
+@activity.defn
+async def call_again(call: str, takes: float, fails: int, pause: float) -> Attempts:
+    """Make a call that fails at first."""
+    try:
+        return await attempt(call, Repeated(takes=takes, fails=fails))
+    except Transient as error:
+        delay = timedelta(seconds=pause)
+        raise ApplicationError(str(error), next_retry_delay=delay) from error
+
+
+@workflow.defn(name=PLAIN_REPEATED)
+class PlainRepeated:
+    """Makes one call that fails at first."""
+
+    @workflow.run
+    async def run(self, takes: float, fails: int, pause: float) -> Attempts:
+        """Return when its attempts began and ended."""
+        return await workflow.execute_activity(
+            call_again,
+            args=[workflow.info().workflow_id, takes, fails, pause],
+            start_to_close_timeout=timedelta(seconds=60),
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        )
+
+
 async def serve() -> None:
     """Work until the process is ended."""
     client = await connect(find_target(read_environment()))
     worker = Worker(
         client,
         task_queue=PLAIN_QUEUE,
-        workflows=[PlainSteps],
-        activities=[call],
+        workflows=[PlainSteps, PlainRepeated],
+        activities=[call, call_again],
         workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         workflow_task_poller_behavior=PollerBehaviorAutoscaling(),

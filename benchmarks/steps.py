@@ -8,32 +8,25 @@ BENCHMARKS.md shows what this prints.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
 from typing import Final
 
 from rich.console import Console
 
+from benchmarks.beside import Place, at_each
 from benchmarks.crowd import Crowd, Measured, Probe
 from benchmarks.figures import table
 from benchmarks.lasting import HEAD, Lasting, last
-from benchmarks.ledgers import DATABASES, makers
-from benchmarks.plain import READY
-from benchmarks.program import Told, clean, parser_of, run
-from cli.children import Child
-from cli.connect import connect, find_target
-from cli.drill.ground import Ground, is_ready, worker
+from benchmarks.ledgers import DATABASES
+from benchmarks.program import Told, parser_of, run
+from cli.drill.ground import Ground
 from cli.process import leave
-from cli.settings import StarterSettings
-from cli.tenant_client import TenantClient
 from workflows.durability import Durability
-from workflows.identity import DEFAULT_TENANT
 
-EFFECTS: Final = ("read", "write")
+#: A write that holds a resource, which is free; many at once would wait for it.
+LEASED: Final = "leased"
+EFFECTS: Final = ("read", "write", LEASED)
 #: One run after another, many at once, tools that take 200 ms, a run of 1,000 steps, and one of
 #: 10,000.
 PROBES: Final = ("alone", "crowd", "slow", "long", "lasting")
@@ -59,56 +52,32 @@ async def measure(
     lasting: list[Lasting],
 ) -> None:
     """Play all probes on each ledger; the lists keep what is done when this is ended early."""
-    environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"})
-    target = find_target(environment)
-    client = await connect(target, quiet=True)
-    databases, began = options.database or list(DATABASES), time.monotonic()
-    with ExitStack() as running:
-        plain = running.enter_context(
-            Child(
-                [sys.executable, "-m", "benchmarks.plain"],
-                environment=environment,
-                folder=ground.folder,
-                name="plain",
-            )
-        )
-        await asyncio.to_thread(plain.wait_for, lambda: READY in plain.output())
-        for database, make in makers(ground, databases, running).items():
-            url = await asyncio.to_thread(make, "steps")
-            settings = {"database_url": url, "task_queue": database}
-            one = worker(environment, ground.case_folder(database), "worker", **settings)
-            with one:
-                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
-                server = TenantClient(
-                    client,
-                    target,
-                    StarterSettings(
-                        tenant=DEFAULT_TENANT,
-                        user="benchmark",
-                        task_queue=database,
-                        ui_url=ground.web_ui,
-                    ),
-                )
-                crowd = Crowd(server, database)
-                for probe in _probes(options):
-                    found += await crowd.play(probe)
-                    if not console.is_terminal:
-                        took = time.monotonic() - began
-                        console.print(f"{database}: {probe.label} ({took:.0f} s so far)")
-                if "lasting" in (options.probe or PROBES):
-                    for mode in options.mode or _MODES:
-                        lasting.append(await last(server, database, url, mode))
-                        took = time.monotonic() - began
-                        console.print(f"{database}: 10,000 steps, {mode} ({took:.0f} s so far)")
+    began = time.monotonic()
+
+    async def play(place: Place) -> None:
+        crowd = Crowd(place.server, place.store)
+        for probe in _probes(options):
+            found.extend(await crowd.play(probe))
+            if not console.is_terminal:
+                took = time.monotonic() - began
+                console.print(f"{place.store}: {probe.label} ({took:.0f} s so far)")
+        if "lasting" in (options.probe or PROBES):
+            for mode in options.mode or _MODES:
+                lasting.append(await last(place.server, place.store, place.url, mode))
+                took = time.monotonic() - began
+                console.print(f"{place.store}: 10,000 steps, {mode} ({took:.0f} s so far)")
+
+    await at_each(ground, options.database or list(DATABASES), play)
 
 
 def _probes(options: argparse.Namespace) -> list[Probe]:
     modes = tuple(options.mode or _MODES)
     effects = options.effect or EFFECTS
+    unheld = [effect for effect in effects if effect != LEASED]
     steps, rounds = options.steps, options.rounds
     found = {
         "alone": [Probe(modes, effect, 1, steps, rounds) for effect in effects],
-        "crowd": [Probe(modes, effect, CROWD, CROWD_STEPS, 1) for effect in effects],
+        "crowd": [Probe(modes, effect, CROWD, CROWD_STEPS, 1) for effect in unheld],
         "slow": [Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW)],
         "long": [Probe(modes, "write", 1, LONG_STEPS, 1)],
     }
@@ -140,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
     parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
-    parser.add_argument("--effect", choices=EFFECTS, action="append", help="default both")
+    parser.add_argument("--effect", choices=EFFECTS, action="append", help="default all")
     parser.add_argument("--probe", choices=PROBES, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:

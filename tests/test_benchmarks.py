@@ -73,3 +73,22 @@ def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
         assert (row["store"], row["effect"], row["runs"]) == ("sqlite", "write", 1)
         assert min(row["ms_per_step"], row["plain_ms_per_step"], row["steps_per_s"]) > 0
     assert "| exit | sqlite | write | 1 |" in done.stdout
+
+
+def test_the_retries_benchmark_compares_each_mode_with_temporal_alone(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "retries.json"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.retries", "--rounds", "1", "--database", "sqlite",
+         "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
+    rows = json.loads(found.read_text())
+    assert [row["mode"] for row in rows] == ["sync", "async", "exit", "plain"]
+    for row in rows:
+        assert 0 < row["shortest_s"] <= row["p50_s"] <= row["longest_s"]
+    assert "| plain | sqlite | 2 |" in done.stdout

@@ -1,0 +1,75 @@
+"""A worker on each ledger, and one of Temporal alone beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.ledgers import makers
+from benchmarks.plain import READY
+from benchmarks.program import clean
+from cli.children import Child
+from cli.connect import connect, find_target
+from cli.drill.ground import Ground, is_ready, worker
+from cli.settings import StarterSettings
+from cli.tenant_client import TenantClient
+from workflows.identity import DEFAULT_TENANT
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are measured."""
+
+    server: TenantClient
+    store: str
+    """The kind of its ledger."""
+    url: str
+
+
+async def at_each(
+    ground: Ground,
+    databases: Sequence[str],
+    play: Callable[[Place], Awaitable[None]],
+    **settings: str,
+) -> None:
+    """Play on each ledger, with one worker of ours and one of Temporal alone.
+
+    Args:
+        ground: Where their folders are made.
+        databases: Kinds of ledgers.
+        play: Measures.
+        settings: Of our workers, where they are not the defaults.
+    """
+    environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"})
+    target = find_target(environment)
+    client = await connect(target, quiet=True)
+    with ExitStack() as running:
+        plain = running.enter_context(
+            Child(
+                [sys.executable, "-m", "benchmarks.plain"],
+                environment=environment,
+                folder=ground.folder,
+                name="plain",
+            )
+        )
+        await asyncio.to_thread(plain.wait_for, lambda: READY in plain.output())
+        for store, make in makers(ground, list(databases), running).items():
+            url = await asyncio.to_thread(make, "steps")
+            ours = {"database_url": url, "task_queue": store, **settings}
+            with worker(environment, ground.case_folder(store), "worker", **ours) as one:
+                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+                server = TenantClient(
+                    client,
+                    target,
+                    StarterSettings(
+                        tenant=DEFAULT_TENANT,
+                        user="benchmark",
+                        task_queue=store,
+                        ui_url=ground.web_ui,
+                    ),
+                )
+                await play(Place(server, store, url))
