@@ -82,7 +82,10 @@ class Amending:
     async def _refused(self, asked: Amend, delivery: Delivery) -> str | None:
         """Record the new plan; returns why it is not, or ``None``."""
         book, request = self._book, self._book.request
-        await workflow.wait_condition(lambda: self._heard() or book.stopping)
+        # Unless somebody else waits to be heard: what begins after that is undone, if dropped.
+        await workflow.wait_condition(
+            lambda: self._heard() or book.stopping or self._desk.others_wait
+        )
         await self._unwinding.recall()
         if book.ending:
             return "the run is ending"

@@ -66,6 +66,11 @@ class Desk:
         """Whether everything that arrived has been worked off."""
         return not self._gate.inbox and self._helm.idle and not self._busy
 
+    @property
+    def others_wait(self) -> bool:
+        """Whether something has arrived behind the control that is being judged."""
+        return bool(self._gate.inbox) or len(self._helm.inbox) > 1
+
     async def work(self) -> None:
         """Work off what arrives, for as long as the run lasts."""
         while True:

@@ -156,3 +156,20 @@ async def test_a_plan_is_judged_when_its_run_has_heard_of_the_stretch_under_way(
             ends.append(f"{names[begun]} ends")
     last = max(at for at, end in enumerate(ends) if end == "run_stretch ends")
     assert last < ends.index("amend_run begins")
+
+
+async def test_whoever_sends_something_while_a_plan_waits_to_be_judged_is_heard(
+    stage: Stage, order_id: str
+) -> None:
+    old = example_plan("refund.yaml", order_id=order_id)
+    new = old.model_copy(update={"steps": old.steps[:-1]})
+    async with stage.worker_here():
+        run = await restocking(stage, order_id, "exit")
+        await run.handle.signal(Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+        await run.cancel()
+        assert stage.shop.requests("restocks")["in_flight"] == 1
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    counts = stage.shop.counts(order_id)
+    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 1, 0)
