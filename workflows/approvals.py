@@ -169,7 +169,8 @@ class Gate:
                 self._verified.add(verdict.approval_id)
             if counted.outcome is DecisionOutcome.APPROVE:
                 self._count(verdict)
-        if verdict.state is not None:
+        # A run that was reset hears of requests that it has yet to make, under their numbers.
+        if verdict.state is not None and verdict.approval_id in self.states:
             self.close(verdict.approval_id, verdict.state)
 
     def _count(self, verdict: Verdict) -> None:

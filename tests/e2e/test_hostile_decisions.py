@@ -65,8 +65,10 @@ async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
         assert await failed_tasks(run) == 0
 
 
+# Before the first request of the two, and long before it.
+@pytest.mark.parametrize("activity", ["request_approval", "execute_tool"])
 async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_again(
-    stage: Stage, order_id: str
+    stage: Stage, order_id: str, activity: str
 ) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -75,7 +77,7 @@ async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_
         await run.decide(decision_on(first, outcome="edit", approver="bob", params=params))
         await run.decide(decision_on(await run.asks(), approver="carl"))
         await run.result()
-        again = await reset_before(stage, run, "request_approval", 1)
+        again = await reset_before(stage, run, activity, 1)
         result = await again.result()
 
         assert result.state is RunState.COMPLETED
