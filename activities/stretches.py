@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ahead import Ahead, Begun
 from activities.attempt import Attempt, to_the_end
+from activities.telemetry import tell_failure
 from activities.tools import ToolActivities
 from workflows.contracts import (
     AttemptsUsed,
@@ -22,6 +24,8 @@ from workflows.contracts import (
 )
 from workflows.late import resolve_inline
 from workflows.references import ReferenceUnresolved
+
+log = structlog.get_logger()
 
 
 class StretchActivities:
@@ -43,18 +47,19 @@ class StretchActivities:
         done: list[StepReport] = []
         facts = dict(stretch.facts)
         call: ToolCall | None = stretch.first
-        own, begun = attempt.of_next_step(unheard=stretch.ending), None
+        own, begun = attempt.of_next_step(unheard=stretch.again), None
         # Between an outcome and the next claim, and nowhere else.
         while call is not None and (_is_claimed(begun) or await self._may_begin(stretch, call)):
             ahead = self._ahead(stretch, attempt, call.step_id, facts, len(done))
             attempt.doing.text = call.step_id
-            try:
-                with bound_contextvars(step_id=call.step_id):
+            with bound_contextvars(step_id=call.step_id):
+                try:
                     report = await self._tools.make(call, own, ahead, begun)
-            except ApplicationError as error:
-                if not error.non_retryable or not done:
-                    raise
-                return StretchReport(steps=done, failed=_failed(call, error))
+                except ApplicationError as error:
+                    if not error.non_retryable or not done:
+                        raise
+                    tell_failure(log, error)
+                    return StretchReport(steps=done, failed=_failed(call, error))
             done.append(StepReport(step_id=call.step_id, report=report))
             if not isinstance(report.outcome, Succeeded):
                 break
@@ -77,7 +82,7 @@ class StretchActivities:
                 return None
             return _call(stretch, number, {**facts, step_id: output})
 
-        return self._tools.ahead(attempt.of_next_step(unheard=stretch.ending), call_after)
+        return self._tools.ahead(attempt.of_next_step(unheard=stretch.again), call_after)
 
 
 def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | None:

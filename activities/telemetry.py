@@ -182,14 +182,14 @@ class _ActivityContext(ActivityInboundInterceptor):
             try:
                 result = await _undisturbed(super().execute_activity(input))
             except Exception as error:
-                _tell(log, error)
+                tell_failure(log, error)
                 raise
             outcome = getattr(result, "outcome", None)
             log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
             return result
 
 
-def _tell(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
+def tell_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
     """Log how an attempt failed: one line, and a traceback only where nobody expected it."""
     _told.set(True)
     if isinstance(error, LedgerUnavailable):

@@ -179,7 +179,8 @@ class Calling:
         if report is None:
             if self._book.stopping:
                 raise StepFailed("the run is ending", called=False)
-            report = await self._stretch(stretch.model_copy(update={"ending": True}))
+            ending = {"again": True, "ending": True}
+            report = await self._stretch(stretch.model_copy(update=ending))
         self._written = max(self._written, uncertain)
         return report
 
@@ -188,7 +189,8 @@ class Calling:
         steps = [stretch.first.step_id, *(step.id for step in stretch.following)]
         summary = f"{steps[0]} to {steps[-1]}: {len(steps)} steps"
         options = stretch_call((stretch.first.tool.timeout, *timeouts), summary)
-        return await self._call(ports.RUN_STRETCH, stretch, steps[0], options=options)
+        again = stretch.model_copy(update={"again": True})
+        return await self._call(ports.RUN_STRETCH, stretch, steps[0], options=options, again=again)
 
     async def _undisturbed(self, stretch: Stretch) -> StretchReport | None:
         """Return how far a stretch has come; ``None`` if it was stopped and that is not known.

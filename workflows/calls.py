@@ -100,8 +100,17 @@ class Calls:
         *,
         options: workflow.ActivityConfig | None = None,
         local: workflow.LocalActivityConfig | None = None,
+        again: In | None = None,
     ) -> Out:
         """Call an activity by its port, as soon as the ledger knows the run.
+
+        Args:
+            port: Name and types.
+            message: What it takes.
+            summary: What the Web UI shows beside it.
+            options: As in ``call_port``.
+            local: As in ``call_port``.
+            again: What it takes after the ledger had lost the run; by default the same.
 
         Raises:
             ActivityError: As the activity ended.
@@ -128,6 +137,7 @@ class Calls:
                 else:
                     self._note(None)
                     return result
+                message = message if again is None else again
                 await workflow.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:

@@ -10,10 +10,12 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from activities.crashpoints import CrashPoint
+from activities.ledger.store import open_ledger
 from tests.e2e.runs import Run, example_plan, states
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import told
 from tests.e2e.test_durability import restocking
+from tests.ledger_databases import migrate
 from workflows.contracts import Amend, PauseRun, ResumeRun, RunState, Verb
 from workflows.plan import Plan
 
@@ -90,6 +92,29 @@ async def test_what_a_paused_run_did_before_its_worker_died_is_not_done_anew_fro
         "mail": "succeeded",
         "restock": "paused_user",
     }
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["mails"], counts["restocks"]) == (1, 1)
+
+
+async def test_what_was_done_before_the_ledger_was_away_is_not_done_anew_from_newer_reads(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    price, url = tmp_path / "price", f"sqlite+aiosqlite:///{tmp_path / 'empty.db'}"
+    migrate(url)
+    price.write_text("1050")
+    stage.shop.fault("restocks", delay_after_s=1)
+    before = stage.shop.counts()["restocks"]
+    async with stage.worker_here(**PRICES), open_ledger(url) as empty:
+        plan = Plan.model_validate(told_of(order_id, price))
+        run = await stage.start(plan, durability="exit")
+        await asyncio.to_thread(stage.shop.wait_effects, "restocks", before + 1)
+        kept, stage.ledger.engine = stage.ledger.engine, empty.engine
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+        price.write_text("1275")
+        stage.ledger.engine = kept
+        result = await run.result()
+
     assert result.state is RunState.COMPLETED
     counts = stage.shop.counts(order_id)
     assert (counts["mails"], counts["restocks"]) == (1, 1)

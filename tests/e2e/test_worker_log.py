@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.worker_process import WorkerProcess
@@ -16,11 +18,13 @@ def lines(worker: WorkerProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in worker.output().splitlines()]
 
 
+@pytest.mark.parametrize("mode", ["sync", "exit"])
 async def test_a_failed_call_is_one_json_line_with_run_step_attempt_and_reason(
-    stage: Stage, order_id: str
+    stage: Stage, order_id: str, mode: str
 ) -> None:
     with stage.worker(log_format="json") as worker:
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        plan = example_plan("refund_fails.yaml", order_id=order_id)
+        run = await stage.start(plan, durability=mode)
         await run.approve()
         assert (await run.result()).state is RunState.FAILED
         assert worker.stop() == 0

@@ -26,8 +26,10 @@ class Stretch(Message):
     """The specs of their tools, by name."""
     facts: dict[str, JsonValue]
     """What earlier steps have returned that these refer to; large outputs as references."""
+    again: bool = False
+    """Whether it may have been run before, unheard: what it read then counts."""
     ending: bool = False
-    """Whether it was run before, unheard: what it had begun ends, and nothing else begins."""
+    """Whether only what it had begun ends, and nothing else begins."""
 
 
 class StepReport(Message):
