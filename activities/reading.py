@@ -106,7 +106,7 @@ class ReadCall:
         else:
             kept = await self.resources.artifacts.keep(call.tenant, to_json(answer))
             head = await self._finish(row, "succeeded", output=kept)
-            outcome = Succeeded(output=kept.value, attempts=self._number)
+            outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=tx.now_ms)
         self._crash(CrashPoint.BEFORE_REPORT)
         return ToolReport(outcome=outcome, head=head)
 
@@ -199,7 +199,12 @@ class ReadCall:
 def _as_stored(known: Stored) -> ToolReport:
     outcome: ToolOutcome
     if known.no is None:
-        outcome = Succeeded(output=known.output, attempts=known.attempt, replayed=True)
+        outcome = Succeeded(
+            output=known.output,
+            attempts=known.attempt,
+            replayed=True,
+            read_ms=known.started_ms,
+        )
     else:
         outcome = AnsweredNo(**known.no, attempts=known.attempt, replayed=True)
     return ToolReport(outcome=outcome)

@@ -41,6 +41,8 @@ class StretchActivities:
         A failure that is tried again is raised: the next attempt finds what is done in the ledger.
         """
         attempt = Attempt.current()
+        if stretch.follows is not None:
+            await self._tools.give_up(stretch.first, stretch.follows)
         return await to_the_end(self._run(stretch, attempt), attempt.doing)
 
     async def _run(self, stretch: Stretch, attempt: Attempt) -> StretchReport:
@@ -72,13 +74,13 @@ class StretchActivities:
         if activity.is_cancelled():
             return False
         first = call.step_id == stretch.first.step_id
-        return first or not stretch.ending or await self._tools.has_begun(call)
+        return first or stretch.follows is None or await self._tools.has_begun(call)
 
     def _ahead(
         self, stretch: Stretch, attempt: Attempt, step_id: str, facts: dict[str, Any], number: int
     ) -> Ahead:
         def call_after(output: Any) -> ToolCall | None:
-            if activity.is_cancelled() or stretch.ending:
+            if activity.is_cancelled() or stretch.follows is not None:
                 return None
             return _call(stretch, number, {**facts, step_id: output})
 
@@ -106,6 +108,7 @@ def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | No
         tool=stretch.tools[step.tool],
         params=params,
         late=late,
+        stretch=first.stretch,
     )
 
 

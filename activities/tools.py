@@ -15,6 +15,7 @@ from activities.crashpoints import CrashPoint
 from activities.describing import describe_plan
 from activities.effects import EffectCall
 from activities.endings import again, stop
+from activities.ledger import compensations
 from activities.ledger import steps as step_rows
 from activities.ledger.entries import (
     ApprovalRefused,
@@ -69,6 +70,11 @@ class ToolActivities:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
         attempt = Attempt.current()
         return await to_the_end(self.make(call, attempt), attempt.doing)
+
+    async def give_up(self, call: ToolCall, stretch: str) -> None:
+        """Let nothing more be claimed in the name of a stretch of a call's run."""
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            await compensations.give_up(tx, call.run_id, [stretch])
 
     async def has_begun(self, call: ToolCall) -> bool:
         """Return whether the ledger has something of a call's step that counts."""

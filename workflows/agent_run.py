@@ -42,13 +42,11 @@ class AgentRun(Run):
         settled, facts, failure = self._settled, self._stepper.facts, None
         try:
             while self._book.cancel is None:
-                if self._amending.due(running):
+                if self._may_amend(running):
                     await self._undisturbed(self._amending.apply(running, settled, facts))
                 self._freshness.begin(settled)
                 knows = self._stepper.calling.knows
-                ready = book.request.plan.ready(frozenset(settled), frozenset(running))
-                if book.amending:
-                    ready = [step for step in ready if knows(step.id)]
+                ready = self._ready(running)
                 if (running or ready) and self._continuing.possible():
                     self._continuing.go(settled, facts)
                 held = self._continuing.due()
@@ -95,17 +93,29 @@ class AgentRun(Run):
         book.say(workflow.now(), f"begins from run {linked.run_id}")
         return set(taken)
 
+    def _ready(self, running: dict[str, asyncio.Task[Goto | None]]) -> list[Step]:
+        """Return the steps that can begin; held for another plan, those that have been called."""
+        book, knows = self._book, self._stepper.calling.knows
+        ready = book.request.plan.ready(frozenset(self._settled), frozenset(running))
+        if not book.amending:
+            return ready
+        return [step for step in ready if knows(step.id) or step.id in book.unheard]
+
+    def _may_amend(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
+        """Return whether all that was done under the plan so far has had its turn."""
+        return self._amending.due(running) and not self._ready(running)
+
     def _amended(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
         """Return whether the run is not held for another plan, or need not be any more."""
         book = self._book
-        return not book.amending or book.cancel is not None or self._amending.due(running)
+        return not book.amending or book.cancel is not None or self._may_amend(running)
 
     def _moves(self, running: dict[str, asyncio.Task[Goto | None]], held: bool) -> bool:
         """Return whether there is something to do beside the steps that are under way."""
         return (
             any(task.done() for task in running.values())
             or self._book.cancel is not None
-            or self._amending.due(running)
+            or self._may_amend(running)
             or self._freshness.due(self._settled)
             or self._continuing.possible()
             or self._continuing.due() is not held

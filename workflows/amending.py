@@ -86,7 +86,7 @@ class Amending:
         await workflow.wait_condition(
             lambda: self._heard() or book.stopping or self._desk.others_wait
         )
-        await self._unwinding.recall()
+        book.unheard.update(await self._unwinding.recall())
         if book.ending:
             return "the run is ending"
         refused = self._loses(asked)
@@ -133,11 +133,15 @@ class Amending:
         self._book.amending = self._next is not None
 
     def due(self, running: Mapping[str, asyncio.Task[Any]]) -> bool:
-        """Return whether there is a new plan, and no call under way."""
+        """Return whether there is a new plan, and no call under way or made that is to be heard."""
         book = self._book
-        return self._next is not None and all(
-            book.steps[step_id].state in WAITING and not self._children.under_way(step_id)
-            for step_id in running
+        return (
+            self._next is not None
+            and book.unheard.isdisjoint(running)
+            and all(
+                book.steps[step_id].state in WAITING and not self._children.under_way(step_id)
+                for step_id in running
+            )
         )
 
     async def apply(

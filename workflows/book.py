@@ -156,6 +156,10 @@ class Book:
     """Whether no step begins a call any more."""
     closing: bool = False
     """Whether all steps have ended, and the run is being brought to its end."""
+    given_up: list[str] = field(default_factory=list)
+    """Names of stretches that were stopped unheard: what they had begun is not all known."""
+    unheard: set[str] = field(default_factory=set)
+    """Steps whose writes the ledger has, and this run has yet to hear of: nothing holds them."""
     amending: bool = False
     """Whether another plan is taken over as soon as no call is under way: the old one starts
     nothing more."""
@@ -273,7 +277,7 @@ class Book:
     @property
     def ending(self) -> bool:
         """Whether the run goes on to its end only: nothing else is begun."""
-        return self.closing or self.cancel is not None
+        return self.closing or self.stopping or self.cancel is not None
 
     @property
     def last_error(self) -> str | None:

@@ -69,6 +69,7 @@ class Calling:
         self._written = 0
         """How many of them are known to be in history."""
         self._stretching = False
+        self._stretches = 0
 
     @property
     def idle(self) -> bool:
@@ -116,6 +117,8 @@ class Calling:
         except ActivityError as error:
             self._used[step_id] = max(used, attempts_of(error))
             raise
+        finally:
+            self._book.unheard.discard(step_id)
         self._used[step_id] = max(used, report.outcome.attempts)
         return report
 
@@ -171,18 +174,27 @@ class Calling:
     async def _reported(self, stretch: Stretch) -> StretchReport:
         """Run a stretch; what it had begun where it was stopped unheard ends all the same."""
         uncertain = self._uncertain
+        name = self._named()
         self._stretching = True
         try:
-            report = await self._undisturbed(stretch)
+            report = await self._undisturbed(_in_the_name_of(name, stretch))
         finally:
             self._stretching = False
         if report is None:
+            # A worker that is cut off from Temporal does not hear of it: the ledger tells it.
+            self._book.given_up.append(name)
             if self._book.stopping:
-                raise StepFailed("the run is ending", called=False)
-            ending = {"again": True, "ending": True}
-            report = await self._stretch(stretch.model_copy(update=ending))
+                called = stretch.first.step_id in self._book.saga.unsettled()
+                raise StepFailed("the run is ending", called=called)
+            again = stretch.model_copy(update={"again": True, "follows": name})
+            report = await self._stretch(_in_the_name_of(self._named(), again))
+            self._book.given_up.remove(name)
         self._written = max(self._written, uncertain)
         return report
+
+    def _named(self) -> str:
+        self._stretches += 1
+        return f"stretch:{workflow.info().run_id}:{self._stretches}"
 
     async def _stretch(self, stretch: Stretch) -> StretchReport:
         timeouts = (self._tools[step.tool].timeout for step in stretch.following)
@@ -243,6 +255,11 @@ class Calling:
         else:
             self._book.saga.drop(step.step_id)
         self._book.set_step(step.step_id, StepState.SUCCEEDED, output=outcome.output)
+
+
+def _in_the_name_of(name: str, stretch: Stretch) -> Stretch:
+    first = stretch.first.model_copy(update={"stretch": name})
+    return stretch.model_copy(update={"first": first})
 
 
 def _told(known: ToolReport | FailedStep) -> ToolReport:

@@ -97,6 +97,7 @@ def carry_book(
             for id_, result in book.child_results.items()
         },
         "calls": book.calls,
+        "unheard": sorted(book.unheard),
         "started": [Started(step_id=id_, commit_seq=seq) for id_, seq in book.saga.carry()],
         "facts": {
             name: facts[name]
@@ -132,6 +133,7 @@ def restore_book(book: Book, carried: Carried) -> dict[str, Any]:
     book.token = carried.token
     book.child_results = dict(carried.child_results)
     book.calls = dict(carried.calls)
+    book.unheard = set(carried.unheard)
     book.saga.restore((one.step_id, one.commit_seq) for one in carried.started)
     told = {view.id: view.output for view in carried.steps if view.state is StepState.SUCCEEDED}
     return {**{id_: out for id_, out in told.items() if not _cut(out)}, **carried.facts}

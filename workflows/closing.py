@@ -61,7 +61,7 @@ class Closing:
         book.questions.clear()
         book.paused = book.token = None
         if mode is CancelMode.KEEP:
-            self._unwinding.keep()
+            await self._unwinding.keep()
         else:
             await self._unwinding.run(cleanup=mode is CancelMode.CLEANUP)
         return RunState.CANCELLED if cancel else RunState.FAILED

@@ -111,6 +111,8 @@ class Freshness:
     def _is_ahead(self, step: Step) -> bool:
         """Return whether a step can be held back: nothing of it may have happened yet."""
         state = self._book.steps[step.id].state
+        if step.id in self._book.unheard:
+            return False
         if state is StepState.PENDING:
             return True
         if state not in WAITING or step.for_each is not None or step.plan is not None:

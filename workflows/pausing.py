@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from temporalio import workflow
@@ -24,9 +24,16 @@ from workflows.helm import Answer, Delivery, Helm
 class Pausing:
     """Pauses and resumes one run."""
 
-    def __init__(self, book: Book, helm: Helm, freshen: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        helm: Helm,
+        freshen: Callable[[], list[str]],
+        recall: Callable[[], Awaitable[list[str]]],
+    ) -> None:
         self._book = book
         self._freshen = freshen
+        self._recall = recall
         helm.take(Verb.PAUSE, PauseRun, self._pause)
         helm.take(Verb.RESUME, ResumeRun, self._resume, self._token_of)
         helm.take(Verb.TOKEN, ReissueToken, self._reissue)
@@ -37,6 +44,9 @@ class Pausing:
             return Answer(False, "the run is ending: what it undoes is not paused")
         if book.paused is not None:
             return Answer(False, f"{book.paused.actor} has paused the run already")
+        book.unheard.update(await self._recall())
+        if self._book.ending:
+            return Answer(False, "the run has ended meanwhile")
         book.paused = asked
         self._issue(asked.actor, asked.resume_key, delivery.verified)
         running = [view.id for view in book.in_state(StepState.RUNNING)]

@@ -74,7 +74,6 @@ class Run:
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
-        Pausing(self._book, self._helm, lambda: self._freshness.look())
         self._children = Children(self._book, self._call, self._changed)
         self._helm.forward = self._children.forward
         self._interrupts = Interrupts(
@@ -97,6 +96,7 @@ class Run:
             *(self._children, self._tools, lambda: self._stepper.calling.heard),
         )
         self._freshness = Freshness(self._book, self._stepper.facts, self._tools, self._desk)
+        Pausing(self._book, self._helm, self._freshness.look, self._unwinding.recall)
         self._continuing = Continuing(
             *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
             parts=(
@@ -307,3 +307,6 @@ class Run:
 async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Wait until all of them have ended, however they end."""
     await workflow.wait_condition(lambda: all(task.done() for task in tasks))
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at: asyncio would complain of what nobody has

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
 from pydantic import JsonValue
@@ -302,6 +302,8 @@ class Stepper:
 
     def _held(self, step: Step) -> bool:
         """Return whether a step goes no further now; items end with their list."""
+        if step.id in self._book.unheard:
+            return False
         amending = self._book.amending and ITERATION.search(step.id) is None
         return self._book.paused is not None or amending or step.id in self._book.held
 
@@ -393,7 +395,7 @@ class Stepper:
             original = None if output == outcome.output else outcome.output
         self.facts[step.id] = output
         if self._tools[step.tool].fresh_for is not None:
-            self._book.read_at[step.id] = workflow.now()
+            self._book.read_at[step.id] = _read_at(outcome)
         self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 
     def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:
@@ -419,3 +421,10 @@ def _answered(call: ToolCall, answer: JsonValue, attempts: int) -> ToolCall:
     changes: dict[str, Any] = {"approval_id": None, "params_hash": None}
     changes |= {"answers": [*call.answers, answer], "attempts_before": attempts}
     return call.model_copy(update=changes)
+
+
+def _read_at(outcome: Succeeded) -> datetime:
+    now = workflow.now()
+    if outcome.read_ms is None:
+        return now
+    return min(now, datetime.fromtimestamp(outcome.read_ms / 1000, UTC))

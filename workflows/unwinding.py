@@ -35,8 +35,9 @@ class Unwinding:
         self.reasons: dict[str, str] = {}
         """Why a step's effect was left as it is, by step id."""
 
-    def keep(self) -> None:
+    async def keep(self) -> None:
         """Leave everything as it is."""
+        await self.recall()
         self.reasons = dict.fromkeys(self._book.saga.order(), "kept on cancel")
         self._children.keep()
 
@@ -59,10 +60,15 @@ class Unwinding:
         if book.request.mode is Durability.SYNC:
             return []
         known = set(book.saga.order())
+        if book.stopping:  # what those have come to that nobody has heard of
+            known -= set(book.saga.unsettled())
         recalled = await self._call(
             ports.RECALL_EFFECTS,
             RecallEffects(
-                tenant=book.request.tenant, run_id=book.request.run_id, known=sorted(known)
+                tenant=book.request.tenant,
+                run_id=book.request.run_id,
+                known=sorted(known),
+                given_up=book.given_up,
             ),
             "look for effects that history does not have",
         )
@@ -76,6 +82,9 @@ class Unwinding:
                 book.steps[step_id] = StepView(id=step_id, tool=tool, state=state)
             if one.commit_seq is not None:
                 book.saga.committed(step_id, one.commit_seq)
+            if book.stopping:
+                done = one.effect.state == "committed"
+                book.set_step(step_id, StepState.SUCCEEDED if done else StepState.FAILED)
         return [one.effect.step_id for one in strays]
 
     async def run(self, *, cleanup: bool) -> None:

@@ -74,8 +74,15 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
+    stretch: str | None = None
+    """The stretch in whose name it is made."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
+
+    @property
+    def bars(self) -> tuple[str, ...]:
+        """What may be barred: its step, and its stretch."""
+        return (self.step_id,) if self.stretch is None else (self.step_id, self.stretch)
 
     @property
     def step_attempt(self) -> StepAttempt:

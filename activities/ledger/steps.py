@@ -46,6 +46,7 @@ class Stored:
     output: Any
     no: dict[str, Any] | None
     """What it said no with: reason and code."""
+    started_ms: int | None
 
 
 async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | None:
@@ -57,7 +58,10 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
         after: Only attempts after this one are of the same call.
     """
     rows = await tx.all(
-        select(steps.c.attempt, steps.c.tool, steps.c.input, steps.c.output, steps.c.error_class)
+        select(
+            *(steps.c.attempt, steps.c.tool, steps.c.input),
+            *(steps.c.output, steps.c.error_class, steps.c.started_ms),
+        )
         .where(
             steps.c.tenant_id == tx.tenant,
             steps.c.run_id == call.run_id,
@@ -72,7 +76,7 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
         # Other params are another question: a plan may be changed while its run is under way.
         if row["tool"] == call.tool and row["input"] == call.params:
             no = row["output"]["no"] if row["error_class"] == NO else None
-            return Stored(row["attempt"], row["output"], no)
+            return Stored(row["attempt"], row["output"], no, row["started_ms"])
     return None
 
 

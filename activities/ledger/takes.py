@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, bindparam, exists, insert, select, update
+from sqlalchemy import BindParameter, bindparam, exists, insert, or_, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import principals, recovery
@@ -32,14 +32,14 @@ from workflows.contracts import Recovery
 
 # Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
-    name: bindparam(f"of_{name}") for name in ("tenant", "run", "step", "tool", "key")
+    name: bindparam(f"of_{name}") for name in ("tenant", "run", "step", "stretch", "tool", "key")
 }
 _LOOK_AROUND: Final = select(
     exists()
     .where(
         bars.c.tenant_id == _OF["tenant"],
         bars.c.run_id == _OF["run"],
-        bars.c.step_id == _OF["step"],
+        or_(bars.c.step_id == _OF["step"], bars.c.step_id == _OF["stretch"]),
     )
     .label("barred"),
     waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
@@ -59,7 +59,7 @@ class Seen:
     """What stands around a call, asked in one go: hardly ever is there anything."""
 
     barred: bool
-    """The step has been undone."""
+    """The step has been undone, or the stretch that it is a part of was given up."""
     untold: bool
     """A human has to take note of something first."""
     fresh: bool
@@ -73,6 +73,7 @@ async def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         of_tenant=tx.tenant,
         of_run=request.run_id,
         of_step=request.step_id,
+        of_stretch=request.stretch,
         of_tool=request.tool,
         of_key=request.key,
     )
@@ -236,7 +237,7 @@ async def _authorise(
 ) -> ClaimResult | None:
     """Return why this call may not go forward, or ``None`` once its approval is consumed."""
     if seen.barred and not request.undoes:
-        return Barred("this step has been undone; a late attempt must not apply it")
+        return Barred("this step has been undone or stopped; a late attempt must not apply it")
     if seen.untold and not request.undoes:
         told = await must_be_told(tx, request.run_id)
         if told is not None:

@@ -60,6 +60,7 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
         *("cancel", "stopping", "closing", "output"),  # of its end
         "edited",  # a model is told as soon as the step has ended
         *("stale", "held"),  # a run does not continue while reads are made again
+        "given_up",  # the same, of a stretch
         "lost",  # a call is under way as long as it is set
         "interrupts",  # told by the progress of the steps that ask
     },
@@ -79,12 +80,8 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
     "Amending": {"_book", "_call", "_desk", "_unwinding", "_children", "_tools", "_heard"},
     "Calling": {
         *("_book", "_call", "_tools", "_facts", "_spending", "_mode"),
-        *(
-            "_ahead",
-            "_uncertain",
-            "_written",
-            "_stretching",
-        ),  # all is in history, and has had its turn
+        *("_ahead", "_uncertain", "_written"),  # all is in history, and has had its turn
+        *("_stretching", "_stretches"),  # named after the execution, too
     },
     "Asking": {"_book", "_desk", "_call", "_changed"},
 }
@@ -158,6 +155,7 @@ def filled() -> dict[str, Any]:
     book.token = IssuedToken(user="a", public_key={}, expires_at=NOW, calls="c")
     book.child_results = {"s0": RunResult(run_id="c", state=RunState.COMPLETED, steps=[])}
     book.calls = {"s1": "h"}
+    book.unheard = {"s1"}
     book.read_at = {"s0": NOW}
     asked = Interrupt(interrupt_id="s1.1", step_id="s1", kind=InterruptKind.ASK, question="?")
     book.progress = {"s1": Progress(interrupt=asked, asks=True)}

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from activities.endings import again, stop
 from activities.ledger.store import LedgerUnavailable
-from activities.telemetry import _tell
+from activities.telemetry import tell_failure
 from workflows.errors import ErrorType
 
 
@@ -37,7 +37,7 @@ def test_an_answer_that_was_to_be_expected_is_one_line_without_a_traceback(
     error: Exception, says: dict[str, Any]
 ) -> None:
     with capture_logs() as lines:
-        _tell(structlog.get_logger(), error)
+        tell_failure(structlog.get_logger(), error)
 
     [line] = lines
     assert line.items() >= says.items()
@@ -48,7 +48,7 @@ def test_what_nobody_expected_is_logged_with_its_traceback() -> None:
     error = ZeroDivisionError("a bug")
 
     with capture_logs() as lines:
-        _tell(structlog.get_logger(), error)
+        tell_failure(structlog.get_logger(), error)
 
     [line] = lines
     assert (line["event"], line["exc_info"]) == ("activity.broken", error)

@@ -155,6 +155,7 @@ class Carried(Message):
     more_budget: TopUp | None = None
     # Of calling, asking and amending.
     attempts_used: dict[str, int] = {}
+    unheard: list[str] = []
     editors: dict[str, tuple[str, ...]] = {}
     unanswered: dict[str, int] = {}
     next_plan: Amend | None = None

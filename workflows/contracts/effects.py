@@ -129,6 +129,8 @@ class RecallEffects(Message):
     run_id: str
     known: list[str] = []
     """Steps whose effects the run knows of: of thousands it could not be told."""
+    given_up: list[str] = []
+    """Names of stretches in which nothing more is to begin."""
 
 
 class RecalledEffect(Message):

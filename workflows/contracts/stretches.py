@@ -28,8 +28,13 @@ class Stretch(Message):
     """What earlier steps have returned that these refer to; large outputs as references."""
     again: bool = False
     """Whether it may have been run before, unheard: what it read then counts."""
-    ending: bool = False
-    """Whether only what it had begun ends, and nothing else begins."""
+    follows: str | None = None
+    """The name of the same stretch that was stopped unheard: only what that had begun ends."""
+
+    @property
+    def name(self) -> str | None:
+        """What the claims of its calls are made in the name of."""
+        return self.first.stretch
 
 
 class StepReport(Message):

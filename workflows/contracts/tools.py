@@ -101,6 +101,8 @@ class ToolCall(Message):
     """Attempts of this step that earlier activities have used up."""
     answers: list[JsonValue] = []
     """What humans have answered to this call so far, in the order of its questions."""
+    stretch: str | None = None
+    """The stretch that it is a part of: once that is given up, nothing is claimed in its name."""
     joined: str | None = None
     """The open intervention of another step or run that this call waits for."""
 
@@ -119,6 +121,8 @@ class Succeeded(Message):
     """The effect, if this very step owns it: only its owner's saga undoes it."""
     commit_seq: int | None = None
     """Position of the commit in this run's events; orders the saga."""
+    read_ms: int | None = None
+    """When a read was made, by the database's clock, in milliseconds since 1970."""
 
 
 class AnsweredNo(Message):
