@@ -395,7 +395,7 @@ class Stepper:
             original = None if output == outcome.output else outcome.output
         self.facts[step.id] = output
         if self._tools[step.tool].fresh_for is not None:
-            self._book.read_at[step.id] = _read_at(outcome)
+            self._book.read_at[step.id] = read_at(outcome)
         self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 
     def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:
@@ -423,7 +423,8 @@ def _answered(call: ToolCall, answer: JsonValue, attempts: int) -> ToolCall:
     return call.model_copy(update=changes)
 
 
-def _read_at(outcome: Succeeded) -> datetime:
+def read_at(outcome: Succeeded) -> datetime:
+    """Return when a read was made; its report may come long after it."""
     now = workflow.now()
     if outcome.read_ms is None:
         return now

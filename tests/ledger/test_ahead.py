@@ -124,6 +124,7 @@ async def play(
     *steps: tuple[str, str],
     environment: ActivityEnvironment | None = None,
     crash: Crash | None = None,
+    again: bool = False,
 ) -> StretchReport:
     """Run a stretch of payments: tool and payee of each; a payee is its step's id."""
     toolbox = Toolbox(tools_of(bank))
@@ -148,6 +149,7 @@ async def play(
         ],
         tools=specs,
         facts={},
+        again=again,
     )
     stretches = StretchActivities(ToolActivities(resources))
     report: StretchReport = await (environment or ActivityEnvironment()).run(
@@ -326,3 +328,20 @@ async def test_a_claim_whose_answer_was_lost_is_called_as_it_was_claimed(
     assert [row["state"] for row in rows] == ["committed"] * 2
     [ticketed] = [row for row in rows if row["tool"] == "bank.ticketed"]
     assert ticketed["receipt"]["of"] == ticketed["params"]
+
+
+async def test_a_read_of_a_stretch_that_is_run_again_is_as_old_as_it_is(
+    scene: Scene, bank: Bank
+) -> None:
+    steps = ("bank.look", "a"), ("bank.look", "b")
+    first = await play(scene, bank, *steps)
+    bank.says["a"] = {"receipt": "newer"}
+    second = await play(scene, bank, *steps, again=True)
+
+    assert bank.asked == ["a", "b"]
+    told = [[one.report.outcome for one in report.steps] for report in (first, second)]
+    assert [one.replayed for one in told[1]] == [True, True]
+    assert [(one.output, one.read_ms) for one in told[0]] == [
+        (one.output, one.read_ms) for one in told[1]
+    ]
+    assert all(one.read_ms for one in told[0])

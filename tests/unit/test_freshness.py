@@ -9,10 +9,11 @@ import pytest
 
 from workflows.approvals import Gate
 from workflows.book import Book
-from workflows.contracts import Effect, Recovery, StartRun, StepState, ToolSpec
+from workflows.contracts import Effect, Recovery, StartRun, StepState, Succeeded, ToolSpec
 from workflows.freshness import Freshness
 from workflows.plan import Plan
 from workflows.saga import Saga
+from workflows.stepper import read_at
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 WRITE: Final = ToolSpec(
@@ -75,3 +76,18 @@ def test_a_write_that_has_started_goes_on_with_the_params_it_has_whatever_it_wai
 ) -> None:
     book = resumed(state, age=timedelta(hours=1), started=True)
     assert (book.stale, book.held) == ({}, set())
+
+
+@pytest.mark.parametrize(
+    ("read_ms", "at"),
+    [
+        (None, NOW),  # a worker of before
+        (1767312000000 - 5000, NOW - timedelta(seconds=5)),
+        (1767312000000 + 5000, NOW),  # the database's clock is ahead
+    ],
+)
+def test_a_read_is_as_old_as_it_is_and_not_as_its_report(
+    read_ms: int | None, at: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflows.stepper.workflow.now", lambda: NOW)
+    assert read_at(Succeeded(attempts=1, read_ms=read_ms)) == at
