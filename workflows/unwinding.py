@@ -47,9 +47,11 @@ class Unwinding:
         Where outcomes are not in history at once, a crash has the run decide anew, with what has
         been sent to it meanwhile: a step that was called the first time may not come the second.
         """
-        for step_id in await self.recall():
+        # Those that were found before, and that the run has not come to since, too.
+        for step_id in [*await self.recall(), *sorted(self._book.unheard)]:
             self._book.say(workflow.now(), "made before a crash, and not wanted since", step_id)
             await self.undo(step_id)
+            self._book.unheard.discard(step_id)
 
     async def recall(self) -> list[str]:
         """Take effects of this run that it does not know of from the ledger; returns their steps.
