@@ -74,6 +74,7 @@ class Run:
         self._desk = Desk(self._book, self._call, self._helm, self._changed)
         self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
+        Pausing(self._book, self._helm, self._look_again, self._recall)
         self._children = Children(self._book, self._call, self._changed)
         self._helm.forward = self._children.forward
         self._interrupts = Interrupts(
@@ -96,7 +97,6 @@ class Run:
             *(self._children, self._tools, lambda: self._stepper.calling.heard),
         )
         self._freshness = Freshness(self._book, self._stepper.facts, self._tools, self._desk)
-        Pausing(self._book, self._helm, self._freshness.look, self._unwinding.recall)
         self._continuing = Continuing(
             *(self._book, self._call, self._desk, self._tools, self._stepper.calling),
             parts=(
@@ -114,6 +114,12 @@ class Run:
             self._settled.update(request.carried.settled)
         self._shown: tuple[str, int] | None = None
         workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
+
+    def _look_again(self) -> list[str]:
+        return self._freshness.look()
+
+    async def _recall(self) -> list[str]:
+        return await self._unwinding.recall()
 
     async def drive(self, forward: Callable[[], Awaitable[str | None]]) -> RunResult:
         """Open the run, take its steps, and bring it to its end.

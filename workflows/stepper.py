@@ -291,10 +291,12 @@ class Stepper:
             # What has been sent is only judged when this workflow task ends, which a local call
             # would put off.
             await workflow.wait_condition(lambda: self._desk.idle)
-        if self._held(step):
+        while self._held(step):
             self._set(step, StepState.PAUSED_USER)
             await workflow.wait_condition(lambda: not self._held(step))
             self._set(step, StepState.RUNNING)
+            # What came right behind the resume may be another pause.
+            await workflow.wait_condition(lambda: self._desk.idle)
 
     def knows(self, step_id: str) -> bool:
         """Return whether a step's call has been made already."""

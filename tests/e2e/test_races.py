@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.runs import Run, decision_on, step
+from tests.e2e.runs import Run, decision_on, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import UNGATED, event, told
 from tests.e2e.test_interrupts import answered, plan, refund_step
@@ -201,6 +201,14 @@ EACH: Final = [
 ]
 
 
+async def judged(stage: Stage, run: Run) -> int:
+    """Return how many messages the run has judged."""
+    kinds = [
+        f"{what}.{how}" for what in ("steering", "decision") for how in ("accepted", "refused")
+    ]
+    return len(await stage.events(run, *kinds))
+
+
 async def stood(stage: Stage, order_id: str, stands: str, mode: str) -> tuple[Run, Any]:
     """Return a run that stands there, and what it asks approval of."""
     more = [{"id": "end", "ask": "Done?"}] if stands == ASKING else []
@@ -233,9 +241,11 @@ async def test_messages_that_come_at_once_have_the_outcome_of_the_table(
     async with stage.worker_here():
         run, request = await stood(stage, order_id, race.stands, mode)
     order = [race.messages[first], race.messages[1 - first]]
+    before = await judged(stage, run)
     for name in order:
         await run.handle.signal(*_messages(run, order_id, request)[name])
     async with stage.worker_here():
+        await until(lambda: judged(stage, run), lambda found: found == before + len(order))
         await race.holds(stage, run, order_id, order[0])
 
 
@@ -249,10 +259,12 @@ async def test_messages_whose_worker_is_killed_have_the_outcome_of_the_table(
         doomed.wait_ready()
         run, request = await stood(stage, order_id, race.stands, "sync")
         order = [race.messages[first], race.messages[1 - first]]
+        before = await judged(stage, run)
         for name in order:
             await run.handle.signal(*_messages(run, order_id, request)[name])
         doomed.kill()
     async with stage.worker_here():
+        await until(lambda: judged(stage, run), lambda found: found >= before + len(order))
         await race.holds(stage, run, order_id, order[0])
 
 
