@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.plain import PLAIN, PLAIN_QUEUE
-from cli.exits import StarterError
-from cli.launch import launch
-from cli.outcome import run_result
+from benchmarks.runs import played
 from cli.tenant_client import TenantClient
-from workflows.contracts import RunState, StartRun
-from workflows.durability import Durability
-from workflows.identity import run_id_for
+from workflows.contracts import RunResult
 from workflows.plan import Plan
 
 #: Steps around one that say what it costs there.
@@ -170,30 +166,12 @@ class Crowd:
         return [Measured(probe, mode, self._store, turns[mode], plain) for mode in probe.modes]
 
     async def _protected(self, mode: str, plan: Plan, runs: int) -> Turn:
-        settings = self._server.settings
-        ids = [run_id_for(settings.tenant, f"{mode}-{secrets.token_hex(6)}") for _ in range(runs)]
-        requests = [
-            StartRun(
-                run_id=run_id,
-                tenant=settings.tenant,
-                user=settings.user,
-                plan=plan,
-                durability=Durability(mode),
-            )
-            for run_id in ids
-        ]
-        began = await asyncio.gather(*(self._run(request) for request in requests))
-        described = await self._server.handle(ids[0]).describe()
+        results = await asyncio.gather(
+            *(played(self._server, mode, plan, mode) for _ in range(runs))
+        )
+        described = await self._server.handle(results[0].run_id).describe()
         size = described.raw_description.workflow_execution_info.history_size_bytes
-        return Turn(list(began), size)
-
-    async def _run(self, request: StartRun) -> list[float]:
-        await launch(self._server, request)
-        result = await run_result(self._server, request.run_id)
-        if result.state is not RunState.COMPLETED:
-            raise StarterError(f"{request.run_id} is {result.state.value}: {result.error}")
-        outputs: Sequence[Any] = [step.output for step in result.steps]
-        return [float(output["at"]) for output in outputs]
+        return Turn([_began(result) for result in results], size)
 
     async def _plain(self, steps: int, takes: float, runs: int) -> Turn:
         client, ids = self._server.client, [f"plain-{secrets.token_hex(6)}" for _ in range(runs)]
@@ -210,3 +188,8 @@ class Crowd:
             )
         )
         return Turn([list(run) for run in began])
+
+
+def _began(result: RunResult) -> list[float]:
+    outputs: Sequence[Any] = [step.output for step in result.steps]
+    return [float(output["at"]) for output in outputs]

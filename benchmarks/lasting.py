@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
 from activities.ledger.reads import chain_of
 from activities.ledger.store import open_ledger
-from cli.exits import StarterError
-from cli.launch import launch
-from cli.outcome import run_result
+from benchmarks.runs import played
 from cli.tenant_client import TenantClient
-from workflows.contracts import RunState, StartRun
-from workflows.durability import Durability
-from workflows.identity import run_id_for
 from workflows.plan import Plan
 
 #: Lists of a plan, and items of each: a plan has 1,000 steps at most, and a list 1,000 items.
@@ -86,18 +80,7 @@ async def last(server: TenantClient, store: str, url: str, mode: str) -> Lasting
     plan = Plan.model_validate(
         {"name": "lasting", "input": {"items": list(range(ITEMS))}, "steps": [each] * LISTS}
     )
-    run_id = run_id_for(tenant, f"lasting-{mode}-{secrets.token_hex(6)}")
-    request = StartRun(
-        run_id=run_id,
-        tenant=tenant,
-        user=server.settings.user,
-        plan=plan,
-        durability=Durability(mode),
-    )
-    await launch(server, request)
-    result = await run_result(server, run_id)
-    if result.state is not RunState.COMPLETED:
-        raise StarterError(f"{run_id} is {result.state.value}: {result.error}")
+    run_id = (await played(server, f"lasting-{mode}", plan, mode)).run_id
     async with open_ledger(url) as ledger:
         events, _, _ = await chain_of(ledger, tenant, run_id)
     began = [event["at_ms"] / 1000 for event in events if event["type"] == "effect.claimed"]

@@ -21,14 +21,10 @@ from benchmarks.ledgers import DATABASES
 from benchmarks.plain import PLAIN_QUEUE, PLAIN_REPEATED
 from benchmarks.program import Told, parser_of, run
 from benchmarks.quick_tools import Attempts
+from benchmarks.runs import played
 from cli.drill.ground import Ground
-from cli.exits import StarterError
-from cli.launch import launch
-from cli.outcome import run_result
 from cli.process import leave
-from workflows.contracts import RunState, StartRun
 from workflows.durability import Durability
-from workflows.identity import run_id_for
 from workflows.plan import Plan
 
 #: Runs of each kind, each with two retries.
@@ -89,21 +85,10 @@ async def measure(
 
 
 async def _protected(place: Place, mode: str) -> Any:
-    settings = place.server.settings
     step = {"id": "one", "tool": "quick.repeated", "params": {"takes": TAKES, "fails": FAILS}}
-    request = StartRun(
-        run_id=run_id_for(settings.tenant, f"again-{secrets.token_hex(6)}"),
-        tenant=settings.tenant,
-        user=settings.user,
-        # Two steps: one alone is no stretch.
-        plan=Plan.model_validate([step, {"id": "two", "tool": "quick.write", "params": {}}]),
-        durability=Durability(mode),
-    )
-    await launch(place.server, request)
-    result = await run_result(place.server, request.run_id)
-    if result.state is not RunState.COMPLETED:
-        raise StarterError(f"{request.run_id} is {result.state.value}: {result.error}")
-    return result.steps[0].output
+    # Two steps: one alone is no stretch.
+    plan = Plan.model_validate([step, {"id": "two", "tool": "quick.write", "params": {}}])
+    return (await played(place.server, "again", plan, mode)).steps[0].output
 
 
 async def _plain(place: Place) -> Any:
