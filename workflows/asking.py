@@ -22,7 +22,7 @@ from workflows.contracts import (
     ToolCall,
 )
 from workflows.desk import Desk
-from workflows.ends import StepFailed, leave_if_cancelled
+from workflows.ends import StepFailed, cut_short, leave_if_cancelled
 from workflows.plan import Step
 from workflows.policy import Escalate
 
@@ -128,8 +128,7 @@ class Asking:
 
     def _leave_if_ending(self, step: Step) -> None:
         if self._book.stopping:
-            called = step.id in self._book.saga.unsettled()
-            raise StepFailed("the run is ending", called=called)
+            raise cut_short(self._book.saga, step.id)
 
     def _edited(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
         edit = self._book.gate.accepted[approval_id]

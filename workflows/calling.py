@@ -28,7 +28,7 @@ from workflows.contracts import (
 )
 from workflows.contracts.tools import Effect
 from workflows.durability import LONGEST_LOCAL, Durability
-from workflows.ends import StepFailed, attempts_of
+from workflows.ends import attempts_of, cut_short
 from workflows.options import local_call, stretch_call, tool_call
 from workflows.stretches import stretch_of
 
@@ -184,8 +184,7 @@ class Calling:
             # A worker that is cut off from Temporal does not hear of it: the ledger tells it.
             self._book.given_up.append(name)
             if self._book.stopping:
-                called = stretch.first.step_id in self._book.saga.unsettled()
-                raise StepFailed("the run is ending", called=called)
+                raise cut_short(self._book.saga, stretch.first.step_id)
             again = stretch.model_copy(update={"again": True, "follows": name})
             report = await self._stretch(_in_the_name_of(self._named(), again))
             self._book.given_up.remove(name)

@@ -8,6 +8,7 @@ from typing import Final
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows.errors import ErrorType
+from workflows.saga import Saga
 
 #: Ends of a write that say that its effect did not happen. Any other end is in doubt.
 PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})
@@ -40,6 +41,11 @@ class StepFailed(Exception):
         self.unsettled = unsettled
         self.called = called
         self.given_up = given_up
+
+
+def cut_short(saga: Saga, step_id: str) -> StepFailed:
+    """Return how a step ends that the run's end leaves no time for."""
+    return StepFailed("the run is ending", called=step_id in saga.unsettled())
 
 
 def leave_if_cancelled() -> None:

@@ -33,7 +33,7 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.durability import Durability
-from workflows.ends import PROVEN, StepFailed, attempts_of, reason_of, type_of
+from workflows.ends import PROVEN, StepFailed, attempts_of, cut_short, reason_of, type_of
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.outside import Outside
@@ -186,8 +186,7 @@ class Stepper:
                     await self._unpaused(step)
                 await self._affordable(step)
                 if self._book.stopping and not self.calling.knows(step.id):
-                    called = step.id in self._book.saga.unsettled()
-                    raise StepFailed("the run is ending", called=called)
+                    raise cut_short(self._book.saga, step.id)
                 if call.joined is None:
                     self._set(step, StepState.RUNNING)
                 outcome = await self._execute(step, call)

@@ -14,6 +14,8 @@ from activities.ledger.tables import effects, steps
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
 
+_ANSWERED: Final = or_(steps.c.state == "succeeded", steps.c.error_class == NO)
+
 # Made once, because each step needs them: to make a statement takes longer than to run it.
 _START: Final = {
     "postgresql": postgresql.insert(steps).on_conflict_do_nothing(),
@@ -67,7 +69,7 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
             steps.c.run_id == call.run_id,
             steps.c.step_id == call.step_id,
             steps.c.attempt > after,
-            or_(steps.c.state == "succeeded", steps.c.error_class == NO),
+            _ANSWERED,
         )
         .order_by(steps.c.attempt.desc())
         .limit(1)
@@ -86,7 +88,7 @@ async def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
         steps.c.tenant_id == tx.tenant,
         steps.c.run_id == run_id,
         steps.c.step_id == step_id,
-        or_(steps.c.state == "succeeded", steps.c.error_class == NO),
+        _ANSWERED,
     )
     effect = select(literal(1)).where(
         effects.c.tenant_id == tx.tenant,

@@ -13,6 +13,7 @@ from activities.crashpoints import CrashPoint
 from activities.ledger.store import open_ledger
 from tests.e2e.runs import Run, example_plan, states
 from tests.e2e.stage import Stage
+from tests.e2e.test_answers import mail_step
 from tests.e2e.test_controls import told
 from tests.e2e.test_durability import restocking
 from tests.ledger_databases import migrate
@@ -44,20 +45,20 @@ async def test_a_call_that_fails_for_now_while_its_run_is_paused_is_tried_again(
     assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
 
 
+def refund_without(step_id: str, order_id: str) -> Plan:
+    """Return the example's plan but for one step."""
+    plan = example_plan("refund.yaml", order_id=order_id)
+    left = tuple(step for step in plan.steps if step.id != step_id)
+    return plan.model_copy(update={"steps": left})
+
+
 def told_of(order_id: str, price: Path) -> list[dict[str, Any]]:
     """Return steps that read a price, mail it, and restock."""
-    mail = {
-        "order_id": order_id,
-        # Of another price it is another mail.
-        "kind": "price-${price.amount}",
-        "to": "ada@example.com",
-        "subject": "The price",
-        "body": "${price.amount}",
-    }
     restock = {"order_id": order_id, "lines": [{"sku": "sku-1", "quantity": 1}]}
     return [
         {"id": "price", "tool": "prices.lasting", "params": {"file": str(price)}},
-        {"id": "mail", "tool": "mail.send", "params": mail},
+        # Of another price it is another mail.
+        mail_step(order_id, "price-${price.amount}", id="mail"),
         {"id": "restock", "tool": "inventory.restock", "params": restock},
     ]
 
@@ -144,9 +145,7 @@ async def test_a_plan_may_drop_what_was_not_done_before_its_worker_died_and_noth
 async def test_a_plan_that_drops_the_write_under_way_is_refused_until_it_says_so(
     stage: Stage, order_id: str, mode: str
 ) -> None:
-    old = example_plan("refund.yaml", order_id=order_id)
-    without = tuple(step for step in old.steps if step.id != "restock")
-    new = old.model_copy(update={"steps": without})
+    new = refund_without("restock", order_id)
     async with stage.worker_here():
         run = await restocking(stage, order_id, mode)
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -162,8 +161,7 @@ async def test_a_plan_that_drops_the_write_under_way_is_refused_until_it_says_so
 async def test_a_plan_is_judged_when_its_run_has_heard_of_the_stretch_under_way(
     stage: Stage, order_id: str
 ) -> None:
-    old = example_plan("refund.yaml", order_id=order_id)
-    new = old.model_copy(update={"steps": old.steps[:-1]})
+    new = refund_without("mail", order_id)
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
         await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
@@ -186,8 +184,7 @@ async def test_a_plan_is_judged_when_its_run_has_heard_of_the_stretch_under_way(
 async def test_whoever_sends_something_while_a_plan_waits_to_be_judged_is_heard(
     stage: Stage, order_id: str
 ) -> None:
-    old = example_plan("refund.yaml", order_id=order_id)
-    new = old.model_copy(update={"steps": old.steps[:-1]})
+    new = refund_without("mail", order_id)
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
         await run.handle.signal(Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))

@@ -12,6 +12,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from tests.e2e.line import Line
 from tests.e2e.runs import Run, states, until
 from tests.e2e.stage import Stage
+from tests.e2e.test_answers import mail_step
 from tests.e2e.test_controls import told
 from tests.worker_process import WorkerProcess
 from workflows.contracts import Amend, AnswerInterrupts, PauseRun, ResumeRun, RunState, Verb
@@ -23,12 +24,7 @@ ASK: dict[str, Any] = {"id": "sure", "ask": "?"}
 
 
 def mail(order_id: str, kind: str, step_id: str = "mail") -> dict[str, Any]:
-    params = {"order_id": order_id, "kind": kind, "to": "ada@example.com"}
-    return {
-        "id": step_id,
-        "tool": "mail.send",
-        "params": {**params, "subject": "s", "body": "b"},
-    }
+    return mail_step(order_id, kind, id=step_id)
 
 
 def restock(order_id: str, quantity: int = 1) -> dict[str, Any]:

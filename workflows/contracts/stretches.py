@@ -31,11 +31,6 @@ class Stretch(Message):
     follows: str | None = None
     """The name of the same stretch that was stopped unheard: only what that had begun ends."""
 
-    @property
-    def name(self) -> str | None:
-        """What the claims of its calls are made in the name of."""
-        return self.first.stretch
-
 
 class StepReport(Message):
     """How the call of one step of a stretch ended."""
