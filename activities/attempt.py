@@ -15,6 +15,7 @@ from activities.artifacts import ArtifactStore
 from activities.crashpoints import Crash
 from activities.failures import Retries
 from activities.lease import Doing, heartbeats
+from activities.ledger.steps import StretchAttempt
 from activities.ledger.store import Ledger
 from activities.limits import SweepLimits
 from activities.metrics import Metrics
@@ -100,6 +101,10 @@ class Attempt:
         told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
         doing = Doing(told_before=told)
         return cls(info.attempt, activity_key, holder, unheard=info.is_local, doing=doing)
+
+    def of_stretch(self, stretch: str | None) -> StretchAttempt | None:
+        """Return the attempt as one of a stretch, if there is one."""
+        return None if stretch is None else StretchAttempt(stretch, self.number)
 
     def of_next_step(self, *, unheard: bool = False) -> Attempt:
         """Return the attempt as that of one step more, whose claims are its own."""

@@ -16,12 +16,13 @@ from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import call_within
 from activities.ledger import artifacts as artifact_rows
-from activities.ledger import principals
+from activities.ledger import principals, stretches
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import milliseconds
 from activities.ledger.notifications import write_pause
 from activities.ledger.steps import StepAttempt, Stored
+from activities.ledger.store import Transaction
 from activities.outputs import to_json
 from activities.questions import Answers, NeedsAnswer
 from activities.requests import PreparedCall, permissions
@@ -39,6 +40,9 @@ from workflows.contracts import (
     ToolReport,
 )
 from workflows.errors import ErrorType
+
+#: Before a read is made again that another worker has begun, too: its answer may be there then.
+OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 
 _NOTHING: Final = Kept(None)
 _DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
@@ -62,12 +66,14 @@ class ReadCall:
         """
         call, tool = self.call, self.prepared.tool
         outcome: ToolOutcome
-        row = StepAttempt(call.run_id, call.step_id, self._number, tool.name, self.prepared.plain)
+        row = self._row()
         async with self.resources.ledger.transaction(call.tenant) as tx:
             if self.attempt.unheard:
                 known = await step_rows.stored(tx, row, after=call.attempts_before)
                 if known is not None:
                     return _as_stored(known)
+            if self._number > 1:
+                await step_rows.take_over(tx, row)
             await step_rows.start(tx, row)
             lacking = await principals.lacks(tx, call.user, permissions(call, tool))
             was_down = self._number > 1 and await step_rows.failures(
@@ -109,6 +115,18 @@ class ReadCall:
             outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=tx.now_ms)
         self._crash(CrashPoint.BEFORE_REPORT)
         return ToolReport(outcome=outcome, head=head)
+
+    def _row(self) -> StepAttempt:
+        call, attempt = self.call, self.attempt
+        return StepAttempt(
+            call.run_id,
+            call.step_id,
+            self._number,
+            self.prepared.tool.name,
+            self.prepared.plain,
+            attempt.holder,
+            attempt.of_stretch(call.stretch),
+        )
 
     @property
     def _number(self) -> int:
@@ -175,10 +193,11 @@ class ReadCall:
         paused: str | None = None,
     ) -> ChainHead | None:
         async with self.resources.ledger.transaction(self.call.tenant) as tx:
-            await artifact_rows.record(tx, row.run_id, row.step_id, output)
-            await step_rows.finish(
+            if not await step_rows.answer(
                 tx, row, state, output=output.value, error=error, error_class=class_
-            )
+            ):
+                raise await self._refused(tx, row)
+            await artifact_rows.record(tx, row.run_id, row.step_id, output)
             tx.event(
                 row.run_id,
                 f"step.{state}",
@@ -194,6 +213,13 @@ class ReadCall:
                 step = (row.run_id, row.step_id, first)
                 await write_pause(tx, *step, tool=row.tool, reason=paused)
         return tx.heads.get(row.run_id)
+
+    async def _refused(self, tx: Transaction, row: StepAttempt) -> BaseException:
+        if row.stretch is not None and await stretches.is_over(tx, row.run_id, row.stretch):
+            message = f"{row.tool}: its stretch is given up or overtaken; it read too late"
+            return stop(ErrorType.STEP_BARRED, message)
+        message = f"{row.tool}: another worker has begun this read since"
+        return again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
 
 
 def _as_stored(known: Stored) -> ToolReport:

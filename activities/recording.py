@@ -48,11 +48,12 @@ class RecordingActivities:
         kept = await self._resources.artifacts.keep(asked.tenant, value)
         async with ledger.transaction(asked.tenant) as tx:
             tx.watch(asked.run_id)
-            await step_rows.start(tx, row)
+            await tx.lock_step(asked.run_id, asked.step_id)
             # Another attempt, of a worker that was believed dead, may have been quicker.
             known = await _known(tx, row)
             if known is not None:
                 return known
+            await step_rows.start(tx, row)
             await artifact_rows.record(tx, asked.run_id, asked.step_id, kept)
             await step_rows.finish(tx, row, "succeeded", output=kept.value)
             tx.event(

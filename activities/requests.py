@@ -170,7 +170,7 @@ def claim_request(
         standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
-        stretch=call.stretch,
+        stretch=attempt.of_stretch(call.stretch),
         first_attempt=call.attempts_before + 1,
     )
 

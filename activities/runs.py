@@ -8,9 +8,9 @@ from temporalio import activity
 
 from activities.attempt import Resources
 from activities.endings import stop
-from activities.ledger import compensations
 from activities.ledger import interventions as intervention_rows
 from activities.ledger import runs as run_rows
+from activities.ledger import stretches
 from activities.ledger.stopped import standing_entries
 from activities.ledger.undone import undone_under
 from workflows.contracts import (
@@ -90,7 +90,7 @@ class RunActivities:
     async def recall_effects(self, asked: RecallEffects) -> EffectsRecalled:
         """Return what a run has left in the ledger, whatever its history says."""
         async with self._resources.ledger.transaction(asked.tenant) as tx:
-            await compensations.give_up(tx, asked.run_id, asked.given_up)
+            await stretches.give_up(tx, asked.run_id, asked.given_up)
             entries = await standing_entries(tx, asked.run_id)
         found = [
             RecalledEffect(effect=entry.view(), commit_seq=entry.commit_seq) for entry in entries

@@ -41,11 +41,11 @@ class StretchActivities:
         A failure that is tried again is raised: the next attempt finds what is done in the ledger.
         """
         attempt = Attempt.current()
-        if stretch.follows is not None:
-            await self._tools.give_up(stretch.first, stretch.follows)
         return await to_the_end(self._run(stretch, attempt), attempt.doing)
 
     async def _run(self, stretch: Stretch, attempt: Attempt) -> StretchReport:
+        if stretch.follows is not None or attempt.number > 1:
+            await self._tools.take_over(stretch.first, attempt, stretch.follows)
         done: list[StepReport] = []
         facts = dict(stretch.facts)
         call: ToolCall | None = stretch.first

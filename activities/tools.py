@@ -15,8 +15,8 @@ from activities.crashpoints import CrashPoint
 from activities.describing import describe_plan
 from activities.effects import EffectCall
 from activities.endings import again, stop
-from activities.ledger import compensations
 from activities.ledger import steps as step_rows
+from activities.ledger import stretches
 from activities.ledger.entries import (
     ApprovalRefused,
     Asked,
@@ -71,10 +71,20 @@ class ToolActivities:
         attempt = Attempt.current()
         return await to_the_end(self.make(call, attempt), attempt.doing)
 
-    async def give_up(self, call: ToolCall, stretch: str) -> None:
-        """Let nothing more be claimed in the name of a stretch of a call's run."""
+    async def take_over(self, call: ToolCall, attempt: Attempt, follows: str | None) -> None:
+        """Let nothing more be claimed by earlier attempts, nor in the name of another stretch.
+
+        Args:
+            call: The first of the stretch.
+            attempt: The one that begins.
+            follows: The name of the other stretch, if there is one.
+        """
+        own = attempt.of_stretch(call.stretch)
         async with self._resources.ledger.transaction(call.tenant) as tx:
-            await compensations.give_up(tx, call.run_id, [stretch])
+            if follows is not None:
+                await stretches.give_up(tx, call.run_id, [follows])
+            if own is not None and own.number > 1:
+                await stretches.overtake(tx, call.run_id, own)
 
     async def has_begun(self, call: ToolCall) -> bool:
         """Return whether the ledger has something of a call's step that counts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -88,26 +88,20 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
 
 async def bar(tx: Transaction, run_id: str, step_id: str) -> None:
     """Refuse a step's late attempts from now on; the step's lock is held."""
-    if await _bar(tx, run_id, step_id):
+    if await bar_names(tx, run_id, [step_id]):
         tx.event(run_id, "step.barred", step_id=step_id, action="refuse_late_attempts")
 
 
-async def _bar(tx: Transaction, run_id: str, name: str) -> bool:
+async def bar_names(tx: Transaction, run_id: str, names: Sequence[str]) -> bool:
+    """Bar steps or stretches of a run, whose lock is held; return whether any was not yet."""
     dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
+    of_run = {"tenant_id": tx.tenant, "run_id": run_id, "barred_ms": tx.now_ms}
     inserted = await tx.execute(
         dialect.insert(bars)
-        .values(tenant_id=tx.tenant, run_id=run_id, step_id=name, barred_ms=tx.now_ms)
+        .values([{**of_run, "step_id": name} for name in names])
         .on_conflict_do_nothing()
     )
-    return inserted == 1
-
-
-async def give_up(tx: Transaction, run_id: str, stretches: Iterable[str]) -> None:
-    """Refuse what is claimed in the name of stretches from now on: their worker may be cut off."""
-    for name in sorted(stretches):
-        await tx.lock_step(run_id, name)
-        if await _bar(tx, run_id, name):
-            tx.event(run_id, "stretch.given_up", stretch=name, action="refuse_late_attempts")
+    return inserted > 0
 
 
 async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:

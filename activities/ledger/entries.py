@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from activities.ledger.steps import StepAttempt
+from activities.ledger.steps import StepAttempt, StretchAttempt
 from workflows.contracts import Assurance, EffectView, Recovery
 from workflows.identity import provider_key
 from workflows.policy import Requirement
@@ -74,20 +74,28 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
-    stretch: str | None = None
-    """The stretch in whose name it is made."""
+    stretch: StretchAttempt | None = None
+    """The stretch in whose name it is made, and which attempt of it."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
 
     @property
     def bars(self) -> tuple[str, ...]:
-        """What may be barred: its step, and its stretch."""
-        return (self.step_id,) if self.stretch is None else (self.step_id, self.stretch)
+        """What is locked for what may be barred: its step, and its stretch."""
+        return (self.step_id,) if self.stretch is None else (self.step_id, self.stretch.stretch)
 
     @property
     def step_attempt(self) -> StepAttempt:
         """What the step's own row tells of this attempt."""
-        return StepAttempt(self.run_id, self.step_id, self.attempt, self.tool, self.params)
+        return StepAttempt(
+            self.run_id,
+            self.step_id,
+            self.attempt,
+            self.tool,
+            self.params,
+            self.holder,
+            self.stretch,
+        )
 
 
 @dataclass(frozen=True)

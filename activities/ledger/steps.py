@@ -5,21 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import bindparam, func, literal, or_, select, update
+from sqlalchemy import Insert, bindparam, exists, func, literal, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
-from activities.ledger.tables import effects, steps
+from activities.ledger.tables import bars, effects, steps
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
 
 _ANSWERED: Final = or_(steps.c.state == "succeeded", steps.c.error_class == NO)
 
+#: What a new start of an attempt says anew, and what it takes back.
+_STARTED: Final = ("tool", "state", "input", "started_ms", "holder")
+_ENDED: Final = ("output", "error", "error_class", "ended_ms")
+
+
+def _start(insert: postgresql.Insert | sqlite.Insert) -> Insert:
+    started = {name: insert.excluded[name] for name in _STARTED}
+    return insert.on_conflict_do_update(
+        index_elements=list(steps.primary_key), set_={**started, **dict.fromkeys(_ENDED, null())}
+    )
+
+
 # Made once, because each step needs them: to make a statement takes longer than to run it.
 _START: Final = {
-    "postgresql": postgresql.insert(steps).on_conflict_do_nothing(),
-    "sqlite": sqlite.insert(steps).on_conflict_do_nothing(),
+    "postgresql": _start(postgresql.insert(steps)),
+    "sqlite": _start(sqlite.insert(steps)),
 }
 _FINISH: Final = update(steps).where(
     steps.c.tenant_id == bindparam("of_tenant"),
@@ -27,6 +39,32 @@ _FINISH: Final = update(steps).where(
     steps.c.step_id == bindparam("of_step"),
     steps.c.attempt == bindparam("of_attempt"),
 )
+_ANSWER: Final = _FINISH.where(
+    steps.c.holder == bindparam("of_holder"),
+    ~exists().where(
+        bars.c.tenant_id == bindparam("of_tenant"),
+        bars.c.run_id == bindparam("of_run"),
+        or_(
+            bars.c.step_id == bindparam("of_stretch"),
+            bars.c.step_id == bindparam("of_stretch_attempt"),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class StretchAttempt:
+    """One attempt of the activity that runs a stretch."""
+
+    stretch: str
+    """The stretch's name."""
+    number: int
+    """Counts from 1."""
+
+    @property
+    def name(self) -> str:
+        """Its own name, which is barred when a later attempt has begun."""
+        return f"{self.stretch}:{self.number}"
 
 
 @dataclass(frozen=True)
@@ -38,6 +76,10 @@ class StepAttempt:
     attempt: int
     tool: str
     params: dict[str, Any]
+    holder: str | None = None
+    """Who makes it, where two may be at it."""
+    stretch: StretchAttempt | None = None
+    """The stretch in whose name it is made."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +95,8 @@ class Stored:
 
 async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | None:
     """Return what the same read has been answered before, if it is recorded.
+
+    Of several answers that of the read counts which began last: the run went on with it.
 
     Args:
         tx: The transaction.
@@ -71,7 +115,7 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
             steps.c.attempt > after,
             _ANSWERED,
         )
-        .order_by(steps.c.attempt.desc())
+        .order_by(steps.c.started_ms.desc(), steps.c.attempt.desc())
         .limit(1)
     )
     for row in rows:
@@ -101,7 +145,7 @@ async def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
 
 
 async def start(tx: Transaction, attempt: StepAttempt) -> None:
-    """Record that an attempt runs; the same attempt twice is one row."""
+    """Record that an attempt runs; the same attempt again is the same row, begun anew."""
     await tx.execute(
         _START[tx.connection.dialect.name],
         tenant_id=tx.tenant,
@@ -112,6 +156,22 @@ async def start(tx: Transaction, attempt: StepAttempt) -> None:
         state="running",
         input=attempt.params,
         started_ms=tx.now_ms,
+        holder=attempt.holder,
+    )
+
+
+async def take_over(tx: Transaction, attempt: StepAttempt) -> None:
+    """Let no earlier attempt of a step that may still be under way record an answer."""
+    await tx.execute(
+        update(steps)
+        .where(
+            steps.c.tenant_id == tx.tenant,
+            steps.c.run_id == attempt.run_id,
+            steps.c.step_id == attempt.step_id,
+            steps.c.attempt < attempt.attempt,
+            steps.c.state == "running",
+        )
+        .values(holder=attempt.holder)
     )
 
 
@@ -127,16 +187,66 @@ async def finish(
     """Record how an attempt ended."""
     await tx.execute(
         _FINISH,
-        of_tenant=tx.tenant,
-        of_run=attempt.run_id,
-        of_step=attempt.step_id,
-        of_attempt=attempt.attempt,
-        state=state,
-        output=output,
-        error=error,
-        error_class=error_class,
-        ended_ms=tx.now_ms,
+        **_which(tx, attempt),
+        **_end(tx, state, output, error, error_class),
     )
+
+
+async def answer(
+    tx: Transaction,
+    attempt: StepAttempt,
+    state: str,
+    *,
+    output: Any = None,
+    error: str | None = None,
+    error_class: str | None = None,
+) -> bool:
+    """Record how a read ended, if it still counts.
+
+    It does not where another one has begun since, nor where its stretch is given up or overtaken:
+    what was made of another answer may be there.
+
+    Args:
+        tx: The transaction.
+        attempt: The attempt, with its holder.
+        state: How it ended.
+        output: What it returned.
+        error: What went wrong.
+        error_class: The failure's class.
+
+    Returns:
+        Whether it was recorded.
+    """
+    recorded = await tx.execute(
+        _ANSWER,
+        **_which(tx, attempt),
+        of_holder=attempt.holder,
+        of_stretch=attempt.stretch and attempt.stretch.stretch,
+        of_stretch_attempt=attempt.stretch and attempt.stretch.name,
+        **_end(tx, state, output, error, error_class),
+    )
+    return recorded == 1
+
+
+def _which(tx: Transaction, attempt: StepAttempt) -> dict[str, Any]:
+    return {
+        "of_tenant": tx.tenant,
+        "of_run": attempt.run_id,
+        "of_step": attempt.step_id,
+        "of_attempt": attempt.attempt,
+    }
+
+
+def _end(
+    tx: Transaction, state: str, output: Any, error: str | None, error_class: str | None
+) -> dict[str, Any]:
+    return {
+        "state": state,
+        "output": output,
+        "error": error,
+        "error_class": error_class,
+        "ended_ms": tx.now_ms,
+    }
 
 
 async def failures(tx: Transaction, run_id: str, step_id: str, error_class: str) -> int:

@@ -89,6 +89,7 @@ steps = Table(
     Column("error_class", String(32)),
     Column("started_ms", BigInteger),
     Column("ended_ms", BigInteger),
+    Column("holder", String(400)),
     CheckConstraint(
         one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
     ),

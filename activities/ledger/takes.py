@@ -32,14 +32,15 @@ from workflows.contracts import Recovery
 
 # Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
-    name: bindparam(f"of_{name}") for name in ("tenant", "run", "step", "stretch", "tool", "key")
+    name: bindparam(f"of_{name}")
+    for name in ("tenant", "run", "step", "stretch", "stretch_attempt", "tool", "key")
 }
 _LOOK_AROUND: Final = select(
     exists()
     .where(
         bars.c.tenant_id == _OF["tenant"],
         bars.c.run_id == _OF["run"],
-        or_(bars.c.step_id == _OF["step"], bars.c.step_id == _OF["stretch"]),
+        or_(*(bars.c.step_id == _OF[name] for name in ("step", "stretch", "stretch_attempt"))),
     )
     .label("barred"),
     waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
@@ -59,7 +60,7 @@ class Seen:
     """What stands around a call, asked in one go: hardly ever is there anything."""
 
     barred: bool
-    """The step has been undone, or the stretch that it is a part of was given up."""
+    """The step has been undone, or the stretch that it is a part of given up or overtaken."""
     untold: bool
     """A human has to take note of something first."""
     fresh: bool
@@ -73,7 +74,8 @@ async def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         of_tenant=tx.tenant,
         of_run=request.run_id,
         of_step=request.step_id,
-        of_stretch=request.stretch,
+        of_stretch=request.stretch and request.stretch.stretch,
+        of_stretch_attempt=request.stretch and request.stretch.name,
         of_tool=request.tool,
         of_key=request.key,
     )

@@ -200,3 +200,32 @@ async def test_a_run_that_is_about_to_fail_takes_no_new_plan_and_no_pause(
 
     assert "the run is ending" in str(refused.value.cause)
     assert result.state is RunState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("sync", "has begun this read"), ("exit", "StepBarred")]
+)
+async def test_a_worker_that_another_has_overtaken_does_nothing_with_what_it_has_read(
+    stage: Stage, order_id: str, tmp_path: Path, mode: str, said: str
+) -> None:
+    price = tmp_path / "price"
+    price.write_text("1050")
+    reads = {"id": "price", "tool": "gates.price", "params": {"file": str(price)}}
+    # Of another price it is another mail.
+    steps = [mail(order_id, "first", "first"), reads, mail(order_id, "price-${price.amount}")]
+    async with Line.to(stage.client.service_client.config.target_host) as line:
+        environment = stage.environment(**TOOLS) | {"TEMPORAL_ADDRESS": line.address}
+        with WorkerProcess(environment, stage.folder) as lonely:
+            await asyncio.to_thread(lonely.wait_ready)
+            run = await stage.start(Plan.model_validate(steps), durability=mode)
+            await exists(price.with_suffix(".began"))
+            line.cut()
+            price.write_text("1275")
+            async with stage.worker_here(**TOOLS):
+                result = await run.result()
+            price.with_suffix(".open").touch()
+            await asyncio.to_thread(lonely.wait_said, said)
+            line.mend()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["mails"] == 2

@@ -9,7 +9,6 @@ import pytest
 
 from activities.ledger import compensations, lookups, outcomes
 from activities.ledger.artifacts import Kept
-from activities.ledger.claims import claim_at_once
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import Asked, Barred, Claimed, Committed, Doubtful, Held
 from activities.ledger.tables import bars, effects, interventions
@@ -47,23 +46,6 @@ async def test_a_bar_binds_its_step_and_not_the_business_key(scene: Scene) -> No
 
     assert isinstance(await scene.claim(scene.call(key="another key")), Barred)
     assert isinstance(await scene.claim(scene.call(run_id=OTHER_RUN)), Claimed)
-
-
-async def test_nothing_more_is_claimed_in_the_name_of_a_stretch_that_was_given_up(
-    scene: Scene,
-) -> None:
-    assert isinstance(await scene.claim(scene.call(stretch="stretch:1")), Claimed)
-    for _ in range(2):
-        async with scene.tx() as tx:
-            await compensations.give_up(tx, RUN, ["stretch:1"])
-
-    late = {"step_id": "next", "key": "next"}
-    assert isinstance(await scene.claim(scene.call(**late, stretch="stretch:1")), Barred)
-    async with scene.tx() as tx:
-        ahead = scene.call(step_id="ahead", key="ahead", stretch="stretch:1")
-        assert await claim_at_once(tx, ahead) is None
-    assert isinstance(await scene.claim(scene.call(**late, stretch="stretch:2")), Claimed)
-    assert len(await scene.events(type_="stretch.given_up")) == 1
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from activities.ledger import compensations
 from activities.ledger.claims import claim
 from activities.ledger.compensations import NothingToUndo
 from activities.ledger.entries import ApprovalRefused, Barred, Claimed, Held
+from activities.ledger.steps import StretchAttempt
 from activities.ledger.stopped import standing_entries
 from activities.ledger.store import Ledger, Transaction, open_ledger
 from activities.ledger.tables import approvals, effects, events, runs
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, STEP, Scene
+from tests.ledger.test_stretches import ENDS, FIRST, End
 
 #: As many workers as a deployment may have; each has its own connections.
 WORKERS = 6
@@ -267,25 +268,26 @@ async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of
 
 
 @pytest.mark.postgres
-async def test_a_stretch_is_given_up_behind_the_claim_that_is_made_in_its_name(
-    postgres_database: Database,
+@pytest.mark.parametrize(("end", "then"), ENDS)
+async def test_a_stretch_is_over_behind_the_claim_that_is_made_in_its_name(
+    postgres_database: Database, end: End, then: StretchAttempt
 ) -> None:
     async with open_ledger(postgres_database.url) as ledger:
         scene = await Scene.begin(ledger, f"given-up-{uuid.uuid4().hex[:8]}")
 
-        async def give_up() -> int:
+        async def over() -> int:
             async with scene.tx() as tx:
-                await compensations.give_up(tx, RUN, ["stretch:1"])
+                await end(tx)
                 return len(await standing_entries(tx, RUN))
 
         async with scene.tx() as tx:
-            claimed = await claim(tx, scene.call(stretch="stretch:1"))
-            giving_up = asyncio.ensure_future(give_up())
+            claimed = await claim(tx, scene.call(stretch=FIRST))
+            ending = asyncio.ensure_future(over())
             async with asyncio.timeout(30):
                 while not await _waits_for_a_lock(tx):
                     pass
         # What was claimed before, it sees: nothing slips between.
-        assert (type(claimed), await giving_up) == (Claimed, 1)
+        assert (type(claimed), await ending) == (Claimed, 1)
 
 
 async def _waits_for_a_lock(tx: Transaction) -> bool:

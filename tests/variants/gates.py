@@ -19,6 +19,19 @@ class Gate(BaseModel):
 @tool("gates.read", effect=READ, timeout=timedelta(seconds=40))
 async def wait_open(params: Gate, ctx: ToolContext) -> None:
     """Say that it has begun, and wait until it is opened."""
-    Path(f"{params.file}.began").touch()
-    while not Path(f"{params.file}.open").exists():
+    await _opened(params.file)
+
+
+@tool("gates.price", effect=READ, timeout=timedelta(seconds=40))
+async def read_late(params: Gate, ctx: ToolContext) -> dict[str, str]:
+    """Read a price; the first attempt tells it only when it is let go on."""
+    amount = Path(params.file).read_text()
+    if ctx.attempt == 1:
+        await _opened(params.file)
+    return {"amount": amount}
+
+
+async def _opened(file: str) -> None:
+    Path(f"{file}.began").touch()
+    while not Path(f"{file}.open").exists():
         await asyncio.sleep(0.02)

@@ -1,0 +1,21 @@
+"""Who makes an attempt of a step: an answer of somebody else's is not recorded as its own."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007_readers"
+down_revision = "0006_checkpoints"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Let attempts know who makes them."""
+    op.add_column("steps", sa.Column("holder", sa.String(length=400), nullable=True))
+
+
+def downgrade() -> None:
+    """Migrations only go forward: a ledger never loses what it has recorded."""
+    raise NotImplementedError("restore a backup to go back")
