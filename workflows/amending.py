@@ -25,6 +25,7 @@ from workflows.desk import Desk
 from workflows.helm import Answer, Delivery, Helm
 from workflows.plan import ITERATION, Plan
 from workflows.references import INPUT
+from workflows.step_views import StepViews
 from workflows.unwinding import Unwinding
 
 #: What stays as it is.
@@ -203,4 +204,4 @@ class Amending:
             id_: book.steps[id_].model_copy(update={"state": StepState.SKIPPED})
             for id_ in sorted(kept - ahead.keys())
         }
-        book.steps = {**ahead, **begun, **done}
+        book.steps = StepViews({**ahead, **begun, **done})

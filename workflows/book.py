@@ -45,6 +45,7 @@ from workflows.contracts import (
 )
 from workflows.identity import digest
 from workflows.saga import Saga
+from workflows.step_views import StepViews
 
 #: Lines of a run's story that its view shows; the ledger's events are complete.
 LONGEST_TIMELINE: Final = 300
@@ -124,7 +125,7 @@ class Book:
     started_at: datetime
     gate: Gate
     saga: Saga
-    steps: dict[str, StepView] = field(default_factory=dict)
+    steps: StepViews = field(default_factory=StepViews)
     begun: dict[str, datetime] = field(default_factory=dict)
     effects: dict[str, EffectView] = field(default_factory=dict)
     """Effects by step id while the run lasts; at its end the ledger's own list replaces them."""
@@ -243,7 +244,13 @@ class Book:
 
     def in_state(self, *states: StepState) -> list[StepView]:
         """Return the steps in one of these states."""
-        return [view for view in self.steps.values() if view.state in states]
+        return self.steps.in_state(states)
+
+    def running(self) -> list[str]:
+        """Return the steps that are under way; of a list its items are, or nothing."""
+        plan = self.request.plan
+        running = [view.id for view in self.in_state(StepState.RUNNING)]
+        return [id_ for id_ in running if id_ not in plan.lists]
 
     @property
     def state(self) -> RunState:
@@ -252,8 +259,8 @@ class Book:
             return self.ended
         if self.lost is not None:
             return RunState.NEEDS_INTERVENTION
-        steps = {view.state for view in self.steps.values()}
-        waits = StepState.RUNNING not in steps
+        steps = self.steps.states
+        waits = not self.running()
         if self.questions and waits:
             return RunState.NEEDS_INTERVENTION
         if self.compensating:

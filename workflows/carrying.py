@@ -27,6 +27,7 @@ from workflows.contracts import (
     StepView,
 )
 from workflows.plan import ITERATION, Plan
+from workflows.step_views import StepViews
 
 #: Steps of the plan and the newest others (items of lists, steps of earlier plans) that are listed.
 MOST_LISTED: Final = 200
@@ -116,7 +117,7 @@ def restore_book(book: Book, carried: Carried) -> dict[str, Any]:
     book.lives = carried.lives
     book.more_steps = carried.more_steps
     book.replays = carried.replays
-    book.steps = {view.id: view for view in carried.steps}
+    book.steps = StepViews({view.id: view for view in carried.steps})
     book.begun = dict(carried.begun)
     book.read_at = dict(carried.read_at)
     book.progress = dict(carried.progress)

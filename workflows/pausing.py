@@ -49,7 +49,7 @@ class Pausing:
             return Answer(False, "the run has ended meanwhile")
         book.paused = asked
         self._issue(asked.actor, asked.resume_key, delivery.verified)
-        running = [view.id for view in book.in_state(StepState.RUNNING)]
+        running = book.running()
         return Answer(True, f"pausing after {', '.join(running)}" if running else "paused")
 
     async def _resume(self, asked: ResumeRun, delivery: Delivery) -> Answer:

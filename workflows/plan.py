@@ -210,8 +210,13 @@ class Step(Written):
 
     def of_item(self, number: int) -> Step:
         """Return this step for one item of its list."""
-        changes = {"id": f"{self.id}[{number}]", "for_each": None, "when": None}
+        changes = {"id": item_id(self.id, number), "for_each": None, "when": None}
         return self.model_copy(update=changes)
+
+
+def item_id(step_id: str, number: int) -> str:
+    """Return the id of an item's step."""
+    return f"{step_id}[{number}]"
 
 
 def _some(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
@@ -304,6 +309,11 @@ class Plan(Written):
             if step.id == base:
                 return step
         raise KeyError(step_id)
+
+    @cached_property
+    def lists(self) -> frozenset[str]:
+        """Return the steps that are made for each item of a list."""
+        return frozenset(step.id for step in self.steps if step.for_each is not None)
 
     @cached_property
     def dependencies(self) -> dict[str, frozenset[str]]:
