@@ -96,7 +96,7 @@ def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | No
         return None
     step, first = stretch.following[number], stretch.first
     try:
-        params, late = resolve_inline(step.params, facts)
+        params, late = resolve_inline(step.params, {**facts, **step.own})
     except ReferenceUnresolved:
         return None
     return ToolCall(

@@ -130,7 +130,7 @@ class Calling:
             self._book.saga.register(step_id)
         if alone:
             return await self._remotely(step_id, call)
-        if self._mode is Durability.EXIT:
+        if self._mode is Durability.EXIT and not self._wanted():
             stretch = stretch_of(
                 self._book, self._tools, self._facts, call, self._spending.calls_left()
             )

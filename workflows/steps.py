@@ -186,7 +186,8 @@ class Steps:
 
         async def run(one: Step, item: Any) -> None:
             async with places:
-                if one.id not in book.progress and self._holding():
+                called = one.id in book.progress or self._stepper.calling.knows(one.id)
+                if not called and self._holding():
                     await workflow.wait_condition(lambda: not self._holding())
                 if failed and one.id not in book.progress:
                     self._set(one, StepState.SKIPPED)
@@ -201,12 +202,16 @@ class Steps:
         open_ = [b for b in zip(each, items, strict=True) if book.steps[b[0].id].state in _TO_DO]
         open_.sort(key=lambda both: both[0].id not in book.progress)
         tasks = [asyncio.create_task(run(*both)) for both in open_]
+        # Asked whenever anything happens: not by a look at each of thousands.
+        unfinished = set(tasks)
+        for task in tasks:
+            task.add_done_callback(unfinished.discard)
         try:
-            await workflow.wait_condition(lambda: all(task.done() for task in tasks))
+            await workflow.wait_condition(lambda: not unfinished)
         except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
-            await workflow.wait_condition(lambda: all(task.done() for task in tasks))
+            await workflow.wait_condition(lambda: not unfinished)
             raise
         for task in tasks:
             task.result()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from workflows.book import OPEN, Book
 from workflows.contracts import NextStep, StepState, Stretch, ToolCall, ToolSpec
-from workflows.plan import Step
-from workflows.references import references
+from workflows.plan import ITERATION, Step, item_id
+from workflows.references import references, resolve
 
 #: Steps of one stretch: their outputs, of 8 KiB at most, have to fit into one message of 2 MiB.
 MOST_STEPS: Final = 100
@@ -36,35 +38,69 @@ def stretch_of(
         most: Calls that the run's budget lets follow one another; ``None``: as many as come.
     """
     plan = book.request.plan
-    if len(book.in_state(*OPEN)) > 1 or plan.interrupted(plan.step(call.step_id), "after"):
+    step = plan.step(call.step_id)
+    list_ = step if ITERATION.search(call.step_id) else None
+    begun = {call.step_id} if list_ is None else {call.step_id, list_.id}
+    open_ = {view.id for view in book.in_state(*OPEN)}
+    if open_ - begun or plan.interrupted(step, "after"):
         return None
-    ended = frozenset(view.id for view in book.in_state(*_ENDED))
-    if plan.ready(ended, frozenset({call.step_id})):
+    if plan.ready(_ended(book), frozenset(begun)):
         return None  # it is about to start beside this one
-    done = ended | {call.step_id}
+    follows = _steps(book, call.step_id) if list_ is None else _items(book, list_, facts)
     made = {call.step_id}
     following: list[NextStep] = []
     taken: dict[str, Any] = {}
     size = 0
     longest = MOST_STEPS if most is None else min(most, MOST_STEPS)
-    while len(following) < longest - 1:
-        ready = plan.ready(done, frozenset())
-        if len(ready) != 1 or not _unattended(book, tools, ready[0]):
+    for next_ in islice(follows, longest - 1):
+        if not _unattended(book, tools, next_.step):
             break
-        step = ready[0]
-        roots = {reference.split(".")[0] for _, reference in references(step.params)}
-        more = {root: facts[root] for root in sorted(roots - made - taken.keys()) if root in facts}
-        size += len(json.dumps(more))
+        roots = {reference.split(".")[0] for _, reference in references(next_.step.params)}
+        earlier = sorted(roots - made - taken.keys() - next_.own.keys())
+        more = {root: facts[root] for root in earlier if root in facts}
+        size += len(json.dumps([more, next_.own]))
         if size > MOST_FACTS:
             break
         taken |= more
-        following.append(NextStep(id=step.id, tool=step.tool, params=step.params))
-        done |= {step.id}
-        made.add(step.id)
+        following.append(next_.told())
+        made.add(next_.step.id)
     if not following:
         return None
     named = {step.tool: tools[step.tool] for step in following}
     return Stretch(first=call, following=following, tools=named, facts=taken)
+
+
+@dataclass(frozen=True)
+class _Next:
+    """A step that follows, and what only it is told."""
+
+    step: Step
+    own: dict[str, Any]
+
+    def told(self) -> NextStep:
+        return NextStep(id=self.step.id, tool=self.step.tool, params=self.step.params, own=self.own)
+
+
+def _ended(book: Book) -> frozenset[str]:
+    steps = book.request.plan.steps
+    return frozenset(step.id for step in steps if book.steps[step.id].state in _ENDED)
+
+
+def _steps(book: Book, first: str) -> Iterator[_Next]:
+    """Yield the steps of a plan that follow one another."""
+    plan, done = book.request.plan, _ended(book) | {first}
+    while len(ready := plan.ready(done, frozenset())) == 1:
+        yield _Next(ready[0], {})
+        done |= {ready[0].id}
+
+
+def _items(book: Book, step: Step, facts: Mapping[str, Any]) -> Iterator[_Next]:
+    """Yield the items of a list that are still to come, where one follows another."""
+    if step.parallel > 1 or step.for_each is None:
+        return
+    for number, item in enumerate(resolve(step.for_each, facts)):
+        if book.steps[item_id(step.id, number)].state is StepState.PENDING:
+            yield _Next(step.of_item(number), {step.item: item})
 
 
 def _unattended(book: Book, tools: Mapping[str, ToolSpec], step: Step) -> bool:

@@ -157,22 +157,6 @@ async def test_a_cancel_undoes_what_earlier_executions_have_done_last_first(
     assert [row["step_id"] for row in undone] == [f"pay{n}" for n in reversed(range(12))]
 
 
-async def test_a_list_is_continued_in_its_middle(stage: Stage) -> None:
-    orders = [stage.shop.new_order() for _ in range(12)]
-    pay = refund_step("${item}", for_each="${input.orders}", parallel=3)
-    after = {"id": "end", "ask": "Done: ${refund.11.order_id}?"}
-    async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(plan(pay, after, input={"orders": orders}), continue_after=SOON)
-        view = await run.in_state(RunState.WAITING_INPUT)
-        assert view.interrupts[0].question == f"Done: {orders[11]}?"
-        assert len(await executions(stage, run)) >= 2
-        await answered(run, answer="yes")
-        result = await run.result()
-
-    assert [stage.shop.counts(order)["refunds"] for order in orders] == [1] * 12
-    assert len(step(result, "refund").output) == 12  # type: ignore[arg-type]
-
-
 async def test_a_storm_of_signals_loses_and_doubles_none(stage: Stage, order_id: str) -> None:
     waits = [
         {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}

@@ -189,19 +189,6 @@ class TestConditionsAndLists:
         assert {effect.step_id for effect in result.effects} == {f"refund[{n}]" for n in range(3)}
         assert len(step(result, "refund").output) == 3  # type: ignore[arg-type]
 
-    async def test_what_was_done_for_items_is_undone_when_one_of_them_fails(
-        self, stage: Stage
-    ) -> None:
-        orders = [stage.shop.new_order(), stage.shop.new_order(), "order-404"]
-        pay = refund_step("${item}", for_each="${input.orders}")
-        async with stage.worker_here(tool_modules=UNGATED):
-            run = await stage.start(plan(pay, input={"orders": orders}))
-            result = await run.result()
-
-        assert result.state is RunState.FAILED
-        counts = [stage.shop.counts(order) for order in orders[:2]]
-        assert [c["refund_cancellations"] for c in counts] == [1, 1]
-
 
 class TestAmending:
     async def test_what_waits_is_void_and_the_new_plan_goes_on_from_the_facts(

@@ -12,6 +12,7 @@ from workflows.contracts import (
     Recovery,
     StartRun,
     StepState,
+    StepView,
     Stretch,
     ToolCall,
     ToolSpec,
@@ -49,16 +50,34 @@ def stretch(
         book.set_step(step_id, StepState.SUCCEEDED)
     first = next(step for step in plan.steps if step.id not in facts)
     book.set_step(first.id, StepState.RUNNING)
-    call = ToolCall(
+    return stretch_of(book, TOOLS, facts, call_of(first.id, TOOLS[first.tool]), most)
+
+
+def call_of(step_id: str, tool: ToolSpec) -> ToolCall:
+    return ToolCall(
         tenant="default",
         run_id="run-1",
-        step_id=first.id,
+        step_id=step_id,
         plan_version=1,
         user="uma",
-        tool=TOOLS[first.tool],
+        tool=tool,
         params={},
     )
-    return stretch_of(book, TOOLS, facts, call, most)
+
+
+def items(number: int, *, at: int = 0, **more: Any) -> Stretch | None:
+    """Return the stretch that begins with an item of a list, under way now."""
+    step = {"id": "each", "tool": "note", "for_each": "${input.items}", **more}
+    plan = Plan.model_validate({"steps": [step, {"id": "end", "tool": "note"}]})
+    request = StartRun(run_id="run-1", tenant="default", user="uma", plan=plan)
+    book = Book(request, datetime(2026, 1, 1, tzinfo=UTC), Gate("run-1", "life"), Saga())
+    book.set_step("each", StepState.RUNNING)
+    for n in range(number):
+        state = StepState.PENDING if n > at else StepState.SUCCEEDED
+        book.steps[f"each[{n}]"] = StepView(id=f"each[{n}]", tool="note", state=state)
+    book.set_step(f"each[{at}]", StepState.RUNNING)
+    facts = {"input": {"items": list(range(number))}}
+    return stretch_of(book, TOOLS, facts, call_of(f"each[{at}]", SPEC), None)
 
 
 def ids(found: Stretch | None) -> list[str]:
@@ -88,6 +107,19 @@ def test_nothing_follows_a_step_whose_output_a_human_looks_at() -> None:
 def test_a_condition_or_a_list_ends_a_stretch() -> None:
     for special in ({"when": "a.x > 1"}, {"for_each": "${a.items}"}):
         assert ids(stretch([{"id": "a"}, {"id": "b"}, {"id": "c", **special}])) == ["b"], special
+
+
+def test_the_items_of_a_list_that_are_still_to_come_are_one_stretch() -> None:
+    found = items(4, at=1, item="one")
+    assert ids(found) == ["each[2]", "each[3]"]
+    assert found is not None
+    assert [step.own for step in found.following] == [{"one": 2}, {"one": 3}]
+
+
+def test_items_that_a_human_looks_at_or_that_run_side_by_side_are_no_stretch() -> None:
+    for special in ({"approval": "required"}, {"interrupt": "after"}, {"parallel": 2}):
+        assert items(4, **special) is None, special
+    assert items(4, at=3) is None
 
 
 def test_a_read_that_is_made_again_is_a_call_of_its_own() -> None:

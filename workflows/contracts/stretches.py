@@ -15,6 +15,8 @@ class NextStep(Message):
     tool: str
     params: dict[str, JsonValue] = {}
     """With its references."""
+    own: dict[str, JsonValue] = {}
+    """Facts of this step only: the item of a list that it is about."""
 
 
 class Stretch(Message):

@@ -1,0 +1,177 @@
+"""Lists in each durability mode: every item is a call of its own, whatever happens between them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from activities.crashpoints import CrashPoint
+from tests.e2e.runs import Run, states, step
+from tests.e2e.stage import Stage
+from tests.e2e.test_continuing import SOON, executions
+from tests.e2e.test_controls import UNGATED, told
+from tests.e2e.test_durability import called
+from tests.e2e.test_interrupts import plan, refund_step
+from workflows.contracts import Amend, PauseRun, ResumeRun, RunState, Verb
+from workflows.plan import Plan
+
+MODES = ["sync", "async", "exit"]
+ITEMS = 5
+
+
+def new_orders(stage: Stage, number: int = ITEMS) -> list[str]:
+    return [stage.shop.new_order() for _ in range(number)]
+
+
+def refunds(orders: list[str], **changes: Any) -> Plan:
+    """Return a plan that pays each order back, one after another, and then looks at the last."""
+    pay = refund_step("${item}", for_each="${input.orders}", **changes)
+    look = {"id": "look", "tool": "orders.read"}
+    last = f"${{refund.{len(orders) - 1}.order_id}}"
+    return plan(pay, {**look, "params": {"order_id": last}}, input={"orders": orders})
+
+
+def made(stage: Stage, orders: list[str]) -> list[tuple[int, int]]:
+    """Return how often each was paid back, and taken back."""
+    counts = [stage.shop.counts(order) for order in orders]
+    return [(count["refunds"], count["refund_cancellations"]) for count in counts]
+
+
+async def in_second_call(stage: Stage, run: Run, asked: int) -> None:
+    """Wait until the list is at its second item, whose call lasts a while."""
+    await asyncio.to_thread(stage.shop.wait_requests, "refunds", asked + 2)
+
+
+async def test_items_that_follow_one_another_are_one_stretch(stage: Stage) -> None:
+    orders = new_orders(stage)
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(refunds(orders), durability="exit")
+        result = await run.result()
+
+    assert (result.state, made(stage, orders)) == (RunState.COMPLETED, [(1, 0)] * ITEMS)
+    outputs = step(result, "refund").output
+    assert [output["order_id"] for output in outputs] == orders  # type: ignore[index,call-overload,union-attr]
+    found = await called(run)
+    # The items; and the step behind them, which nothing follows.
+    assert (found["run_stretch"], found["local"]) == (1, 1)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_CALL, CrashPoint.BEFORE_REPORT])
+async def test_a_worker_that_dies_at_an_item_doubles_and_drops_none(
+    stage: Stage, mode: str, point: CrashPoint
+) -> None:
+    orders = new_orders(stage)
+    with stage.worker(crash_at=f"payments.refund:{point}", tool_modules=UNGATED) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(refunds(orders), durability=mode)
+        doomed.wait_killed()
+    async with stage.worker_here(tool_modules=UNGATED):
+        result = await run.result()
+
+    assert (result.state, made(stage, orders)) == (RunState.COMPLETED, [(1, 0)] * ITEMS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_pause_stops_a_list_between_its_items(stage: Stage, mode: str) -> None:
+    orders = new_orders(stage)
+    asked = stage.shop.requests("refunds")["received"]
+    stage.shop.fault("refunds", delay_after_s=1)
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(refunds(orders), durability=mode)
+        await in_second_call(stage, run, asked)
+        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+        await run.in_state(RunState.PAUSED_USER)
+        paused = made(stage, orders)
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        result = await run.result()
+
+    assert paused[0] == (1, 0)
+    assert paused[-1] == (0, 0)
+    assert (result.state, made(stage, orders)) == (RunState.COMPLETED, [(1, 0)] * ITEMS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_cancel_undoes_the_items_that_were_done_and_begins_no_other(
+    stage: Stage, mode: str
+) -> None:
+    orders = new_orders(stage)
+    asked = stage.shop.requests("refunds")["received"]
+    stage.shop.fault("refunds", delay_after_s=1)
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(refunds(orders), durability=mode)
+        await in_second_call(stage, run, asked)
+        await run.cancel(mode="compensate")
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    counts = made(stage, orders)
+    assert (counts[0], counts[-1]) == ((1, 1), (0, 0))
+    assert all(done == undone for done, undone in counts)
+    assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_was_done_for_items_is_undone_when_one_of_them_fails(
+    stage: Stage, mode: str
+) -> None:
+    orders = [*new_orders(stage, 2), "order-404", *new_orders(stage, 1)]
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(refunds(orders), durability=mode)
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert made(stage, orders) == [(1, 1), (1, 1), (0, 0), (0, 0)]
+    ended = [states(result)[f"refund[{number}]"] for number in range(4)]
+    assert ended == ["succeeded", "succeeded", "failed", "skipped"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("parallel", [1, 3])
+async def test_a_list_is_continued_in_its_middle(stage: Stage, mode: str, parallel: int) -> None:
+    # So many that `exit`, which reports on a hundred at once, has several executions, too.
+    orders = new_orders(stage, 12 if mode == "sync" or parallel > 1 else 250)
+    async with stage.worker_here(tool_modules=UNGATED):
+        pay = refunds(orders, parallel=parallel)
+        run = await stage.start(pay, durability=mode, continue_after=SOON)
+        result = await run.result()
+        assert mode != "sync" or len(await executions(stage, run)) >= 2
+
+    assert result.state is RunState.COMPLETED
+    assert [one for one, _ in made(stage, orders)] == [1] * len(orders)
+    assert len(step(result, "refund").output) == len(orders)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_another_plan_waits_for_the_list_that_is_under_way(stage: Stage, mode: str) -> None:
+    orders = new_orders(stage)
+    asked = stage.shop.requests("refunds")["received"]
+    stage.shop.fault("refunds", delay_after_s=1)
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(refunds(orders), durability=mode)
+        await in_second_call(stage, run, asked)
+        old = refunds(orders)
+        new = old.model_copy(update={"steps": old.steps[:1]})
+        await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+        result = await run.result()
+        view = await run.view()
+
+    assert (result.state, view.plan_version) == (RunState.COMPLETED, 2)
+    assert made(stage, orders) == [(1, 0)] * ITEMS
+    assert "look" not in states(result)
+
+
+async def test_a_run_whose_item_waits_for_a_human_says_so(stage: Stage) -> None:
+    orders = new_orders(stage, 2)
+    async with stage.worker_here():
+        run = await stage.start(refunds(orders))
+        await run.approve()
+        await run.until(lambda view: [one.step_id for one in view.pending] == ["refund[1]"])
+        view = await run.in_state(RunState.WAITING_APPROVAL)
+        await run.cancel()
+        await run.result()
+
+    assert states(view.result)["refund"] == "running"
