@@ -32,6 +32,7 @@ from workflows.plan import Plan
 
 FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
 NEITHER: Final = "tests.variants.refund_human"
+UNGATED: Final = "tests.variants.refund_ungated"
 
 
 async def completed(stage: Stage) -> Run:
@@ -204,6 +205,40 @@ async def read_again(stage: Stage) -> Run:
     return run
 
 
+async def in_local_calls(stage: Stage) -> Run:
+    async with stage.worker_here():
+        plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+        run = await stage.start(plan, durability="async")
+        await run.approve()
+        await run.result()
+    return run
+
+
+async def in_stretches(stage: Stage) -> Run:
+    """Paused after its worker has died in a stretch, which is given up; then a list's items."""
+    order_id, orders = stage.shop.new_order(), [stage.shop.new_order() for _ in range(3)]
+    params = {"order_id": "${item}", "amount": "120.00", "currency": "EUR"}
+    pay = {"id": "refund", "tool": "payments.refund", "params": params}
+    steps = [
+        {"id": "order", "tool": "orders.read", "params": {"order_id": order_id}},
+        {"id": "again", "tool": "orders.read", "params": {"order_id": "${order.order_id}"}},
+        {**pay, "for_each": "${input.orders}"},
+    ]
+    plan = Plan.model_validate({"steps": steps, "input": {"orders": orders}})
+    with stage.worker(
+        crash_at=f"orders.read:{CrashPoint.AFTER_CALL}", tool_modules=UNGATED
+    ) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan, durability="exit")
+        doomed.wait_killed()
+    await run.handle.signal("pause", {"actor": "ann"})
+    async with stage.worker_here(tool_modules=UNGATED):
+        await run.in_state(RunState.PAUSED_USER)
+        await run.handle.execute_update("resume", {"actor": "ann"})
+        await run.result()
+    return run
+
+
 SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
     scene.__name__: scene
     for scene in (
@@ -221,6 +256,8 @@ SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
         limited,
         continued_by_a_model,
         read_again,
+        in_local_calls,
+        in_stretches,
     )
 }
 
