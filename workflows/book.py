@@ -1,14 +1,13 @@
-"""What a run knows of itself: its steps, effects, questions and story; rendered for people.
+"""What a run knows of itself: its steps, effects, questions and story.
 
-Pure state without decisions: ``AgentRun`` writes it, the queries and the Web UI show it.
+Pure state without decisions: ``AgentRun`` writes it; ``views.py`` and ``details.py`` show it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -17,31 +16,23 @@ from pydantic import JsonValue
 
 from workflows.approvals import Gate
 from workflows.contracts import (
-    ENDED,
     CancelRun,
     ChainHead,
-    Checkpoint,
     ChildReport,
-    CurrentStep,
     EffectView,
     Interrupt,
     IssuedToken,
     PauseRun,
-    PendingCall,
     Progress,
     RefusedSignal,
-    ResumePolicy,
     ResumeRun,
     RunResult,
     RunState,
-    RunView,
-    SideEffect,
     StartRun,
     StepState,
     StepView,
     TimelineLine,
     Waiting,
-    as_artifact,
 )
 from workflows.identity import digest
 from workflows.saga import Saga
@@ -53,10 +44,6 @@ LONGEST_TIMELINE: Final = 300
 #: Refused signals that a run remembers, and characters of their names: anybody can send any.
 MOST_REFUSED_SIGNALS: Final = 20
 LONGEST_SIGNAL_NAME: Final = 100
-
-#: Characters of all outputs together that a result or a view carries: a message over 4 MiB is
-#: refused by the server, and a run that cannot report its result cannot end.
-MOST_OUTPUT: Final = 1024 * 1024
 
 #: Steps in these states are under way.
 OPEN: Final = frozenset(
@@ -88,17 +75,6 @@ _WAITS: Final = (
     (StepState.WAITING_EVENT, RunState.WAITING_EVENT),
     (StepState.WAITING_RATE_LIMIT, RunState.WAITING_RATE_LIMIT),
 )
-#: How a run in these states is gone on with; in the others that depends on its effects.
-_POLICIES: Final = {
-    RunState.NEEDS_INTERVENTION: ResumePolicy.MANUAL,
-    RunState.PAUSED_BUDGET: ResumePolicy.MANUAL,
-    RunState.PAUSED_FAILURE: ResumePolicy.MANUAL,
-    RunState.WAITING_EVENT: ResumePolicy.AFTER_EVENT,
-    RunState.PAUSED_USER: ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
-    RunState.PAUSED_PERMISSION: ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
-    RunState.WAITING_APPROVAL: ResumePolicy.AFTER_HUMAN_APPROVAL,
-    RunState.WAITING_INPUT: ResumePolicy.AFTER_HUMAN_APPROVAL,
-}
 #: What people are told that a step waits for, by its state.
 _TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event"]]] = {
     StepState.PAUSED_PERMISSION: "permission",
@@ -335,112 +311,3 @@ class Book:
         reason = f": {self.paused.reason}" if self.paused.reason else ""
         text = f"paused by {self.paused.actor}{reason}"
         return [Waiting(kind="pause", id=self.request.run_id, step_id="", question=text)]
-
-    def result(self) -> RunResult:
-        """Return how the run ended, or stands."""
-        own = list(self.effects.values()) if self.final_effects is None else self.final_effects
-        return RunResult(
-            run_id=self.request.run_id,
-            state=self.state,
-            steps=self._shown_steps(),
-            more_steps=self.more_steps,
-            more_effects=self.more_effects,
-            effects=own + self._of_children(lambda result: result.effects),
-            uncompensated=self.uncompensated
-            + self._of_children(lambda result: result.uncompensated),
-            waiting_for=[] if self.ended else self.waiting(),
-            error=self.last_error,
-            output=self.output,
-        )
-
-    def _of_children(self, part: Callable[[RunResult], list[EffectView]]) -> list[EffectView]:
-        return [
-            effect.model_copy(update={"run_id": effect.run_id or result.run_id})
-            for result in self.child_results.values()
-            for effect in part(result)
-        ]
-
-    def _shown_steps(self) -> list[StepView]:
-        """Return the steps with as much of their outputs as one message can carry."""
-        shown, left = [], MOST_OUTPUT
-        for view in self.steps.values():
-            size = len(json.dumps(view.output)) if view.output is not None else 0
-            if size > left:
-                view = view.model_copy(update={"output": {"too_large": {"bytes": size}}})
-            else:
-                left -= size
-            shown.append(view)
-        return shown
-
-    def view(self) -> RunView:
-        """Return the answer of the query ``view``."""
-        return RunView(
-            result=self.result(),
-            tenant=self.request.tenant,
-            user=self.request.user,
-            plan=self.request.plan,
-            plan_version=self.plan_version,
-            durability=self.request.mode,
-            started_at=self.started_at,
-            pending=list(self.gate.pending.values()),
-            interrupts=list(self.interrupts.values()),
-            settled=self.gate.settled_views(),
-            verdicts=list(self.gate.verdicts.values()),
-            timeline=list(self.timeline),
-            refused_signals=list(self.refused_signals),
-        )
-
-    def checkpoint(self, now: datetime, budget: dict[str, Any] | None = None) -> Checkpoint:
-        """Return the answer of the query ``checkpoint``."""
-        done = [view.id for view in self.in_state(StepState.SUCCEEDED)]
-        effects = self.effects.values() if self.final_effects is None else self.final_effects
-        first = next(iter(self.gate.pending.values()), None)
-        return Checkpoint(
-            checkpoint_id=f"{self.request.run_id}@{self.head.seq if self.head else 0}",
-            run_id=self.request.run_id,
-            created_at=now,
-            created_by=self.request.user,
-            ttl=None,
-            plan_version=self.plan_version,
-            current_steps=[
-                CurrentStep(
-                    step_id=view.id,
-                    tool=view.tool,
-                    state=view.state,
-                    attempt=view.attempts + 1,
-                    started_at=self.begun.get(view.id),
-                )
-                for view in self.in_state(*OPEN)
-            ],
-            completed_steps=done,
-            recovery_point=done[-1] if done else "start",
-            pending_call=PendingCall(
-                tool=first.tool, params_hash=first.params_hash, approval_id=first.approval_id
-            )
-            if first
-            else None,
-            pending_side_effects=[] if self.ended else self.saga.unsettled(),
-            side_effects=[
-                SideEffect(tool=view.tool, idempotency_key=view.key, state=view.state)
-                for view in effects
-            ],
-            pending_interrupts=[waiting.id for waiting in self.result().waiting_for],
-            artifact_refs=self._artifact_refs(),
-            permissions_snapshot={"user": self.request.user, "tenant": self.request.tenant},
-            budget=budget or {},
-            last_error=self.last_error,
-            resume_policy=self._resume_policy(),
-        )
-
-    def _artifact_refs(self) -> list[str]:
-        found = [as_artifact(view.output) for view in self.steps.values()]
-        return [artifact.uri for artifact in found if artifact is not None]
-
-    def _resume_policy(self) -> ResumePolicy:
-        state = self.state
-        if state in ENDED:
-            return ResumePolicy.MANUAL
-        if state in _POLICIES:
-            return _POLICIES[state]
-        unsettled = self.saga.unsettled()
-        return ResumePolicy.RECONCILE_FIRST if unsettled else ResumePolicy.RETRY_CURRENT_STEP

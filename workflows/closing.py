@@ -18,6 +18,7 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.unwinding import Unwinding
+from workflows.views import result_of
 
 
 class Closing:
@@ -108,4 +109,4 @@ class Closing:
         await workflow.wait_condition(
             lambda: self._desk.idle and workflow.all_handlers_finished() and not book.sending
         )
-        return book.result()
+        return result_of(book)

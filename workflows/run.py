@@ -52,6 +52,7 @@ from workflows.saga import Saga
 from workflows.stepper import Stepper
 from workflows.steps import Steps
 from workflows.unwinding import Unwinding
+from workflows.views import checkpoint_of, view_of
 
 T = TypeVar("T")
 
@@ -302,12 +303,12 @@ class Run:
     @workflow.query(name=names.VIEW)
     def view(self) -> RunView:
         """Return where the run stands."""
-        return self._book.view()
+        return view_of(self._book)
 
     @workflow.query(name=names.CHECKPOINT)
     def checkpoint(self) -> Checkpoint:
         """Return the run's state as one document."""
-        return self._book.checkpoint(workflow.now(), self._spending.shown())
+        return checkpoint_of(self._book, workflow.now(), self._spending.shown())
 
 
 async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
