@@ -15,7 +15,6 @@ from activities.artifacts import ArtifactStore
 from activities.crashpoints import Crash
 from activities.failures import Retries
 from activities.lease import Doing, heartbeats
-from activities.ledger.steps import StretchAttempt
 from activities.ledger.store import Ledger
 from activities.limits import SweepLimits
 from activities.metrics import Metrics
@@ -90,6 +89,8 @@ class Attempt:
     unheard: bool = False
     """Whether an earlier one may have come to an end that Temporal has not heard of: what it has
     stored is taken then, because what was made of it may be there."""
+    stretch: str | None = None
+    """The token of the stretch that it makes (``ledger/stretches.py``)."""
     doing: Doing = field(default_factory=Doing, compare=False)
 
     @classmethod
@@ -102,14 +103,11 @@ class Attempt:
         doing = Doing(told_before=told)
         return cls(info.attempt, activity_key, holder, unheard=info.is_local, doing=doing)
 
-    def of_stretch(self, stretch: str | None) -> StretchAttempt | None:
-        """Return the attempt as one of a stretch, if there is one."""
-        return None if stretch is None else StretchAttempt(stretch, self.number)
-
     def of_next_step(self, *, unheard: bool = False) -> Attempt:
         """Return the attempt as that of one step more, whose claims are its own."""
         holder = f"{self.activity_key}:{self.number}:{uuid.uuid4().hex}"
-        return replace(self, holder=holder, unheard=unheard or self.number > 1)
+        unheard = unheard or self.unheard or self.number > 1
+        return replace(self, holder=holder, unheard=unheard)
 
 
 async def to_the_end(work: Coroutine[Any, Any, T], doing: Doing | None = None) -> T:

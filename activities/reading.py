@@ -16,13 +16,13 @@ from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import call_within
 from activities.ledger import artifacts as artifact_rows
-from activities.ledger import principals, stretches
+from activities.ledger import principals
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import milliseconds
 from activities.ledger.notifications import write_pause
 from activities.ledger.steps import StepAttempt, Stored
-from activities.ledger.store import Transaction
+from activities.ledger.takes import OVERTAKEN_PAUSE
 from activities.outputs import to_json
 from activities.questions import Answers, NeedsAnswer
 from activities.requests import PreparedCall, permissions
@@ -40,9 +40,6 @@ from workflows.contracts import (
     ToolReport,
 )
 from workflows.errors import ErrorType
-
-#: Before a read is made again that another worker has begun, too: its answer may be there then.
-OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 
 _NOTHING: Final = Kept(None)
 _DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
@@ -68,13 +65,11 @@ class ReadCall:
         outcome: ToolOutcome
         row = self._row()
         async with self.resources.ledger.transaction(call.tenant) as tx:
-            if self.attempt.unheard:
-                known = await step_rows.stored(tx, row, after=call.attempts_before)
-                if known is not None:
-                    return _as_stored(known)
-            if self._number > 1:
-                await step_rows.take_over(tx, row)
-            await step_rows.start(tx, row)
+            known = await step_rows.begin_read(
+                tx, row, after=call.attempts_before, unheard=self.attempt.unheard
+            )
+            if known is not None:
+                return _as_stored(known)
             lacking = await principals.lacks(tx, call.user, permissions(call, tool))
             was_down = self._number > 1 and await step_rows.failures(
                 tx, call.run_id, call.step_id, _DOWN
@@ -125,7 +120,7 @@ class ReadCall:
             self.prepared.tool.name,
             self.prepared.plain,
             attempt.holder,
-            attempt.of_stretch(call.stretch),
+            attempt.stretch,
         )
 
     @property
@@ -196,7 +191,8 @@ class ReadCall:
             if not await step_rows.answer(
                 tx, row, state, output=output.value, error=error, error_class=class_
             ):
-                raise await self._refused(tx, row)
+                message = f"{row.tool}: another worker has taken this read over"
+                raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
             await artifact_rows.record(tx, row.run_id, row.step_id, output)
             tx.event(
                 row.run_id,
@@ -213,13 +209,6 @@ class ReadCall:
                 step = (row.run_id, row.step_id, first)
                 await write_pause(tx, *step, tool=row.tool, reason=paused)
         return tx.heads.get(row.run_id)
-
-    async def _refused(self, tx: Transaction, row: StepAttempt) -> BaseException:
-        if row.stretch is not None and await stretches.is_over(tx, row.run_id, row.stretch):
-            message = f"{row.tool}: its stretch is given up or overtaken; it read too late"
-            return stop(ErrorType.STEP_BARRED, message)
-        message = f"{row.tool}: another worker has begun this read since"
-        return again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
 
 
 def _as_stored(known: Stored) -> ToolReport:

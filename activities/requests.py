@@ -170,7 +170,7 @@ def claim_request(
         standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
-        stretch=attempt.of_stretch(call.stretch),
+        stretch=attempt.stretch,
         first_attempt=call.attempts_before + 1,
     )
 

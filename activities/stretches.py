@@ -44,8 +44,7 @@ class StretchActivities:
         return await to_the_end(self._run(stretch, attempt), attempt.doing)
 
     async def _run(self, stretch: Stretch, attempt: Attempt) -> StretchReport:
-        if stretch.follows is not None or attempt.number > 1:
-            await self._tools.take_over(stretch.first, attempt, stretch.follows)
+        attempt = await self._tools.begin(stretch, attempt)
         done: list[StepReport] = []
         facts = dict(stretch.facts)
         call: ToolCall | None = stretch.first
@@ -108,7 +107,6 @@ def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | No
         tool=stretch.tools[step.tool],
         params=params,
         late=late,
-        stretch=first.stretch,
     )
 
 

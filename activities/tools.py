@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
@@ -25,6 +26,7 @@ from activities.ledger.entries import (
     Entry,
     Forbidden,
 )
+from activities.ledger.stretches import Holding
 from activities.long_calls import following
 from activities.metering import metering
 from activities.preconditions import to_call_with
@@ -42,11 +44,13 @@ from workflows.contracts import (
     InputNeeded,
     PermissionNeeded,
     RateLimited,
+    Stretch,
     Succeeded,
     ToolCall,
     ToolOutcome,
     ToolReport,
     ToolsDescribed,
+    stretch_name,
 )
 from workflows.errors import ErrorType
 
@@ -71,20 +75,23 @@ class ToolActivities:
         attempt = Attempt.current()
         return await to_the_end(self.make(call, attempt), attempt.doing)
 
-    async def take_over(self, call: ToolCall, attempt: Attempt, follows: str | None) -> None:
-        """Let nothing more be claimed by earlier attempts, nor in the name of another stretch.
+    async def begin(self, stretch: Stretch, attempt: Attempt) -> Attempt:
+        """Make a stretch this attempt's own, so that no other goes on with it.
 
-        Args:
-            call: The first of the stretch.
-            attempt: The one that begins.
-            follows: The name of the other stretch, if there is one.
+        Raises:
+            ApplicationError: ``StepBarred``: it is over.
         """
-        own = attempt.of_stretch(call.stretch)
+        execution, call = activity.info().workflow_run_id or "", stretch.first
+        mine = Holding(execution, stretch.number, attempt.holder)
         async with self._resources.ledger.transaction(call.tenant) as tx:
-            if follows is not None:
-                await stretches.give_up(tx, call.run_id, [follows])
-            if own is not None and own.number > 1:
-                await stretches.overtake(tx, call.run_id, own)
+            if stretch.follows is not None:
+                followed = stretch_name(execution, stretch.follows)
+                await stretches.give_up(tx, call.run_id, [followed])
+            others = await stretches.begin(tx, call.run_id, mine)
+        if others is None:
+            message = f"{mine.name} was given up, or another has begun: this attempt is late"
+            raise stop(ErrorType.STEP_BARRED, message)
+        return replace(attempt, stretch=mine.token, unheard=attempt.unheard or others)
 
     async def has_begun(self, call: ToolCall) -> bool:
         """Return whether the ledger has something of a call's step that counts."""

@@ -25,6 +25,7 @@ from workflows.contracts import (
     ToolCall,
     ToolReport,
     ToolSpec,
+    stretch_name,
 )
 from workflows.contracts.tools import Effect
 from workflows.durability import LONGEST_LOCAL, Durability
@@ -70,6 +71,7 @@ class Calling:
         """How many of them are known to be in history."""
         self._stretching = False
         self._stretches = 0
+        """The number of the newest one."""
 
     @property
     def idle(self) -> bool:
@@ -131,9 +133,8 @@ class Calling:
         if alone:
             return await self._remotely(step_id, call)
         if self._mode is Durability.EXIT and not self._wanted():
-            stretch = stretch_of(
-                self._book, self._tools, self._facts, call, self._spending.calls_left()
-            )
+            left, number = self._spending.calls_left(), self._stretches + 1
+            stretch = stretch_of(self._book, self._tools, self._facts, call, left, number)
             if stretch is not None:
                 return await self._run(stretch)
         if self._mode is not Durability.SYNC and call.tool.timeout <= LONGEST_LOCAL:
@@ -174,26 +175,24 @@ class Calling:
     async def _reported(self, stretch: Stretch) -> StretchReport:
         """Run a stretch; what it had begun where it was stopped unheard ends all the same."""
         uncertain = self._uncertain
-        name = self._named()
+        self._stretches = stretch.number
         self._stretching = True
         try:
-            report = await self._undisturbed(_in_the_name_of(name, stretch))
+            report = await self._undisturbed(stretch)
         finally:
             self._stretching = False
         if report is None:
             # A worker that is cut off from Temporal does not hear of it: the ledger tells it.
+            name = stretch_name(workflow.info().run_id, stretch.number)
             self._book.given_up.append(name)
             if self._book.stopping:
                 raise cut_short(self._book.saga, stretch.first.step_id)
-            again = stretch.model_copy(update={"again": True, "follows": name})
-            report = await self._stretch(_in_the_name_of(self._named(), again))
+            self._stretches += 1
+            more = {"number": self._stretches, "again": True, "follows": stretch.number}
+            report = await self._stretch(stretch.model_copy(update=more))
             self._book.given_up.remove(name)
         self._written = max(self._written, uncertain)
         return report
-
-    def _named(self) -> str:
-        self._stretches += 1
-        return f"stretch:{workflow.info().run_id}:{self._stretches}"
 
     async def _stretch(self, stretch: Stretch) -> StretchReport:
         timeouts = (self._tools[step.tool].timeout for step in stretch.following)
@@ -254,11 +253,6 @@ class Calling:
         else:
             self._book.saga.drop(step.step_id)
         self._book.set_step(step.step_id, StepState.SUCCEEDED, output=outcome.output)
-
-
-def _in_the_name_of(name: str, stretch: Stretch) -> Stretch:
-    first = stretch.first.model_copy(update={"stretch": name})
-    return stretch.model_copy(update={"first": first})
 
 
 def _told(known: ToolReport | FailedStep) -> ToolReport:

@@ -170,12 +170,15 @@ class Steps:
         book = self._book
         self._set(step, StepState.RUNNING)
         try:
-            items = resolve(reference, self._stepper.facts)
+            items = book.at(step.id).items
+            if items is None:
+                items = resolve(reference, self._stepper.facts)
             if not isinstance(items, list) or len(items) > MOST_ITEMS:
                 raise StepFailed(f"{reference} is no list of at most {MOST_ITEMS} items")
         except (ReferenceUnresolved, StepFailed) as error:
             self._set(step, StepState.SKIPPED, error=str(error))
             raise StepFailed(str(error), called=False) from error
+        book.note(step.id, items=items)
         each = [step.of_item(number) for number in range(len(items))]
         for one in each:
             pending = StepView(id=one.id, tool=one.does, state=StepState.PENDING)

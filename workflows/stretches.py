@@ -11,7 +11,7 @@ from typing import Any, Final
 from workflows.book import OPEN, Book
 from workflows.contracts import NextStep, StepState, Stretch, ToolCall, ToolSpec
 from workflows.plan import ITERATION, Step, item_id
-from workflows.references import references, resolve
+from workflows.references import references
 
 #: Steps of one stretch: their outputs, of 8 KiB at most, have to fit into one message of 2 MiB.
 MOST_STEPS: Final = 100
@@ -27,6 +27,7 @@ def stretch_of(
     facts: Mapping[str, Any],
     call: ToolCall,
     most: int | None,
+    number: int,
 ) -> Stretch | None:
     """Return the stretch that begins with a call; ``None`` if nothing can follow it at once.
 
@@ -36,17 +37,21 @@ def stretch_of(
         facts: ``input`` and the outputs of finished steps.
         call: The call of a step that is under way.
         most: Calls that the run's budget lets follow one another; ``None``: as many as come.
+        number: The stretch's own.
     """
+    if call.joined is not None:
+        return None  # it waits for another run's human, whoever has to wait behind it
     plan = book.request.plan
     step = plan.step(call.step_id)
     list_ = step if ITERATION.search(call.step_id) else None
     begun = {call.step_id} if list_ is None else {call.step_id, list_.id}
     open_ = {view.id for view in book.in_state(*OPEN)}
-    if open_ - begun or plan.interrupted(step, "after"):
+    this = step if list_ is None else step.model_copy(update={"id": call.step_id})
+    if open_ - begun or plan.interrupted(this, "after"):
         return None
     if plan.ready(_ended(book), frozenset(begun)):
         return None  # it is about to start beside this one
-    follows = _steps(book, call.step_id) if list_ is None else _items(book, list_, facts)
+    follows = _steps(book, call.step_id) if list_ is None else _items(book, list_)
     made = {call.step_id}
     following: list[NextStep] = []
     taken: dict[str, Any] = {}
@@ -67,7 +72,7 @@ def stretch_of(
     if not following:
         return None
     named = {step.tool: tools[step.tool] for step in following}
-    return Stretch(first=call, following=following, tools=named, facts=taken)
+    return Stretch(number=number, first=call, following=following, tools=named, facts=taken)
 
 
 @dataclass(frozen=True)
@@ -94,11 +99,11 @@ def _steps(book: Book, first: str) -> Iterator[_Next]:
         done |= {ready[0].id}
 
 
-def _items(book: Book, step: Step, facts: Mapping[str, Any]) -> Iterator[_Next]:
+def _items(book: Book, step: Step) -> Iterator[_Next]:
     """Yield the items of a list that are still to come, where one follows another."""
-    if step.parallel > 1 or step.for_each is None:
+    if step.parallel > 1:
         return
-    for number, item in enumerate(resolve(step.for_each, facts)):
+    for number, item in enumerate(book.at(step.id).items or ()):
         if book.steps[item_id(step.id, number)].state is StepState.PENDING:
             yield _Next(step.of_item(number), {step.item: item})
 

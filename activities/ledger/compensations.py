@@ -93,7 +93,7 @@ async def bar(tx: Transaction, run_id: str, step_id: str) -> None:
 
 
 async def bar_names(tx: Transaction, run_id: str, names: Sequence[str]) -> bool:
-    """Bar steps or stretches of a run, whose lock is held; return whether any was not yet."""
+    """Bar steps or stretches of a run, whose locks are held; return whether any was not yet."""
     dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
     of_run = {"tenant_id": tx.tenant, "run_id": run_id, "barred_ms": tx.now_ms}
     inserted = await tx.execute(

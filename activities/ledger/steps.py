@@ -9,29 +9,36 @@ from sqlalchemy import Insert, bindparam, exists, func, literal, null, or_, sele
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects, steps
+from activities.ledger.tables import effects, runs, steps
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
 
-_ANSWERED: Final = or_(steps.c.state == "succeeded", steps.c.error_class == NO)
+_ANSWERED: Final = or_(steps.c.state == "succeeded", func.coalesce(steps.c.error_class, "") == NO)
+
+#: What claims in a stretch lock beside their step: one stretch at a time is a run's.
+STRETCH_LOCK: Final = "stretch"
 
 #: What a new start of an attempt says anew, and what it takes back.
 _STARTED: Final = ("tool", "state", "input", "started_ms", "holder")
 _ENDED: Final = ("output", "error", "error_class", "ended_ms")
 
 
-def _start(insert: postgresql.Insert | sqlite.Insert) -> Insert:
+def _start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> Insert:
     started = {name: insert.excluded[name] for name in _STARTED}
     return insert.on_conflict_do_update(
-        index_elements=list(steps.primary_key), set_={**started, **dict.fromkeys(_ENDED, null())}
+        index_elements=list(steps.primary_key),
+        set_={**started, **dict.fromkeys(_ENDED, null())},
+        where=~_ANSWERED if unanswered else None,
     )
 
 
 # Made once, because each step needs them: to make a statement takes longer than to run it.
 _START: Final = {
-    "postgresql": _start(postgresql.insert(steps)),
-    "sqlite": _start(sqlite.insert(steps)),
+    ("postgresql", False): _start(postgresql.insert(steps), unanswered=False),
+    ("postgresql", True): _start(postgresql.insert(steps), unanswered=True),
+    ("sqlite", False): _start(sqlite.insert(steps), unanswered=False),
+    ("sqlite", True): _start(sqlite.insert(steps), unanswered=True),
 }
 _FINISH: Final = update(steps).where(
     steps.c.tenant_id == bindparam("of_tenant"),
@@ -42,29 +49,11 @@ _FINISH: Final = update(steps).where(
 _ANSWER: Final = _FINISH.where(
     steps.c.holder == bindparam("of_holder"),
     ~exists().where(
-        bars.c.tenant_id == bindparam("of_tenant"),
-        bars.c.run_id == bindparam("of_run"),
-        or_(
-            bars.c.step_id == bindparam("of_stretch"),
-            bars.c.step_id == bindparam("of_stretch_attempt"),
-        ),
+        runs.c.tenant_id == bindparam("of_tenant"),
+        runs.c.run_id == bindparam("of_run"),
+        runs.c.stretch != bindparam("of_stretch"),
     ),
 )
-
-
-@dataclass(frozen=True)
-class StretchAttempt:
-    """One attempt of the activity that runs a stretch."""
-
-    stretch: str
-    """The stretch's name."""
-    number: int
-    """Counts from 1."""
-
-    @property
-    def name(self) -> str:
-        """Its own name, which is barred when a later attempt has begun."""
-        return f"{self.stretch}:{self.number}"
 
 
 @dataclass(frozen=True)
@@ -78,8 +67,8 @@ class StepAttempt:
     params: dict[str, Any]
     holder: str | None = None
     """Who makes it, where two may be at it."""
-    stretch: StretchAttempt | None = None
-    """The stretch in whose name it is made."""
+    stretch: str | None = None
+    """The token of the stretch that it is made in (``ledger/stretches.py``)."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +133,19 @@ async def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
     return bool(await tx.all(answered.union(effect)))
 
 
-async def start(tx: Transaction, attempt: StepAttempt) -> None:
-    """Record that an attempt runs; the same attempt again is the same row, begun anew."""
-    await tx.execute(
-        _START[tx.connection.dialect.name],
+async def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) -> bool:
+    """Record that an attempt runs; the same attempt again is the same row, begun anew.
+
+    Args:
+        tx: The transaction.
+        attempt: The attempt.
+        unanswered: Not where it has been answered.
+
+    Returns:
+        Whether it is recorded.
+    """
+    started = await tx.execute(
+        _START[tx.connection.dialect.name, unanswered],
         tenant_id=tx.tenant,
         run_id=attempt.run_id,
         step_id=attempt.step_id,
@@ -158,6 +156,43 @@ async def start(tx: Transaction, attempt: StepAttempt) -> None:
         started_ms=tx.now_ms,
         holder=attempt.holder,
     )
+    return started == 1
+
+
+async def begin_read(
+    tx: Transaction, attempt: StepAttempt, *, after: int, unheard: bool
+) -> Stored | None:
+    """Record that a read runs, or return what it has been answered already.
+
+    Args:
+        tx: The transaction.
+        attempt: The attempt, with its holder.
+        after: Only attempts after this one are of the same call.
+        unheard: Whether an earlier answer counts, if there is one.
+    """
+    known = await stored(tx, attempt, after=after) if unheard else None
+    if known is not None:
+        return known
+    if attempt.attempt > 1:
+        await take_over(tx, attempt)
+    if await start(tx, attempt, unanswered=True):
+        return None
+    # Answered meanwhile; or a run was reset to before its answer.
+    known = await stored(tx, attempt, after=after) if unheard else None
+    if known is None and not await _overtaken(tx, attempt):
+        await start(tx, attempt)
+    return known
+
+
+async def _overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
+    """Return whether the stretch of an attempt is not its own any more; it is locked."""
+    if attempt.stretch is None:
+        return False
+    await tx.lock_step(attempt.run_id, STRETCH_LOCK)
+    row = await tx.one(
+        select(runs.c.stretch).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == attempt.run_id)
+    )
+    return row is not None and row["stretch"] != attempt.stretch
 
 
 async def take_over(tx: Transaction, attempt: StepAttempt) -> None:
@@ -203,8 +238,8 @@ async def answer(
 ) -> bool:
     """Record how a read ended, if it still counts.
 
-    It does not where another one has begun since, nor where its stretch is given up or overtaken:
-    what was made of another answer may be there.
+    It does not where another one has begun since, nor where its stretch is over: what was made of
+    another answer may be there.
 
     Args:
         tx: The transaction.
@@ -221,8 +256,7 @@ async def answer(
         _ANSWER,
         **_which(tx, attempt),
         of_holder=attempt.holder,
-        of_stretch=attempt.stretch and attempt.stretch.stretch,
-        of_stretch_attempt=attempt.stretch and attempt.stretch.name,
+        of_stretch=attempt.stretch,
         **_end(tx, state, output, error, error_class),
     )
     return recorded == 1

@@ -1,42 +1,93 @@
-"""Who may claim in the name of a stretch: not one that is given up, nor an overtaken attempt."""
+"""Who may claim and read in a stretch: the attempt that began last, unless it is given up.
+
+A run has one stretch at a time. Whoever runs it makes it its own first, so that a worker that is
+cut off from Temporal, and goes on with it or with an earlier one, does nothing more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from activities.ledger.compensations import bar_names
-from activities.ledger.steps import StretchAttempt
+from activities.ledger.steps import STRETCH_LOCK
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars
+from activities.ledger.tables import bars, runs
+from workflows.contracts import stretch_name
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One attempt of the activity that runs a stretch."""
+
+    execution: str
+    """Temporal's Run Id of the workflow."""
+    number: int
+    """The stretch's, counted by that execution from 1."""
+    holder: str
+
+    @property
+    def name(self) -> str:
+        """The stretch's name."""
+        return stretch_name(self.execution, self.number)
+
+    @property
+    def token(self) -> str:
+        """What claims and reads are made with."""
+        return f"{self.name}:{self.holder}"
+
+    @classmethod
+    def of(cls, token: str) -> Self:
+        """Return what a token was made of."""
+        _, execution, number, holder = token.split(":", 3)
+        return cls(execution, int(number), holder)
+
+
+async def begin(tx: Transaction, run_id: str, mine: Holding) -> bool | None:
+    """Make a stretch this attempt's own.
+
+    Returns:
+        Whether another attempt may have begun the same steps, so that what that has read counts;
+        ``None``: the stretch is over, because it was given up or a later one has begun.
+    """
+    await tx.lock_step(run_id, STRETCH_LOCK)
+    given_up = select(bars.c.step_id).where(
+        bars.c.tenant_id == tx.tenant, bars.c.run_id == run_id, bars.c.step_id == mine.name
+    )
+    if await tx.one(given_up) is not None:
+        return None
+    before = await _holding(tx, run_id)
+    known = before is not None and before.execution == mine.execution
+    if before is not None and known and before.number > mine.number:
+        return None
+    await _set(tx, run_id, mine)
+    return before is not None and not (known and before.number < mine.number)
 
 
 async def give_up(tx: Transaction, run_id: str, stretches: Iterable[str]) -> None:
-    """Refuse what is claimed in the name of stretches from now on: their worker may be cut off."""
-    for stretch in sorted(stretches):
-        await tx.lock_step(run_id, stretch)
-        if await bar_names(tx, run_id, [stretch]):
-            tx.event(run_id, "stretch.given_up", stretch=stretch, action="refuse_late_attempts")
+    """Refuse what is claimed in stretches from now on: their worker may be cut off."""
+    for name in sorted(stretches):
+        await tx.lock_step(run_id, STRETCH_LOCK)
+        if await bar_names(tx, run_id, [name]):
+            tx.event(run_id, "stretch.given_up", stretch=name, action="refuse_late_attempts")
+        held = await _holding(tx, run_id)
+        if held is not None and held.name == name:
+            await _set(tx, run_id, Holding(held.execution, held.number, ""))
 
 
-async def is_over(tx: Transaction, run_id: str, attempt: StretchAttempt) -> bool:
-    """Return whether a stretch is given up, or this attempt of it overtaken."""
+async def _holding(tx: Transaction, run_id: str) -> Holding | None:
     row = await tx.one(
-        select(bars.c.step_id).where(
-            bars.c.tenant_id == tx.tenant,
-            bars.c.run_id == run_id,
-            bars.c.step_id.in_((attempt.stretch, attempt.name)),
-        )
+        select(runs.c.stretch).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
     )
-    return row is not None
+    return None if row is None or row["stretch"] is None else Holding.of(row["stretch"])
 
 
-async def overtake(tx: Transaction, run_id: str, attempt: StretchAttempt) -> None:
-    """Refuse what earlier attempts claim from now on: their worker may be cut off from Temporal.
-
-    Claims hold the stretch's lock, so a late one is either seen by this attempt or refused.
-    """
-    await tx.lock_step(run_id, attempt.stretch)
-    earlier = (StretchAttempt(attempt.stretch, number) for number in range(1, attempt.number))
-    await bar_names(tx, run_id, [one.name for one in earlier])
+async def _set(tx: Transaction, run_id: str, holding: Holding) -> None:
+    await tx.execute(
+        update(runs)
+        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+        .values(stretch=holding.token)
+    )

@@ -58,6 +58,8 @@ runs = Table(
     Column("head", String(80), nullable=False),
     Column("opened_ms", BigInteger, nullable=False),
     Column("closed_ms", BigInteger),
+    # The attempt of its newest stretch that began last: no other claims or reads in a stretch.
+    Column("stretch", String(400)),
     CheckConstraint(
         "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
         name="closed_when_ended",

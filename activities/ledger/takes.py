@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, bindparam, exists, insert, or_, select, update
+from sqlalchemy import BindParameter, bindparam, exists, insert, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import principals, recovery
@@ -26,23 +26,32 @@ from activities.ledger.entries import (
     milliseconds,
 )
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects
+from activities.ledger.tables import bars, effects, runs
 from activities.ledger.undone import must_be_told, waits_to_be_told
 from workflows.contracts import Recovery
 
+#: Before a stretch that another attempt has made its own is tried again, if it is still wanted.
+OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
+
 # Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
-    name: bindparam(f"of_{name}")
-    for name in ("tenant", "run", "step", "stretch", "stretch_attempt", "tool", "key")
+    name: bindparam(f"of_{name}") for name in ("tenant", "run", "step", "stretch", "tool", "key")
 }
 _LOOK_AROUND: Final = select(
     exists()
     .where(
         bars.c.tenant_id == _OF["tenant"],
         bars.c.run_id == _OF["run"],
-        or_(*(bars.c.step_id == _OF[name] for name in ("step", "stretch", "stretch_attempt"))),
+        bars.c.step_id == _OF["step"],
     )
     .label("barred"),
+    exists()
+    .where(
+        runs.c.tenant_id == _OF["tenant"],
+        runs.c.run_id == _OF["run"],
+        runs.c.stretch != _OF["stretch"],
+    )
+    .label("overtaken"),
     waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
     exists()
     .where(
@@ -60,7 +69,9 @@ class Seen:
     """What stands around a call, asked in one go: hardly ever is there anything."""
 
     barred: bool
-    """The step has been undone, or the stretch that it is a part of given up or overtaken."""
+    """The step has been undone."""
+    overtaken: bool
+    """The stretch that it is made in is given up, or another attempt's."""
     untold: bool
     """A human has to take note of something first."""
     fresh: bool
@@ -74,13 +85,12 @@ async def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         of_tenant=tx.tenant,
         of_run=request.run_id,
         of_step=request.step_id,
-        of_stretch=request.stretch and request.stretch.stretch,
-        of_stretch_attempt=request.stretch and request.stretch.name,
+        of_stretch=request.stretch,
         of_tool=request.tool,
         of_key=request.key,
     )
     assert found is not None
-    return Seen(found["barred"], found["untold"], not found["known"])
+    return Seen(found["barred"], found["overtaken"], found["untold"], not found["known"])
 
 
 async def take_first(
@@ -239,7 +249,9 @@ async def _authorise(
 ) -> ClaimResult | None:
     """Return why this call may not go forward, or ``None`` once its approval is consumed."""
     if seen.barred and not request.undoes:
-        return Barred("this step has been undone or stopped; a late attempt must not apply it")
+        return Barred("this step has been undone; a late attempt must not apply it")
+    if seen.overtaken and not request.undoes:
+        return Held(OVERTAKEN_PAUSE)
     if seen.untold and not request.undoes:
         told = await must_be_told(tx, request.run_id)
         if told is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from activities.crashpoints import CrashPoint
 from tests.e2e.runs import Run, states, step
 from tests.e2e.stage import Stage
+from tests.e2e.test_answers import mail_step
 from tests.e2e.test_continuing import SOON, executions
 from tests.e2e.test_controls import UNGATED, told
 from tests.e2e.test_durability import called
@@ -175,3 +177,32 @@ async def test_a_run_whose_item_waits_for_a_human_says_so(stage: Stage) -> None:
         await run.result()
 
     assert states(view.result)["refund"] == "running"
+
+
+@pytest.mark.parametrize(("mode", "continue_after"), [("sync", SOON), ("exit", None)])
+async def test_a_list_goes_on_with_its_items_though_they_are_read_again(
+    stage: Stage, tmp_path: Path, mode: str, continue_after: int | None
+) -> None:
+    orders = new_orders(stage, 12)
+    file = tmp_path / "orders"
+    file.write_text(" ".join(orders))
+    read = {"id": "open", "tool": "gates.orders", "params": {"file": str(file)}}
+    mail = mail_step("${item}", "notice", id="mail", for_each="${open.orders}")
+    # It is what has them read again: nothing else is made of them any more.
+    last = {"id": "last", "tool": "orders.read", "params": {"order_id": "${open.orders.0}"}}
+    asked = stage.shop.requests("mails")["received"]
+    stage.shop.fault("mails", delay_after_s=1)
+    async with stage.worker_here(tool_modules="tests.variants.gates"):
+        run = await stage.start(
+            plan(read, mail, last), durability=mode, continue_after=continue_after
+        )
+        await asyncio.to_thread(stage.shop.wait_requests, "mails", asked + 2)
+        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+        await run.in_state(RunState.PAUSED_USER)
+        stage.shop.clear_faults()
+        file.write_text(" ".join(orders[1:]))
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert [stage.shop.counts(order)["mails"] for order in orders] == [1] * 12

@@ -7,12 +7,14 @@ import uuid
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import ResetActivityRequest, ResetWorkflowExecutionRequest
 
-from tests.e2e.runs import Run, example_plan, step
+from tests.e2e.runs import Run, example_plan, step, until
 from tests.e2e.stage import Stage
+from tests.e2e.test_answers import mail_step
 from tests.ledger_databases import DATABASES
 from workflows.contracts import RunState
+from workflows.plan import Plan
 
 
 async def reset_before(
@@ -91,3 +93,39 @@ async def test_a_run_that_has_undone_its_effects_does_not_make_them_when_it_is_r
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
     assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
+
+
+async def attempts(run: Run) -> int:
+    """Return at which attempt the call is that is under way."""
+    pending = (await run.handle.describe()).raw_description.pending_activities
+    return max((one.attempt for one in pending), default=0)
+
+
+@pytest.mark.parametrize("how", ["the run", "the activity"])
+async def test_a_stretch_that_is_reset_while_it_is_tried_again_goes_on(
+    stage: Stage, order_id: str, how: str
+) -> None:
+    stage.shop.fault("mails", fail="before", status=503)
+    steps = [mail_step(order_id, kind) for kind in ("first", "second")]
+    async with stage.worker_here():
+        run = await stage.start(Plan.model_validate(steps), durability="exit")
+        await until(lambda: attempts(run), lambda number: number >= 3)
+        stage.shop.clear_faults()
+        if how == "the run":
+            # To where the stretch was under way already: what it was given has the old run's id.
+            await run.handle.signal("decide", "nonsense")
+            await run.until(lambda view: bool(view.refused_signals or view.verdicts))
+            run = await reset_before(stage, run, "verify_decision", 1)
+        else:
+            pending = (await run.handle.describe()).raw_description.pending_activities
+            await stage.client.workflow_service.reset_activity(
+                ResetActivityRequest(
+                    namespace=stage.client.namespace,
+                    execution=WorkflowExecution(workflow_id=run.run_id),
+                    id=pending[0].activity_id,
+                )
+            )
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["mails"] == 2

@@ -134,6 +134,7 @@ async def play(
     specs = {one.name: one for one in toolbox.specs()}
     (first, payee), *following = steps
     stretch = Stretch(
+        number=1,
         first=ToolCall(
             tenant=scene.tenant,
             run_id=RUN,

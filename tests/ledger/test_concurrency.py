@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
+from activities.ledger import stretches
 from activities.ledger.claims import claim
 from activities.ledger.compensations import NothingToUndo
 from activities.ledger.entries import ApprovalRefused, Barred, Claimed, Held
-from activities.ledger.steps import StretchAttempt
 from activities.ledger.stopped import standing_entries
 from activities.ledger.store import Ledger, Transaction, open_ledger
 from activities.ledger.tables import approvals, effects, events, runs
@@ -268,9 +268,9 @@ async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize(("end", "then"), ENDS)
+@pytest.mark.parametrize("end", ENDS)
 async def test_a_stretch_is_over_behind_the_claim_that_is_made_in_its_name(
-    postgres_database: Database, end: End, then: StretchAttempt
+    postgres_database: Database, end: End
 ) -> None:
     async with open_ledger(postgres_database.url) as ledger:
         scene = await Scene.begin(ledger, f"given-up-{uuid.uuid4().hex[:8]}")
@@ -281,7 +281,9 @@ async def test_a_stretch_is_over_behind_the_claim_that_is_made_in_its_name(
                 return len(await standing_entries(tx, RUN))
 
         async with scene.tx() as tx:
-            claimed = await claim(tx, scene.call(stretch=FIRST))
+            await stretches.begin(tx, RUN, FIRST)
+        async with scene.tx() as tx:
+            claimed = await claim(tx, scene.call(stretch=FIRST.token))
             ending = asyncio.ensure_future(over())
             async with asyncio.timeout(30):
                 while not await _waits_for_a_lock(tx):

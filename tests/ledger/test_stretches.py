@@ -11,25 +11,50 @@ from sqlalchemy import update
 
 from activities.ledger import steps, stretches, tables
 from activities.ledger.claims import claim_at_once
-from activities.ledger.entries import Barred, Claimed
-from activities.ledger.steps import StepAttempt, StretchAttempt
+from activities.ledger.entries import Claimed, Held
+from activities.ledger.steps import StepAttempt, Stored
 from activities.ledger.store import Transaction
+from activities.ledger.stretches import Holding
 from tests.ledger.scene import RUN, Scene
 
-FIRST: Final = StretchAttempt("stretch:1", 1)
-LATER: Final = StretchAttempt("stretch:1", 2)
-OTHER: Final = StretchAttempt("stretch:2", 1)
+FIRST: Final = Holding("life", 1, "a")
+AGAIN: Final = Holding("life", 1, "b")
+NEXT: Final = Holding("life", 2, "c")
+OTHER_LIFE: Final = Holding("another life", 1, "d")
 PARAMS: Final = {"file": "price"}
 
-
-def read(holder: str, attempt: int = 1, stretch: StretchAttempt | None = None) -> StepAttempt:
-    return StepAttempt(RUN, "price", attempt, "prices.read", PARAMS, holder, stretch)
+End = Callable[[Transaction], Awaitable[object]]
 
 
-async def begun(scene: Scene, row: StepAttempt) -> None:
+async def give_up(tx: Transaction) -> None:
+    await stretches.give_up(tx, RUN, [FIRST.name])
+
+
+async def overtake(tx: Transaction) -> None:
+    await stretches.begin(tx, RUN, AGAIN)
+
+
+async def go_on(tx: Transaction) -> None:
+    await stretches.begin(tx, RUN, NEXT)
+
+
+#: What ends a stretch for those who still make it.
+ENDS: Final = [give_up, overtake, go_on]
+
+
+def read(holder: str, attempt: int = 1, stretch: Holding | None = None) -> StepAttempt:
+    token = None if stretch is None else stretch.token
+    return StepAttempt(RUN, "price", attempt, "prices.read", PARAMS, holder, token)
+
+
+async def begin(scene: Scene, holding: Holding) -> bool | None:
     async with scene.tx() as tx:
-        await steps.take_over(tx, row)
-        await steps.start(tx, row)
+        return await stretches.begin(tx, RUN, holding)
+
+
+async def begun(scene: Scene, row: StepAttempt, *, unheard: bool = False) -> Stored | None:
+    async with scene.tx() as tx:
+        return await steps.begin_read(tx, row, after=0, unheard=unheard)
 
 
 async def answered(scene: Scene, row: StepAttempt, output: str) -> bool:
@@ -44,51 +69,52 @@ async def counts(scene: Scene) -> object:
     return None if known is None else known.output
 
 
-async def give_up(tx: Transaction) -> None:
-    await stretches.give_up(tx, RUN, [FIRST.stretch])
-
-
-async def overtake(tx: Transaction) -> None:
-    await stretches.overtake(tx, RUN, LATER)
-
-
-ENDS: Final = [
-    pytest.param(give_up, OTHER, id="given up"),
-    pytest.param(overtake, LATER, id="overtaken"),
-]
-End = Callable[[Transaction], Awaitable[None]]
-
-
-@pytest.mark.parametrize(("end", "then"), ENDS)
-async def test_nothing_more_is_claimed_in_the_name_of_a_stretch_that_is_over(
-    scene: Scene, end: End, then: StretchAttempt
+async def test_a_stretch_that_others_may_have_begun_says_so_and_one_that_is_over_is_refused(
+    scene: Scene,
 ) -> None:
-    assert isinstance(await scene.claim(scene.call(stretch=FIRST)), Claimed)
+    assert await begin(scene, FIRST) is False
+    assert await begin(scene, AGAIN) is True
+    assert await begin(scene, NEXT) is False
+    assert await begin(scene, FIRST) is None
+    assert await begin(scene, OTHER_LIFE) is True
+    async with scene.tx() as tx:
+        await stretches.give_up(tx, RUN, [OTHER_LIFE.name])
+    assert await begin(scene, replace(OTHER_LIFE, holder="late")) is None
+    assert await begin(scene, replace(OTHER_LIFE, number=2)) is False
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_nothing_more_is_claimed_in_a_stretch_that_is_over(scene: Scene, end: End) -> None:
+    await begin(scene, FIRST)
+    assert isinstance(await scene.claim(scene.call(stretch=FIRST.token)), Claimed)
     for _ in range(2):
         async with scene.tx() as tx:
             await end(tx)
 
-    late = scene.call(step_id="next", key="next", stretch=FIRST)
-    assert isinstance(await scene.claim(late), Barred)
+    late = scene.call(step_id="next", key="next", stretch=FIRST.token)
+    assert isinstance(await scene.claim(late), Held)
     async with scene.tx() as tx:
-        ahead = scene.call(step_id="ahead", key="ahead", stretch=FIRST)
+        ahead = scene.call(step_id="ahead", key="ahead", stretch=FIRST.token)
         assert await claim_at_once(tx, ahead) is None
-    assert isinstance(await scene.claim(replace(late, stretch=then)), Claimed)
+    new = replace(NEXT, holder="new")
+    assert await begin(scene, new) is not None
+    assert isinstance(await scene.claim(replace(late, stretch=new.token)), Claimed)
 
 
-async def test_a_stretch_is_given_up_with_one_event_and_overtaken_with_none(scene: Scene) -> None:
-    for end in (give_up, give_up, overtake):
+async def test_a_stretch_is_given_up_with_one_event(scene: Scene) -> None:
+    for _ in range(2):
         async with scene.tx() as tx:
-            await end(tx)
+            await give_up(tx)
 
     assert len(await scene.events(type_="stretch.given_up")) == 1
 
 
-@pytest.mark.parametrize(("end", "then"), ENDS)
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("began", ["before", "after"])
-async def test_what_a_stretch_that_is_over_has_read_is_not_recorded(
-    scene: Scene, end: End, then: StretchAttempt, began: str
+async def test_what_is_read_in_a_stretch_that_is_over_is_not_recorded(
+    scene: Scene, end: End, began: str
 ) -> None:
+    await begin(scene, FIRST)
     late = read("late", stretch=FIRST)
     if began == "before":
         await begun(scene, late)
@@ -99,9 +125,36 @@ async def test_what_a_stretch_that_is_over_has_read_is_not_recorded(
 
     assert not await answered(scene, late, "old")
     assert await counts(scene) is None
-    mine = read("mine", attempt=then.number, stretch=then)
+    new = replace(NEXT, holder="new")
+    await begin(scene, new)
+    mine = read("mine", stretch=new)
     await begun(scene, mine)
     assert await answered(scene, mine, "new")
+    assert await counts(scene) == "new"
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+async def test_an_answer_that_counts_is_wiped_by_nobody_who_is_late(
+    scene: Scene, unheard: bool
+) -> None:
+    await begin(scene, FIRST)
+    await begin(scene, NEXT)
+    mine = read("mine", stretch=NEXT)
+    await begun(scene, mine)
+    assert await answered(scene, mine, "new")
+
+    # The same attempt number: it counts the attempts of another activity.
+    known = await begun(scene, read("late", stretch=FIRST), unheard=unheard)
+    assert (known.output if known else None) == ("new" if unheard else None)
+    assert await counts(scene) == "new"
+
+
+async def test_a_run_that_is_reset_reads_anew_what_was_answered(scene: Scene) -> None:
+    await begun(scene, read("before"))
+    assert await answered(scene, read("before"), "old")
+
+    assert await begun(scene, read("mine")) is None
+    assert await answered(scene, read("mine"), "new")
     assert await counts(scene) == "new"
 
 

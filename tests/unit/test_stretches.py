@@ -34,6 +34,11 @@ GATED = SPEC.model_copy(update={"name": "pay", "approval": ApprovalPolicy()})
 TOOLS = {"note": SPEC, "pay": GATED}
 
 
+def book_of(plan: Plan) -> Book:
+    request = StartRun(run_id="run-1", tenant="default", user="uma", plan=plan)
+    return Book(request, datetime(2026, 1, 1, tzinfo=UTC), Gate("run-1", "life"), Saga())
+
+
 def stretch(
     steps: list[dict[str, Any]],
     most: int | None = None,
@@ -43,14 +48,13 @@ def stretch(
     """Return the stretch that begins with the first of some steps, under way now."""
     facts = {"input": {}, **more.pop("facts", {})}
     plan = Plan.model_validate({"steps": [{"tool": "note", **step} for step in steps], **more})
-    request = StartRun(run_id="run-1", tenant="default", user="uma", plan=plan)
-    book = Book(request, datetime(2026, 1, 1, tzinfo=UTC), Gate("run-1", "life"), Saga())
+    book = book_of(plan)
     book.stale.update(stale or {})
     for step_id in facts.keys() - {"input"}:
         book.set_step(step_id, StepState.SUCCEEDED)
     first = next(step for step in plan.steps if step.id not in facts)
     book.set_step(first.id, StepState.RUNNING)
-    return stretch_of(book, TOOLS, facts, call_of(first.id, TOOLS[first.tool]), most)
+    return stretch_of(book, TOOLS, facts, call_of(first.id, TOOLS[first.tool]), most, 1)
 
 
 def call_of(step_id: str, tool: ToolSpec) -> ToolCall:
@@ -67,17 +71,18 @@ def call_of(step_id: str, tool: ToolSpec) -> ToolCall:
 
 def items(number: int, *, at: int = 0, **more: Any) -> Stretch | None:
     """Return the stretch that begins with an item of a list, under way now."""
+    after = more.pop("after", "nothing")
     step = {"id": "each", "tool": "note", "for_each": "${input.items}", **more}
-    plan = Plan.model_validate({"steps": [step, {"id": "end", "tool": "note"}]})
-    request = StartRun(run_id="run-1", tenant="default", user="uma", plan=plan)
-    book = Book(request, datetime(2026, 1, 1, tzinfo=UTC), Gate("run-1", "life"), Saga())
+    steps = [step, {"id": "end", "tool": "note"}]
+    plan = Plan.model_validate({"steps": steps, "interrupts": {"after": [after]}})
+    book = book_of(plan)
     book.set_step("each", StepState.RUNNING)
     for n in range(number):
         state = StepState.PENDING if n > at else StepState.SUCCEEDED
         book.steps[f"each[{n}]"] = StepView(id=f"each[{n}]", tool="note", state=state)
     book.set_step(f"each[{at}]", StepState.RUNNING)
-    facts = {"input": {"items": list(range(number))}}
-    return stretch_of(book, TOOLS, facts, call_of(f"each[{at}]", SPEC), None)
+    book.note("each", items=list(range(number)))
+    return stretch_of(book, TOOLS, {}, call_of(f"each[{at}]", SPEC), None, 1)
 
 
 def ids(found: Stretch | None) -> list[str]:
@@ -119,7 +124,20 @@ def test_the_items_of_a_list_that_are_still_to_come_are_one_stretch() -> None:
 def test_items_that_a_human_looks_at_or_that_run_side_by_side_are_no_stretch() -> None:
     for special in ({"approval": "required"}, {"interrupt": "after"}, {"parallel": 2}):
         assert items(4, **special) is None, special
+    assert items(4, after="each[[]0]") is None
     assert items(4, at=3) is None
+
+
+def test_a_call_that_waits_for_another_run_is_one_of_its_own() -> None:
+    plan = Plan.model_validate(
+        {"steps": [{"id": "a", "tool": "note"}, {"id": "b", "tool": "note"}]}
+    )
+    book = book_of(plan)
+    book.set_step("a", StepState.RUNNING)
+    call = call_of("a", SPEC)
+    assert stretch_of(book, TOOLS, {}, call, None, 1) is not None
+    joined = call.model_copy(update={"joined": "iv-1"})
+    assert stretch_of(book, TOOLS, {}, joined, None, 1) is None
 
 
 def test_a_read_that_is_made_again_is_a_call_of_its_own() -> None:

@@ -31,6 +31,12 @@ async def read_late(params: Gate, ctx: ToolContext) -> dict[str, str]:
     return {"amount": amount}
 
 
+@tool("gates.orders", effect=READ, fresh_for=timedelta(0))
+async def read_orders(params: Gate, ctx: ToolContext) -> dict[str, list[str]]:
+    """Read which orders there are now."""
+    return {"orders": Path(params.file).read_text().split()}
+
+
 async def _opened(file: str) -> None:
     Path(f"{file}.began").touch()
     while not Path(f"{file}.open").exists():

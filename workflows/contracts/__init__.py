@@ -117,6 +117,7 @@ from workflows.contracts.stretches import (
     StepReport,
     Stretch,
     StretchReport,
+    stretch_name,
 )
 from workflows.contracts.tools import (
     AnsweredNo,
@@ -273,4 +274,5 @@ __all__ = [
     "Waiting",
     "Way",
     "as_artifact",
+    "stretch_name",
 ]

@@ -53,6 +53,8 @@ class Progress(Message):
     interrupt: Interrupt | None = None
     """The question, or the event, that it waits for."""
     failed: Failure | None = None
+    items: list[JsonValue] | None = None
+    """What a list is made for: what it was read from may be read again meanwhile."""
 
 
 class HeldDecision(Message):

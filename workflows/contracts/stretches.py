@@ -8,6 +8,11 @@ from workflows.contracts.base import Message
 from workflows.contracts.tools import ToolCall, ToolReport, ToolSpec
 
 
+def stretch_name(execution: str, number: int) -> str:
+    """Return the name of a stretch of one execution (Temporal's Run Id)."""
+    return f"stretch:{execution}:{number}"
+
+
 class NextStep(Message):
     """A step of a stretch, as the plan has it."""
 
@@ -22,6 +27,8 @@ class NextStep(Message):
 class Stretch(Message):
     """Steps that follow one another."""
 
+    number: int
+    """Counts the stretches of one execution, from 1."""
     first: ToolCall
     following: list[NextStep]
     tools: dict[str, ToolSpec]
@@ -30,8 +37,8 @@ class Stretch(Message):
     """What earlier steps have returned that these refer to; large outputs as references."""
     again: bool = False
     """Whether it may have been run before, unheard: what it read then counts."""
-    follows: str | None = None
-    """The name of the same stretch that was stopped unheard: only what that had begun ends."""
+    follows: int | None = None
+    """The number of the same stretch that was stopped unheard: only what that had begun ends."""
 
 
 class StepReport(Message):

@@ -101,8 +101,6 @@ class ToolCall(Message):
     """Attempts of this step that earlier activities have used up."""
     answers: list[JsonValue] = []
     """What humans have answered to this call so far, in the order of its questions."""
-    stretch: str | None = None
-    """The stretch that it is a part of: once that is given up, nothing is claimed in its name."""
     joined: str | None = None
     """The open intervention of another step or run that this call waits for."""
 

@@ -1,4 +1,4 @@
-"""Who makes an attempt of a step: an answer of somebody else's is not recorded as its own."""
+"""Who makes an attempt of a step or a stretch: what somebody else does late does not count."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Let attempts know who makes them."""
+    """Let attempts of steps know who makes them, and runs whose stretch is the newest."""
     op.add_column("steps", sa.Column("holder", sa.String(length=400), nullable=True))
+    op.add_column("runs", sa.Column("stretch", sa.String(length=400), nullable=True))
 
 
 def downgrade() -> None:
