@@ -86,6 +86,13 @@ class _Evaluator(EvalWithCompoundTypes):  # type: ignore[misc]
     def _eval_constant(self, node: ast.Constant) -> Any:
         return _exact(super()._eval_constant(node))
 
+    def _eval_attribute(self, node: ast.Attribute) -> Any:
+        # Never Python's own attributes: an object may have a field `keys` or `items`.
+        value = self._eval(node.value)
+        if not isinstance(value, Mapping) or node.attr not in value:
+            raise LookupError(f"there is no {node.attr!r} in {ast.unparse(node.value)}")
+        return value[node.attr]
+
 
 def _plain(value: Any, as_json: Any) -> Any:
     """Return params as people write them: numbers exact, all else as in JSON.

@@ -21,6 +21,7 @@ from cli.tenant_client import TenantClient
 from cli.text import command
 from cli.watch import StoryWatch, Watch, make_watch
 from workflows.contracts import ENDED, RunResult, RunState, StepState
+from workflows.plan import ITERATION
 
 #: Seconds between looks: quick while steps move, calmer in a wait that can take days.
 FIRST_PAUSE: Final = 0.3
@@ -149,7 +150,9 @@ def _stuck(result: RunResult) -> bool:
     """Say whether nothing but a human can move the run."""
     if result.state is RunState.NEEDS_INTERVENTION:
         return True
-    moving = any(step.state is StepState.RUNNING for step in result.steps)
+    # A list is under way as long as its items are, whatever they wait for.
+    lists = {ITERATION.sub("", step.id) for step in result.steps if ITERATION.search(step.id)}
+    moving = any(step.state is StepState.RUNNING and step.id not in lists for step in result.steps)
     return result.state not in ENDED and not moving
 
 

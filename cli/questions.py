@@ -87,7 +87,8 @@ def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterat
         yield f"  {command('top-up', run_id)} --steps N --tokens N --money N --time DURATION"
     elif waiting.kind == "failure":
         yield f"Step {waiting.step_id} has failed: {waiting.question}"
-        yield f"  {command('resume', run_id, '--step', waiting.step_id)} [--way skip|compensate]"
+        again = command("resume", run_id, "--step", waiting.step_id)
+        yield f"  {again}  # or with --way skip, or --way compensate"
     elif waiting.kind == "event":
         yield f"Step {waiting.step_id} waits for an event from outside"
         yield f"  {command('event', run_id)} NAME --about KEY --id ID"

@@ -17,6 +17,7 @@ from workflows.contracts import (
     AttemptsUsed,
     Carried,
     FailedStep,
+    RecallEffects,
     StepReport,
     StepState,
     Stretch,
@@ -29,7 +30,8 @@ from workflows.contracts import (
 )
 from workflows.contracts.tools import Effect
 from workflows.durability import LONGEST_LOCAL, Durability
-from workflows.ends import attempts_of, cut_short
+from workflows.ends import PROVEN, attempts_of, cut_short, type_of
+from workflows.errors import ErrorType
 from workflows.options import local_call, stretch_call, tool_call
 from workflows.stretches import stretch_of
 
@@ -123,6 +125,19 @@ class Calling:
             self._book.unheard.discard(step_id)
         self._used[step_id] = max(used, report.outcome.attempts)
         return report
+
+    async def may_have_happened(self, step_id: str, error: ActivityError) -> bool:
+        """Return whether a call that has failed for good may have made its effect."""
+        request, saga = self._book.request, self._book.saga
+        if step_id not in saga.unsettled() or type_of(error) in PROVEN:
+            return False
+        if type_of(error) != ErrorType.INVALID_PARAMS:
+            return True
+        # Refused before it was claimed, unless an earlier attempt has seen the params otherwise.
+        others = sorted(set(saga.order()) - {step_id})
+        asked = RecallEffects(tenant=request.tenant, run_id=request.run_id, known=others)
+        found = await self._call(ports.RECALL_EFFECTS, asked, f"{step_id}: was it ever called?")
+        return any(one.effect.step_id == step_id for one in found.effects)
 
     async def _made(self, step_id: str, call: ToolCall, *, alone: bool) -> ToolReport:
         known = self._ahead.pop(step_id, None)

@@ -33,7 +33,7 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.durability import Durability
-from workflows.ends import PROVEN, StepFailed, attempts_of, cut_short, reason_of, type_of
+from workflows.ends import StepFailed, attempts_of, cut_short, reason_of
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.outside import Outside
@@ -104,7 +104,7 @@ class Stepper:
             reason = reason_of(error)
             self._set(step, StepState.FAILED, error=reason, attempts=attempts_of(error))
             book.say(workflow.now(), f"failed: {reason}", step.id)
-            unsettled = step.id in book.saga.unsettled() and type_of(error) not in PROVEN
+            unsettled = await self.calling.may_have_happened(step.id, error)
             raise StepFailed(reason, unsettled=unsettled) from error
         finally:
             book.calls.pop(step.id, None)

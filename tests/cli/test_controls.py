@@ -52,6 +52,7 @@ def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
     assert "answered why.1" in verbs("answer", controlled, "why.1=sent twice").out
     event = ["event", controlled, "returned", "--about", "order-7"]
     assert "waits for an event" in shown(verbs, controlled)
+    assert "--payload is no JSON" in verbs(*event, "--id", "e1", "--payload", '{"n": 1').line()
     assert "is taken" in verbs(*event, "--id", "e1", "--payload", '{"n": 1}').out
     assert "has come before" in verbs(*event, "--id", "e1").out
     look = verbs("show", controlled)
@@ -154,3 +155,21 @@ def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
 
     fork = shapes.Linked.model_validate(said.document())
     assert (fork.begins_from, fork.taken_over) == (run.name, ["order"])
+
+
+def test_a_start_that_waits_says_what_an_item_of_a_list_waits_for(
+    verbs: Verbs, tmp_path: Path
+) -> None:
+    file = tmp_path / "listed.yaml"
+    file.write_text(
+        "input: {orders: [order-1001]}\n"
+        "steps:\n"
+        "  - tool: payments.refund\n"
+        "    for_each: ${input.orders}\n"
+        "    params: {order_id: '${item}', amount: '1.00', currency: EUR}\n"
+    )
+    started = verbs("start", str(file), "--wait")
+    assert started.code == ExitCode.HUMAN_NEEDED
+    asked = re.search(r"approve '?([\w-]+)/step1\[0\]/1", started.out)
+    assert asked is not None, started.out
+    assert verbs("cancel", asked[1]).code == 0

@@ -19,6 +19,7 @@ from workflows.contracts import (
     OutsideEvent,
     ResumeRun,
     RunState,
+    RunView,
     TopUp,
     Verb,
     Way,
@@ -41,6 +42,11 @@ async def refusal(run: Run, verb: Verb, message: Message) -> str:
 
 def read(order_id: str, name: str = "order", **more: Any) -> dict[str, Any]:
     return {"id": name, "tool": "orders.read", "params": {"order_id": order_id}, **more}
+
+
+def refusals(view: RunView) -> int:
+    """Return how often the plan's first step was refused for its params."""
+    return sum("failed: " in line.text and "InvalidParams" in line.text for line in view.timeline)
 
 
 def event(id_: str, payload: Any = None, key: str = "order-7") -> OutsideEvent:
@@ -154,6 +160,27 @@ class TestFailures:
         done = way is Way.SKIP
         assert result.state is (RunState.COMPLETED if done else RunState.FAILED)
         assert stage.shop.counts(order_id)["refund_cancellations"] == int(not done)
+
+    @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+    async def test_a_write_whose_params_were_refused_is_retried_with_others_until_they_are_right(
+        self, stage: Stage, order_id: str, mode: str
+    ) -> None:
+        pay = refund_step(order_id, on_failure="pause")
+        pay["params"] = {**pay["params"], "amount": "${input.amount}"}
+        steps, given = (pay, read(order_id)), {"amount": "much"}
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(*steps, input=given), durability=mode)
+            view = await run.in_state(RunState.PAUSED_FAILURE)
+            for number, wrong in enumerate(({"amount": "1"}, {"order_id": order_id}), 2):
+                again = ResumeRun(actor="olga", params=wrong)
+                await told(run, Verb.RESUME, again)
+                view = await run.until(lambda seen, n=number: refusals(seen) == n)  # type: ignore[misc]
+            right = refund_step(order_id)["params"]
+            await told(run, Verb.RESUME, ResumeRun(actor="olga", params=right))
+            result = await run.result()
+
+        assert view.result.effects == []
+        assert (result.state, stage.shop.counts(order_id)["refunds"]) == (RunState.COMPLETED, 1)
 
     async def test_a_read_that_fails_is_asked_of_another_tool(
         self, stage: Stage, order_id: str

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.rules import RuleBroken, holds, problem
+from activities.rules import RuleBroken, condition_holds, holds, problem
 
 
 class Kind(enum.Enum):
@@ -62,3 +62,11 @@ def test_a_model_that_fails_when_it_is_read_breaks_the_rule_and_nothing_else() -
 
     with pytest.raises(RuleBroken):
         holds("amount > 1", Broken())
+
+
+def test_a_field_that_is_named_like_something_of_pythons_is_the_field() -> None:
+    values = {"input": {"keys": 3, "items": ["a"], "real": 1}}
+    assert condition_holds("input.keys == 3 and 'a' in input.items", values)
+    for missing in ("input.values == 1", "input.keys.real == 3", "input.__class__ == 1"):
+        with pytest.raises(RuleBroken, match="there is no"):
+            condition_holds(missing, values)
