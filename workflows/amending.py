@@ -117,7 +117,8 @@ class Amending:
             step_id = ITERATION.sub("", started)
             if step_id not in new:
                 if step_id not in asked.drops:
-                    return f"the plan drops step {step_id}, whose effect may stand: say so (drops)"
+                    how = f"say so (`--drop {step_id}`)"
+                    return f"the plan drops step {step_id}, whose effect may stand: {how}"
             elif started in self._book.steps and (
                 new[step_id].does != self._book.steps[started].tool
             ):

@@ -157,8 +157,7 @@ class Steps:
         )
         found = await self._call(ports.EVALUATE, asked, f"{step.id}: when {expression}")
         if found.problem is not None:
-            self._set(step, StepState.SKIPPED, error=found.problem)
-            raise StepFailed(found.problem, called=False)
+            raise self._not_begun(step, found.problem)
         return found.holds
 
     async def _each(self, step: Step, reference: str) -> Goto | None:
@@ -176,8 +175,7 @@ class Steps:
             if not isinstance(items, list) or len(items) > MOST_ITEMS:
                 raise StepFailed(f"{reference} is no list of at most {MOST_ITEMS} items")
         except (ReferenceUnresolved, StepFailed) as error:
-            self._set(step, StepState.SKIPPED, error=str(error))
-            raise StepFailed(str(error), called=False) from error
+            raise self._not_begun(step, str(error)) from error
         book.note(step.id, items=items)
         each = [step.of_item(number) for number in range(len(items))]
         for one in each:
@@ -225,6 +223,12 @@ class Steps:
         self._stepper.facts[step.id] = outputs
         self._set(step, StepState.SUCCEEDED, output=outputs)
         return None
+
+    def _not_begun(self, step: Step, problem: str) -> StepFailed:
+        """Say why a step cannot begin, also where the plan goes on without it."""
+        self._set(step, StepState.SKIPPED, error=problem)
+        self._book.say(workflow.now(), f"failed before it began: {problem}", step.id)
+        return StepFailed(problem, called=False)
 
     def _set(self, step: Step, state: StepState, **changes: Any) -> None:
         self._book.set_step(step.id, state, **changes)

@@ -205,6 +205,18 @@ class TestConditionsAndLists:
 
         assert states(result) == {"order": "succeeded", "small": "skipped", "large": "succeeded"}
 
+    async def test_a_condition_that_cannot_be_evaluated_says_so_though_the_run_goes_on(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        odd = read(order_id, when="input.limit > 1", on_failure="continue")
+        async with stage.worker_here():
+            run = await stage.start(plan(odd, read(order_id, "other"), input={"more": 1}))
+            result = await run.result()
+            told = [line.text for line in (await run.view()).timeline if line.step_id == "order"]
+
+        assert result.state is RunState.COMPLETED
+        assert [text for text in told if "there is no 'limit' in input" in text]
+
     async def test_each_item_of_a_list_is_a_call_with_a_key_of_its_own(self, stage: Stage) -> None:
         orders = [stage.shop.new_order() for _ in range(3)]
         pay = refund_step("${one}", for_each="${input.orders}", item="one", parallel=2)
