@@ -107,6 +107,7 @@ def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | No
         tool=stretch.tools[step.tool],
         params=params,
         late=late,
+        attempts_before=step.attempts_before,
     )
 
 

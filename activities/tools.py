@@ -26,7 +26,8 @@ from activities.ledger.entries import (
     Entry,
     Forbidden,
 )
-from activities.ledger.stretches import Holding
+from activities.ledger.stretches import Holding, StretchOver
+from activities.ledger.takes import OVERTAKEN_PAUSE
 from activities.long_calls import following
 from activities.metering import metering
 from activities.preconditions import to_call_with
@@ -79,19 +80,29 @@ class ToolActivities:
         """Make a stretch this attempt's own, so that no other goes on with it.
 
         Raises:
-            ApplicationError: ``StepBarred``: it is over.
+            ApplicationError: ``StepBarred``: it was given up. ``LeaseHeld``: a later attempt has
+                begun.
         """
-        execution, call = activity.info().workflow_run_id or "", stretch.first
-        mine = Holding(execution, stretch.number, attempt.holder)
+        info = activity.info()
+        execution = info.workflow_run_id or ""
+        scheduled_ms = int(info.current_attempt_scheduled_time.timestamp() * 1000)
+        mine = Holding(scheduled_ms, execution, stretch.number, attempt.holder)
+        try:
+            others = await self._begin(stretch, mine)
+        except StretchOver as error:
+            raise stop(ErrorType.STEP_BARRED, str(error)) from error
+        if others is None:
+            message = f"{mine.name}: another worker has begun this stretch, or a later one"
+            raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
+        return replace(attempt, stretch=mine.token, unheard=attempt.unheard or others)
+
+    async def _begin(self, stretch: Stretch, mine: Holding) -> bool | None:
+        call = stretch.first
         async with self._resources.ledger.transaction(call.tenant) as tx:
             if stretch.follows is not None:
-                followed = stretch_name(execution, stretch.follows)
+                followed = stretch_name(mine.execution, stretch.follows)
                 await stretches.give_up(tx, call.run_id, [followed])
-            others = await stretches.begin(tx, call.run_id, mine)
-        if others is None:
-            message = f"{mine.name} was given up, or another has begun: this attempt is late"
-            raise stop(ErrorType.STEP_BARRED, message)
-        return replace(attempt, stretch=mine.token, unheard=attempt.unheard or others)
+            return await stretches.begin(tx, call.run_id, mine)
 
     async def has_begun(self, call: ToolCall) -> bool:
         """Return whether the ledger has something of a call's step that counts."""

@@ -90,8 +90,10 @@ class Calling:
 
         What is only in history once this execution's last workflow task has ended is there then.
         """
-        under_way = self._book.progress
-        return {"attempts_used": {id_: n for id_, n in self._used.items() if id_ in under_way}}
+        book = self._book
+        pending = {view.id for view in book.in_state(StepState.PENDING)}
+        open_ = pending.union(book.progress)
+        return {"attempts_used": {id_: n for id_, n in self._used.items() if id_ in open_}}
 
     def restore(self, carried: Carried) -> None:
         """Take over what another execution has carried."""
@@ -151,6 +153,8 @@ class Calling:
             left, number = self._spending.calls_left(), self._stretches + 1
             stretch = stretch_of(self._book, self._tools, self._facts, call, left, number)
             if stretch is not None:
+                stretch = self._with_attempts(stretch)
+            if stretch is not None:
                 return await self._run(stretch)
         if self._mode is not Durability.SYNC and call.tool.timeout <= LONGEST_LOCAL:
             return await self._locally(step_id, call)
@@ -186,6 +190,15 @@ class Calling:
             self._register(report.failed.step_id)
             self._ahead[report.failed.step_id] = report.failed
         return first.report
+
+    def _with_attempts(self, stretch: Stretch) -> Stretch:
+        following = [
+            step.model_copy(update={"attempts_before": self._used[step.id]})
+            if step.id in self._used
+            else step
+            for step in stretch.following
+        ]
+        return stretch.model_copy(update={"following": following})
 
     async def _reported(self, stretch: Stretch) -> StretchReport:
         """Run a stretch; what it had begun where it was stopped unheard ends all the same."""

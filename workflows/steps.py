@@ -25,7 +25,7 @@ from workflows.contracts import (
 from workflows.ends import StepFailed
 from workflows.interrupts import Interrupts
 from workflows.plan import Goto, Step, names_in
-from workflows.references import ReferenceUnresolved, resolve
+from workflows.references import INPUT, ReferenceUnresolved, resolve
 from workflows.stepper import Stepper
 
 #: Items of one list: each is a call, and a run's history has an end.
@@ -176,7 +176,8 @@ class Steps:
                 raise StepFailed(f"{reference} is no list of at most {MOST_ITEMS} items")
         except (ReferenceUnresolved, StepFailed) as error:
             raise self._not_begun(step, str(error)) from error
-        book.note(step.id, items=items)
+        if not reference.startswith(f"${{{INPUT}."):  # what a run was given stays as it is
+            book.note(step.id, items=items)
         each = [step.of_item(number) for number in range(len(items))]
         for one in each:
             pending = StepView(id=one.id, tool=one.does, state=StepState.PENDING)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from workflows.book import OPEN, Book
 from workflows.contracts import NextStep, StepState, Stretch, ToolCall, ToolSpec
 from workflows.plan import ITERATION, Step, item_id
-from workflows.references import references
+from workflows.references import references, resolve
 
 #: Steps of one stretch: their outputs, of 8 KiB at most, have to fit into one message of 2 MiB.
 MOST_STEPS: Final = 100
@@ -51,7 +51,7 @@ def stretch_of(
         return None
     if plan.ready(_ended(book), frozenset(begun)):
         return None  # it is about to start beside this one
-    follows = _steps(book, call.step_id) if list_ is None else _items(book, list_)
+    follows = _steps(book, call.step_id) if list_ is None else _items(book, list_, facts)
     made = {call.step_id}
     following: list[NextStep] = []
     taken: dict[str, Any] = {}
@@ -99,11 +99,12 @@ def _steps(book: Book, first: str) -> Iterator[_Next]:
         done |= {ready[0].id}
 
 
-def _items(book: Book, step: Step) -> Iterator[_Next]:
+def _items(book: Book, step: Step, facts: Mapping[str, Any]) -> Iterator[_Next]:
     """Yield the items of a list that are still to come, where one follows another."""
-    if step.parallel > 1:
+    if step.parallel > 1 or step.for_each is None:
         return
-    for number, item in enumerate(book.at(step.id).items or ()):
+    items = book.at(step.id).items
+    for number, item in enumerate(resolve(step.for_each, facts) if items is None else items):
         if book.steps[item_id(step.id, number)].state is StepState.PENDING:
             yield _Next(step.of_item(number), {step.item: item})
 

@@ -7,7 +7,7 @@ cut off from Temporal, and goes on with it or with an earlier one, does nothing 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from sqlalchemy import select, update
@@ -23,6 +23,8 @@ from workflows.contracts import stretch_name
 class Holding:
     """One attempt of the activity that runs a stretch."""
 
+    scheduled_ms: int
+    """When Temporal scheduled the attempt, by its own clock."""
     execution: str
     """Temporal's Run Id of the workflow."""
     number: int
@@ -37,34 +39,40 @@ class Holding:
     @property
     def token(self) -> str:
         """What claims and reads are made with."""
-        return f"{self.name}:{self.holder}"
+        return f"{self.scheduled_ms}:{self.name}:{self.holder}"
 
     @classmethod
     def of(cls, token: str) -> Self:
         """Return what a token was made of."""
-        _, execution, number, holder = token.split(":", 3)
-        return cls(execution, int(number), holder)
+        scheduled_ms, _, execution, number, holder = token.split(":", 4)
+        return cls(int(scheduled_ms), execution, int(number), holder)
+
+
+class StretchOver(Exception):
+    """A stretch was given up: nobody waits for it any more."""
 
 
 async def begin(tx: Transaction, run_id: str, mine: Holding) -> bool | None:
     """Make a stretch this attempt's own.
 
     Returns:
-        Whether another attempt may have begun the same steps, so that what that has read counts;
-        ``None``: the stretch is over, because it was given up or a later one has begun.
+        Whether another attempt may have begun it, so that what that has read counts; ``None``:
+        one that was scheduled later has begun already.
+
+    Raises:
+        StretchOver: The stretch was given up.
     """
     await tx.lock_step(run_id, STRETCH_LOCK)
     given_up = select(bars.c.step_id).where(
         bars.c.tenant_id == tx.tenant, bars.c.run_id == run_id, bars.c.step_id == mine.name
     )
     if await tx.one(given_up) is not None:
-        return None
+        raise StretchOver(f"{mine.name} was given up: this attempt is late")
     before = await _holding(tx, run_id)
-    known = before is not None and before.execution == mine.execution
-    if before is not None and known and before.number > mine.number:
+    if before is not None and before.scheduled_ms > mine.scheduled_ms:
         return None
     await _set(tx, run_id, mine)
-    return before is not None and not (known and before.number < mine.number)
+    return before is not None and before.name == mine.name
 
 
 async def give_up(tx: Transaction, run_id: str, stretches: Iterable[str]) -> None:
@@ -75,7 +83,7 @@ async def give_up(tx: Transaction, run_id: str, stretches: Iterable[str]) -> Non
             tx.event(run_id, "stretch.given_up", stretch=name, action="refuse_late_attempts")
         held = await _holding(tx, run_id)
         if held is not None and held.name == name:
-            await _set(tx, run_id, Holding(held.execution, held.number, ""))
+            await _set(tx, run_id, replace(held, holder=""))
 
 
 async def _holding(tx: Transaction, run_id: str) -> Holding | None:

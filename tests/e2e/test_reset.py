@@ -9,6 +9,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetActivityRequest, ResetWorkflowExecutionRequest
 
+from activities.ledger.stretches import Holding
 from tests.e2e.runs import Run, example_plan, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_answers import mail_step
@@ -101,6 +102,12 @@ async def attempts(run: Run) -> int:
     return max((one.attempt for one in pending), default=0)
 
 
+async def scheduled(stage: Stage, run: Run) -> int:
+    """Return when the attempt was scheduled that holds the run's stretch."""
+    [row] = await stage.run_rows(run)
+    return Holding.of(row["stretch"]).scheduled_ms
+
+
 @pytest.mark.parametrize("how", ["the run", "the activity"])
 async def test_a_stretch_that_is_reset_while_it_is_tried_again_goes_on(
     stage: Stage, order_id: str, how: str
@@ -110,6 +117,9 @@ async def test_a_stretch_that_is_reset_while_it_is_tried_again_goes_on(
     async with stage.worker_here():
         run = await stage.start(Plan.model_validate(steps), durability="exit")
         await until(lambda: attempts(run), lambda number: number >= 3)
+        began = await scheduled(stage, run)
+        # Of a later attempt: by that, one that is late is known.
+        await until(lambda: scheduled(stage, run), lambda at: at > began)
         stage.shop.clear_faults()
         if how == "the run":
             # To where the stretch was under way already: what it was given has the old run's id.

@@ -229,3 +229,29 @@ async def test_a_worker_that_another_has_overtaken_does_nothing_with_what_it_has
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["mails"] == 2
+
+
+@pytest.mark.crash
+async def test_a_step_that_is_asked_anew_is_not_answered_as_before(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer"
+    asks = {"id": "ask", "tool": "gates.answer", "params": {"file": str(answer)}}
+    asks["on_failure"] = "pause"
+    looks = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
+    last = mail(order_id, "price-${ask.amount}")
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(Plan.model_validate([asks, last]), durability="exit")
+        await run.in_state(RunState.PAUSED_FAILURE)
+    answer.write_text("1275")
+    plan = Plan.model_validate([looks, {**asks, "after": ["look"]}, last])
+    with stage.worker(crash_at="orders.read:after_call", **TOOLS) as doomed:
+        await asyncio.to_thread(doomed.wait_ready)
+        await told(run, Verb.AMEND, Amend(actor="olga", plan=plan, based_on=1))
+        await asyncio.to_thread(doomed.wait_killed)
+    async with stage.worker_here(**TOOLS):
+        await run.until(lambda view: states(view.result)["ask"] in ("succeeded", "paused_failure"))
+        state = states((await run.view()).result)["ask"]
+        await run.cancel() if state == "paused_failure" else await run.result()
+
+    assert (state, stage.shop.counts(order_id)["mails"]) == ("succeeded", 1)

@@ -14,13 +14,13 @@ from activities.ledger.claims import claim_at_once
 from activities.ledger.entries import Claimed, Held
 from activities.ledger.steps import StepAttempt, Stored
 from activities.ledger.store import Transaction
-from activities.ledger.stretches import Holding
+from activities.ledger.stretches import Holding, StretchOver
 from tests.ledger.scene import RUN, Scene
 
-FIRST: Final = Holding("life", 1, "a")
-AGAIN: Final = Holding("life", 1, "b")
-NEXT: Final = Holding("life", 2, "c")
-OTHER_LIFE: Final = Holding("another life", 1, "d")
+FIRST: Final = Holding(1, "life", 1, "a")
+AGAIN: Final = Holding(2, "life", 1, "b")
+NEXT: Final = Holding(3, "life", 2, "c")
+OTHER_LIFE: Final = Holding(4, "another life", 1, "d")
 PARAMS: Final = {"file": "price"}
 
 End = Callable[[Transaction], Awaitable[object]]
@@ -75,11 +75,15 @@ async def test_a_stretch_that_others_may_have_begun_says_so_and_one_that_is_over
     assert await begin(scene, FIRST) is False
     assert await begin(scene, AGAIN) is True
     assert await begin(scene, NEXT) is False
+    # Whoever was frozen before it could begin: of this stretch, of an earlier one or life.
     assert await begin(scene, FIRST) is None
-    assert await begin(scene, OTHER_LIFE) is True
+    assert await begin(scene, AGAIN) is None
+    assert await begin(scene, OTHER_LIFE) is False
+    assert await begin(scene, NEXT) is None
     async with scene.tx() as tx:
         await stretches.give_up(tx, RUN, [OTHER_LIFE.name])
-    assert await begin(scene, replace(OTHER_LIFE, holder="late")) is None
+    with pytest.raises(StretchOver):
+        await begin(scene, replace(OTHER_LIFE, scheduled_ms=5, holder="late"))
     assert await begin(scene, replace(OTHER_LIFE, number=2)) is False
 
 
@@ -96,7 +100,7 @@ async def test_nothing_more_is_claimed_in_a_stretch_that_is_over(scene: Scene, e
     async with scene.tx() as tx:
         ahead = scene.call(step_id="ahead", key="ahead", stretch=FIRST.token)
         assert await claim_at_once(tx, ahead) is None
-    new = replace(NEXT, holder="new")
+    new = replace(NEXT, scheduled_ms=5, holder="new")
     assert await begin(scene, new) is not None
     assert isinstance(await scene.claim(replace(late, stretch=new.token)), Claimed)
 
@@ -125,7 +129,7 @@ async def test_what_is_read_in_a_stretch_that_is_over_is_not_recorded(
 
     assert not await answered(scene, late, "old")
     assert await counts(scene) is None
-    new = replace(NEXT, holder="new")
+    new = replace(NEXT, scheduled_ms=5, holder="new")
     await begin(scene, new)
     mine = read("mine", stretch=new)
     await begun(scene, mine)

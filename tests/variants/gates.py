@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, ToolContext, tool
+from activities.toolbox import READ, No, ToolContext, tool
 from tests.variants.prices import *  # noqa: F403
 
 
@@ -29,6 +29,13 @@ async def read_late(params: Gate, ctx: ToolContext) -> dict[str, str]:
     if ctx.attempt == 1:
         await _opened(params.file)
     return {"amount": amount}
+
+
+@tool("gates.answer", effect=READ)
+async def read_answer(params: Gate, ctx: ToolContext) -> dict[str, str] | No:
+    """Say no until there is an answer."""
+    file = Path(params.file)
+    return {"amount": file.read_text()} if file.exists() else No("not yet", code="not_yet")
 
 
 @tool("gates.orders", effect=READ, fresh_for=timedelta(0))

@@ -22,6 +22,8 @@ class NextStep(Message):
     """With its references."""
     own: dict[str, JsonValue] = {}
     """Facts of this step only: the item of a list that it is about."""
+    attempts_before: int = 0
+    """Attempts of this step that earlier calls have used up: what they were answered is old."""
 
 
 class Stretch(Message):
