@@ -48,7 +48,7 @@ COMPENSATING_WAIT = timedelta(seconds=2)
 
 async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     """Claim the effect of ``request`` or say what is there already."""
-    await tx.lock_call(request.run_id, request.bars, request.tool, request.key)
+    await tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
     seen = await look_around(tx, request)
     if seen.fresh:
         result = await take_first(tx, request, seen, generation=1)
@@ -79,7 +79,7 @@ async def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | Non
     For a transaction that records something else: it waits for nobody, because what it has locked
     already somebody may wait for, and what it finds in the way, ``claim`` is to tell.
     """
-    if not await tx.try_lock_call(request.run_id, request.bars, request.tool, request.key):
+    if not await tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
         return None
     seen = await look_around(tx, request)
     if not seen.fresh:

@@ -19,6 +19,8 @@ from activities.ledger.tables import bars, effects
 
 #: What is left of a lease after the database's clock was set back.
 LONGEST_LEASE: Final = timedelta(seconds=10)
+#: Bars every step of a run, also those that nobody has heard of yet: items, steps made by code.
+EVERY_STEP: Final = "*"
 #: Entries in these states have something left to undo, or to find out.
 _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 

@@ -26,6 +26,7 @@ _POSTGRES_BEGIN: Final = f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant',
 _POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
 _POSTGRES_LOCK: Final = "pg_advisory_xact_lock(hashtextextended(${}, 0))"
 _POSTGRES_TRY: Final = "pg_try_advisory_xact_lock(hashtextextended(${}, 0))"
+_SHARED: Final = ("xact_lock", "xact_lock_shared")
 
 
 class LedgerUnavailable(Exception):
@@ -148,24 +149,42 @@ async def read_clock(connection: AsyncConnection) -> int:
     return int((await connection.exec_driver_sql(_POSTGRES_CLOCK)).scalar_one())
 
 
-async def lock_name(connection: AsyncConnection, *names: str) -> int:
+async def lock_name(connection: AsyncConnection, *names: str, shared: str | None = None) -> int:
     """Hold locks of these names, taken in this order, until the transaction ends.
+
+    Args:
+        connection: Of the transaction.
+        names: Of the locks.
+        shared: One more, taken first, that others may share.
 
     Returns the database's clock in milliseconds, read once they are held. On SQLite every
     transaction is the only writer, so there is nothing to take, and the first reading stays good.
     """
     if connection.dialect.name == "sqlite":
         return 0
-    locks = ", ".join(_POSTGRES_LOCK.format(place) for place in range(1, len(names) + 1))
+    locks, names = _locks(_POSTGRES_LOCK, names, shared)
     # What is selected is worked out from left to right: the clock comes last.
-    row = await connection.exec_driver_sql(f"SELECT {locks}, {_POSTGRES_NOW}", names)
+    all_locks = ", ".join(locks)
+    row = await connection.exec_driver_sql(f"SELECT {all_locks}, {_POSTGRES_NOW}", names)
     return int(row.one()[-1])
 
 
-async def try_lock_names(connection: AsyncConnection, *names: str) -> bool:
+async def try_lock_names(
+    connection: AsyncConnection, *names: str, shared: str | None = None
+) -> bool:
     """Hold locks of these names until the transaction ends, if all of them are free now."""
     if connection.dialect.name == "sqlite":
         return True
-    locks = " AND ".join(_POSTGRES_TRY.format(place) for place in range(1, len(names) + 1))
-    row = await connection.exec_driver_sql(f"SELECT {locks}", names)
+    locks, names = _locks(_POSTGRES_TRY, names, shared)
+    row = await connection.exec_driver_sql(f"SELECT {' AND '.join(locks)}", names)
     return bool(row.scalar_one())
+
+
+def _locks(
+    lock: str, names: tuple[str, ...], shared: str | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return what takes locks, in order, and the names that go with it."""
+    if shared is None:
+        return [lock.format(place) for place in range(1, len(names) + 1)], names
+    locks = [lock.format(place) for place in range(1, len(names) + 2)]
+    return [locks[0].replace(*_SHARED), *locks[1:]], (shared, *names)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from activities.ledger.steps import STRETCH_LOCK, StepAttempt
+from activities.ledger.steps import StepAttempt
 from workflows.contracts import Assurance, EffectView, Recovery
 from workflows.identity import provider_key
 from workflows.policy import Requirement
@@ -78,11 +78,6 @@ class ClaimRequest:
     """The token of the stretch that it is made in (``ledger/stretches.py``)."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
-
-    @property
-    def bars(self) -> tuple[str, ...]:
-        """What is locked, because it may be barred: its step, and its run's stretch."""
-        return (self.step_id,) if self.stretch is None else (self.step_id, STRETCH_LOCK)
 
     @property
     def step_attempt(self) -> StepAttempt:

@@ -16,9 +16,6 @@ NO: Final = "no"
 
 _ANSWERED: Final = or_(steps.c.state == "succeeded", func.coalesce(steps.c.error_class, "") == NO)
 
-#: What claims in a stretch lock beside their step: one stretch at a time is a run's.
-STRETCH_LOCK: Final = "stretch"
-
 #: What a new start of an attempt says anew, and what it takes back.
 _STARTED: Final = ("tool", "state", "input", "started_ms", "holder")
 _ENDED: Final = ("output", "error", "error_class", "ended_ms")
@@ -185,10 +182,10 @@ async def begin_read(
 
 
 async def _overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
-    """Return whether the stretch of an attempt is not its own any more; it is locked."""
+    """Return whether the stretch of an attempt is not its own any more; the run is locked."""
     if attempt.stretch is None:
         return False
-    await tx.lock_step(attempt.run_id, STRETCH_LOCK)
+    await tx.lock_run(attempt.run_id)
     row = await tx.one(
         select(runs.c.stretch).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == attempt.run_id)
     )

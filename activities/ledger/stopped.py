@@ -10,7 +10,7 @@ from activities.ledger import approvals as approval_rows
 from activities.ledger import compensations
 from activities.ledger.entries import Entry
 from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import approvals, effects, plans, runs
+from activities.ledger.tables import approvals, effects, runs
 from workflows.contracts import EffectView
 
 #: Entries in these states may have happened and are not undone.
@@ -41,12 +41,9 @@ async def bar(tx: Transaction, run_id: str) -> None:
             f"run {run_id} was not stopped from outside, it is {row['state']}:"
             " what it has left is meant to stay"
         )
-    versions = await tx.all(
-        select(plans.c.plan).where(plans.c.tenant_id == tx.tenant, plans.c.run_id == run_id)
-    )
-    for step_id in sorted({step["id"] for one in versions for step in one["plan"]["steps"]}):
-        await tx.lock_step(run_id, step_id)
-        await compensations.bar(tx, run_id, step_id)
+    await tx.lock_run(run_id)
+    if await compensations.bar_names(tx, run_id, [compensations.EVERY_STEP]):
+        tx.event(run_id, "run.barred", action="refuse_late_attempts")
 
 
 async def close(tx: Transaction, run_id: str) -> bool:

@@ -13,7 +13,6 @@ from typing import Self
 from sqlalchemy import select, update
 
 from activities.ledger.compensations import bar_names
-from activities.ledger.steps import STRETCH_LOCK
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, runs
 from workflows.contracts import stretch_name
@@ -62,7 +61,7 @@ async def begin(tx: Transaction, run_id: str, mine: Holding) -> bool | None:
     Raises:
         StretchOver: The stretch was given up.
     """
-    await tx.lock_step(run_id, STRETCH_LOCK)
+    await tx.lock_run(run_id)
     given_up = select(bars.c.step_id).where(
         bars.c.tenant_id == tx.tenant, bars.c.run_id == run_id, bars.c.step_id == mine.name
     )
@@ -78,7 +77,7 @@ async def begin(tx: Transaction, run_id: str, mine: Holding) -> bool | None:
 async def give_up(tx: Transaction, run_id: str, stretches: Iterable[str]) -> None:
     """Refuse what is claimed in stretches from now on: their worker may be cut off."""
     for name in sorted(stretches):
-        await tx.lock_step(run_id, STRETCH_LOCK)
+        await tx.lock_run(run_id)
         if await bar_names(tx, run_id, [name]):
             tx.event(run_id, "stretch.given_up", stretch=name, action="refuse_late_attempts")
         held = await _holding(tx, run_id)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, bindparam, exists, insert, select, update
+from sqlalchemy import BindParameter, bindparam, exists, insert, or_, select, update
 
 from activities.ledger import approvals as approval_rows
 from activities.ledger import principals, recovery
 from activities.ledger import steps as step_rows
-from activities.ledger.compensations import still_stands
+from activities.ledger.compensations import EVERY_STEP, still_stands
 from activities.ledger.doubts import give_back
 from activities.ledger.entries import (
     Barred,
@@ -42,7 +42,7 @@ _LOOK_AROUND: Final = select(
     .where(
         bars.c.tenant_id == _OF["tenant"],
         bars.c.run_id == _OF["run"],
-        bars.c.step_id == _OF["step"],
+        or_(bars.c.step_id == _OF["step"], bars.c.step_id == EVERY_STEP),
     )
     .label("barred"),
     exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -93,15 +93,20 @@ class Transaction:
         """Let claims of one business key follow one another."""
         await lock_name(self.connection, self._key_lock(tool, key))
 
-    async def lock_call(self, run_id: str, steps: Sequence[str], tool: str, key: str) -> None:
-        """Lock a step, its stretch, then a business key; the clock is read once all are there."""
-        names = self._call_locks(run_id, steps, tool, key)
-        self.now_ms = max(self.now_ms, await lock_name(self.connection, *names))
+    async def lock_run(self, run_id: str) -> None:
+        """Let no call of a run be claimed meanwhile; before every other lock."""
+        await lock_name(self.connection, self._run_lock(run_id))
 
-    async def try_lock_call(self, run_id: str, steps: Sequence[str], tool: str, key: str) -> bool:
+    async def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
+        """Lock a step, then a business key; the clock is read once both are there."""
+        names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
+        now_ms = await lock_name(self.connection, *names, shared=self._run_lock(run_id))
+        self.now_ms = max(self.now_ms, now_ms)
+
+    async def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
         """Lock the same if nobody has any of it; ``False``: somebody has."""
-        names = self._call_locks(run_id, steps, tool, key)
-        return await try_lock_names(self.connection, *names)
+        names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
+        return await try_lock_names(self.connection, *names, shared=self._run_lock(run_id))
 
     async def lock_resource(self, resource: str) -> None:
         """Let leases of one resource follow one another; several are locked in order of names."""
@@ -110,8 +115,8 @@ class Transaction:
     def _step_lock(self, run_id: str, step_id: str) -> str:
         return f"step:{self.tenant}:{run_id}:{step_id}"
 
-    def _call_locks(self, run_id: str, steps: Sequence[str], tool: str, key: str) -> list[str]:
-        return [*(self._step_lock(run_id, step) for step in steps), self._key_lock(tool, key)]
+    def _run_lock(self, run_id: str) -> str:
+        return f"run:{self.tenant}:{run_id}"
 
     def _key_lock(self, tool: str, key: str) -> str:
         return f"key:{self.tenant}:{tool}:{key}"

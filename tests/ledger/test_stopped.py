@@ -30,7 +30,10 @@ async def test_an_attempt_that_outlives_its_run_claims_nothing_once_it_is_unwoun
 ) -> None:
     assert await unwinding(scene) == []
 
-    assert isinstance(await scene.claim(scene.call()), Barred)
+    # Of no step, also where the plan lists none: an item of a list, a step made by code.
+    for step_id in ("refund", "refund[7]", "code-3"):
+        late = scene.call(step_id=step_id, key=step_id)
+        assert isinstance(await scene.claim(late), Barred)
 
 
 async def test_a_claim_that_came_first_is_undone(scene: Scene) -> None:
@@ -47,7 +50,7 @@ async def test_a_run_that_has_ended_by_itself_is_not_unwound(scene: Scene, state
     with pytest.raises(stopped.EndedByItself, match=state):
         await unwinding(scene)
 
-    assert await scene.events(type_="step.barred") == []
+    assert await scene.events(type_="run.barred") == []
 
 
 async def test_what_the_sweep_has_closed_is_unwound_as_often_as_it_is_asked_for(
