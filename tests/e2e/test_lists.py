@@ -41,9 +41,13 @@ def made(stage: Stage, orders: list[str]) -> list[tuple[int, int]]:
     return [(count["refunds"], count["refund_cancellations"]) for count in counts]
 
 
-async def in_second_call(stage: Stage, run: Run, asked: int) -> None:
-    """Wait until the list is at its second item, whose call lasts a while."""
+async def at_its_second_item(stage: Stage, mode: str, orders: list[str]) -> Run:
+    """Return a run that is at the second item of its list, whose call lasts a while."""
+    asked = stage.shop.requests("refunds")["received"]
+    stage.shop.fault("refunds", delay_after_s=1)
+    run = await stage.start(refunds(orders), durability=mode)
     await asyncio.to_thread(stage.shop.wait_requests, "refunds", asked + 2)
+    return run
 
 
 async def test_items_that_follow_one_another_are_one_stretch(stage: Stage) -> None:
@@ -80,11 +84,8 @@ async def test_a_worker_that_dies_at_an_item_doubles_and_drops_none(
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_pause_stops_a_list_between_its_items(stage: Stage, mode: str) -> None:
     orders = new_orders(stage)
-    asked = stage.shop.requests("refunds")["received"]
-    stage.shop.fault("refunds", delay_after_s=1)
     async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(refunds(orders), durability=mode)
-        await in_second_call(stage, run, asked)
+        run = await at_its_second_item(stage, mode, orders)
         await told(run, Verb.PAUSE, PauseRun(actor="olga"))
         await run.in_state(RunState.PAUSED_USER)
         paused = made(stage, orders)
@@ -101,11 +102,8 @@ async def test_a_cancel_undoes_the_items_that_were_done_and_begins_no_other(
     stage: Stage, mode: str
 ) -> None:
     orders = new_orders(stage)
-    asked = stage.shop.requests("refunds")["received"]
-    stage.shop.fault("refunds", delay_after_s=1)
     async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(refunds(orders), durability=mode)
-        await in_second_call(stage, run, asked)
+        run = await at_its_second_item(stage, mode, orders)
         await run.cancel(mode="compensate")
         result = await run.result()
 
@@ -150,11 +148,8 @@ async def test_a_list_is_continued_in_its_middle(stage: Stage, mode: str, parall
 @pytest.mark.parametrize("mode", MODES)
 async def test_another_plan_waits_for_the_list_that_is_under_way(stage: Stage, mode: str) -> None:
     orders = new_orders(stage)
-    asked = stage.shop.requests("refunds")["received"]
-    stage.shop.fault("refunds", delay_after_s=1)
     async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(refunds(orders), durability=mode)
-        await in_second_call(stage, run, asked)
+        run = await at_its_second_item(stage, mode, orders)
         old = refunds(orders)
         new = old.model_copy(update={"steps": old.steps[:1]})
         await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))

@@ -9,10 +9,10 @@ from typing import Any, Final
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from activities.crashpoints import Crash, CrashPoint
+from activities.crashpoints import CrashPoint
 from tests.e2e.stage import Stage
 from tests.property.search import search
-from tests.property.test_real_runs import FAULTS, POINTS, QUICK, DiesOnce, attend
+from tests.property.test_real_runs import FAULTS, POINTS, attend, faulty
 from workflows.contracts import ENDED, RunResult, RunState
 from workflows.durability import Durability
 from workflows.plan import Plan
@@ -70,11 +70,7 @@ LISTS: Final = st.builds(
 @given(lists=LISTS)
 async def test_lists_over_a_faulty_shop_keep_their_promises(stage: Stage, lists: RealLists) -> None:
     orders = [stage.shop.new_order() for _ in range(lists.items)]
-    stage.shop.clear_faults()
-    for endpoint, fault in lists.faults.items():
-        stage.shop.fault(endpoint, **FAULTS[fault])
-    crash = DiesOnce(*lists.crash) if lists.crash else Crash()
-    async with stage.worker_here(crash=crash, **QUICK):
+    async with faulty(stage, lists.faults, lists.crash):
         run = await stage.start(lists.plan(orders), durability=lists.mode)
         people = asyncio.create_task(attend(stage, "good", run, orders[0]))
         result = await run.result()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -122,11 +122,7 @@ async def test_a_run_over_a_faulty_shop_keeps_its_promises(
     stage: Stage, scenario: RealScenario
 ) -> None:
     order_id = stage.shop.new_order()
-    stage.shop.clear_faults()
-    for endpoint, fault in scenario.faults.items():
-        stage.shop.fault(endpoint, **FAULTS[fault])
-    crash = DiesOnce(*scenario.crash) if scenario.crash else Crash()
-    async with stage.worker_here(crash=crash, **QUICK):
+    async with faulty(stage, scenario.faults, scenario.crash):
         run = await stage.start(scenario.plan(order_id), durability=scenario.mode)
         people = asyncio.create_task(attend(stage, scenario.ending, run, order_id))
         result = await run.result()
@@ -142,6 +138,19 @@ async def test_a_run_over_a_faulty_shop_keeps_its_promises(
     await only_as_approved(stage, run, counts)
     told_truly(scenario, result, counts)
     unwound(result, counts)
+
+
+@asynccontextmanager
+async def faulty(
+    stage: Stage, faults: dict[str, str], crash: tuple[str, CrashPoint] | None
+) -> AsyncIterator[None]:
+    """Let a worker run over a shop with faults, which dies once at a crash point."""
+    stage.shop.clear_faults()
+    for endpoint, fault in faults.items():
+        stage.shop.fault(endpoint, **FAULTS[fault])
+    dies = DiesOnce(*crash) if crash else Crash()
+    async with stage.worker_here(crash=dies, **QUICK):
+        yield
 
 
 async def attend(stage: Stage, ending: str, run: Run, order_id: str) -> None:
