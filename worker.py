@@ -94,7 +94,7 @@ def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
 def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
     """Return a Temporal worker with ``AgentRun``, its activities, and ``Ping``."""
     tools = ToolActivities(resources)
-    stretches = StretchActivities(tools)
+    stretches = StretchActivities(resources, tools)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
     steering = SteeringActivities(resources)

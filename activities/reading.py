@@ -188,7 +188,7 @@ class ReadCall:
         paused: str | None = None,
     ) -> ChainHead | None:
         async with self.resources.ledger.transaction(self.call.tenant) as tx:
-            if not await step_rows.answer(
+            if not await step_rows.finish(
                 tx, row, state, output=output.value, error=error, error_class=class_
             ):
                 message = f"{row.tool}: another worker has taken this read over"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -10,7 +11,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ahead import Ahead, Begun
-from activities.attempt import Attempt, to_the_end
+from activities.attempt import Attempt, Resources, to_the_end
+from activities.endings import again, stop
+from activities.ledger import steps as step_rows
+from activities.ledger import stretches
+from activities.ledger.stretches import GivenUp, Holding, Overtaken
+from activities.ledger.takes import OVERTAKEN_PAUSE
 from activities.telemetry import tell_failure
 from activities.tools import ToolActivities
 from workflows.contracts import (
@@ -21,7 +27,9 @@ from workflows.contracts import (
     StretchReport,
     Succeeded,
     ToolCall,
+    stretch_name,
 )
+from workflows.errors import ErrorType
 from workflows.late import resolve_inline
 from workflows.references import ReferenceUnresolved
 
@@ -31,7 +39,8 @@ log = structlog.get_logger()
 class StretchActivities:
     """``run_stretch``."""
 
-    def __init__(self, tools: ToolActivities) -> None:
+    def __init__(self, resources: Resources, tools: ToolActivities) -> None:
+        self._resources = resources
         self._tools = tools
 
     @activity.defn(name="run_stretch")
@@ -44,7 +53,7 @@ class StretchActivities:
         return await to_the_end(self._run(stretch, attempt), attempt.doing)
 
     async def _run(self, stretch: Stretch, attempt: Attempt) -> StretchReport:
-        attempt = await self._tools.begin(stretch, attempt)
+        attempt = await self._begin(stretch, attempt)
         done: list[StepReport] = []
         facts = dict(stretch.facts)
         call: ToolCall | None = stretch.first
@@ -73,7 +82,33 @@ class StretchActivities:
         if activity.is_cancelled():
             return False
         first = call.step_id == stretch.first.step_id
-        return first or stretch.follows is None or await self._tools.has_begun(call)
+        if first or stretch.follows is None:
+            return True
+        async with self._resources.ledger.transaction(call.tenant) as tx:
+            return await step_rows.has_begun(tx, call.run_id, call.step_id)
+
+    async def _begin(self, stretch: Stretch, attempt: Attempt) -> Attempt:
+        """Make a stretch this attempt's own, so that no other goes on with it.
+
+        Raises:
+            ApplicationError: ``StepBarred``: it was given up. ``LeaseHeld``: a later attempt has
+                begun.
+        """
+        info, call = activity.info(), stretch.first
+        execution = info.workflow_run_id or ""
+        scheduled_ms = int(info.current_attempt_scheduled_time.timestamp() * 1000)
+        mine = Holding(scheduled_ms, execution, stretch.number, attempt.holder)
+        try:
+            async with self._resources.ledger.transaction(call.tenant) as tx:
+                if stretch.follows is not None:
+                    followed = stretch_name(execution, stretch.follows)
+                    await stretches.give_up(tx, call.run_id, [followed])
+                others = await stretches.begin(tx, call.run_id, mine)
+        except GivenUp as error:
+            raise stop(ErrorType.STEP_BARRED, str(error)) from error
+        except Overtaken as error:
+            raise again(ErrorType.LEASE_HELD, str(error), OVERTAKEN_PAUSE) from error
+        return replace(attempt, stretch=mine.token, unheard=attempt.unheard or others)
 
     def _ahead(
         self, stretch: Stretch, attempt: Attempt, step_id: str, facts: dict[str, Any], number: int
@@ -83,7 +118,8 @@ class StretchActivities:
                 return None
             return _call(stretch, number, {**facts, step_id: output})
 
-        return self._tools.ahead(attempt.of_next_step(unheard=stretch.again), call_after)
+        next_attempt = attempt.of_next_step(unheard=stretch.again)
+        return Ahead(self._resources, next_attempt, call_after)
 
 
 def _call(stretch: Stretch, number: int, facts: dict[str, Any]) -> ToolCall | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -16,8 +14,6 @@ from activities.crashpoints import CrashPoint
 from activities.describing import describe_plan
 from activities.effects import EffectCall
 from activities.endings import again, stop
-from activities.ledger import steps as step_rows
-from activities.ledger import stretches
 from activities.ledger.entries import (
     ApprovalRefused,
     Asked,
@@ -26,8 +22,6 @@ from activities.ledger.entries import (
     Entry,
     Forbidden,
 )
-from activities.ledger.stretches import Holding, StretchOver
-from activities.ledger.takes import OVERTAKEN_PAUSE
 from activities.long_calls import following
 from activities.metering import metering
 from activities.preconditions import to_call_with
@@ -45,13 +39,11 @@ from workflows.contracts import (
     InputNeeded,
     PermissionNeeded,
     RateLimited,
-    Stretch,
     Succeeded,
     ToolCall,
     ToolOutcome,
     ToolReport,
     ToolsDescribed,
-    stretch_name,
 )
 from workflows.errors import ErrorType
 
@@ -75,43 +67,6 @@ class ToolActivities:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
         attempt = Attempt.current()
         return await to_the_end(self.make(call, attempt), attempt.doing)
-
-    async def begin(self, stretch: Stretch, attempt: Attempt) -> Attempt:
-        """Make a stretch this attempt's own, so that no other goes on with it.
-
-        Raises:
-            ApplicationError: ``StepBarred``: it was given up. ``LeaseHeld``: a later attempt has
-                begun.
-        """
-        info = activity.info()
-        execution = info.workflow_run_id or ""
-        scheduled_ms = int(info.current_attempt_scheduled_time.timestamp() * 1000)
-        mine = Holding(scheduled_ms, execution, stretch.number, attempt.holder)
-        try:
-            others = await self._begin(stretch, mine)
-        except StretchOver as error:
-            raise stop(ErrorType.STEP_BARRED, str(error)) from error
-        if others is None:
-            message = f"{mine.name}: another worker has begun this stretch, or a later one"
-            raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
-        return replace(attempt, stretch=mine.token, unheard=attempt.unheard or others)
-
-    async def _begin(self, stretch: Stretch, mine: Holding) -> bool | None:
-        call = stretch.first
-        async with self._resources.ledger.transaction(call.tenant) as tx:
-            if stretch.follows is not None:
-                followed = stretch_name(mine.execution, stretch.follows)
-                await stretches.give_up(tx, call.run_id, [followed])
-            return await stretches.begin(tx, call.run_id, mine)
-
-    async def has_begun(self, call: ToolCall) -> bool:
-        """Return whether the ledger has something of a call's step that counts."""
-        async with self._resources.ledger.transaction(call.tenant) as tx:
-            return await step_rows.has_begun(tx, call.run_id, call.step_id)
-
-    def ahead(self, attempt: Attempt, call_after: Callable[[Any], ToolCall | None]) -> Ahead:
-        """Return what a stretch does after a write: the next step's attempt, and its call."""
-        return Ahead(self._resources, attempt, call_after)
 
     async def make(
         self,

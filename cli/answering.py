@@ -75,6 +75,22 @@ def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
     return {"answers": named}
 
 
+def json_of(text: str, wrong: str) -> Any:
+    """Return JSON as its value.
+
+    Args:
+        text: The JSON.
+        wrong: What is said where it is none, with the option's name.
+
+    Raises:
+        WrongUse: It is none.
+    """
+    try:
+        return parse_json(text)
+    except Unreadable as error:
+        raise WrongUse(f"{wrong}: {error.where}: {error.reason}") from error
+
+
 def value_of(text: str) -> Any:
     """Return JSON as its value, and anything else as the text that it is."""
     try:

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from cli import options
+from cli.answering import json_of
 from cli.caller import Caller, perform
 from cli.editing import diff
 from cli.exits import WrongUse
 from cli.ids import find_run_id
 from cli.planfile import load_plan
 from cli.steering import composed, say, steer
-from cli.yamlfile import Unreadable, parse_json
 from workflows.contracts import Amend, OutsideEvent, TopUp, Verb
 from workflows.plan import Plan
 
@@ -51,23 +51,12 @@ def event(
             name=name,
             key=about,
             event_id=event_id,
-            payload=None if payload is None else _json("--payload", payload),
+            # An event is used once: nothing is guessed.
+            payload=None if payload is None else json_of(payload, "--payload is no JSON"),
         )
         return say(caller, run_id, await steer(caller, run_id, Verb.EVENT, sent, leave=leave))
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
-
-
-def _json(option: str, text: str) -> Any:
-    """Return a value as it is written; an event is used once, so nothing is guessed.
-
-    Raises:
-        WrongUse: It is no JSON.
-    """
-    try:
-        return parse_json(text)
-    except Unreadable as error:
-        raise WrongUse(f"{option} is no JSON: {error}") from error
 
 
 def top_up(

@@ -20,8 +20,7 @@ from cli.render import headline, print_result, print_waiting
 from cli.tenant_client import TenantClient
 from cli.text import command
 from cli.watch import StoryWatch, Watch, make_watch
-from workflows.contracts import ENDED, RunResult, RunState, StepState
-from workflows.plan import ITERATION
+from workflows.contracts import ENDED, RunResult, RunState, RunView, StepState
 
 #: Seconds between looks: quick while steps move, calmer in a wait that can take days.
 FIRST_PAUSE: Final = 0.3
@@ -134,7 +133,7 @@ async def _until_settled(
                     # Also when there is no question that could be answered: a lost ledger.
                     asked = asked or view.result.error or ""
                 # Seen twice: a decision that came early is being looked at in the meantime.
-                if asked and asked == asked_before and not stay and _stuck(view.result):
+                if asked and asked == asked_before and not stay and _stuck(view):
                     return view.result
                 pause = pause if asked == asked_before else FIRST_PAUSE
                 asked_before = asked
@@ -146,13 +145,14 @@ async def _until_settled(
         ended.cancel()
 
 
-def _stuck(result: RunResult) -> bool:
+def _stuck(view: RunView) -> bool:
     """Say whether nothing but a human can move the run."""
+    result = view.result
     if result.state is RunState.NEEDS_INTERVENTION:
         return True
     # A list is under way as long as its items are, whatever they wait for.
-    lists = {ITERATION.sub("", step.id) for step in result.steps if ITERATION.search(step.id)}
-    moving = any(step.state is StepState.RUNNING and step.id not in lists for step in result.steps)
+    running = [step.id for step in result.steps if step.state is StepState.RUNNING]
+    moving = any(step_id not in view.plan.lists for step_id in running)
     return result.state not in ENDED and not moving
 
 

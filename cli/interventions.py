@@ -10,6 +10,7 @@ import typer
 from temporalio.client import WorkflowExecutionStatus
 
 from cli import options
+from cli.answering import json_of
 from cli.caller import Caller, perform
 from cli.exits import NotFound, NoWorker, Refused, WrongUse
 from cli.ids import find_run_id
@@ -17,7 +18,6 @@ from cli.ledger_door import ledger_of, read_settings
 from cli.looking import look_at, silent_line
 from cli.steering import say, steer
 from cli.tenant_client import TenantClient
-from cli.yamlfile import Unreadable, parse_json
 from workflows.contracts import (
     Acknowledged,
     Resolution,
@@ -79,13 +79,8 @@ def resolve(
     """
 
     async def verb(caller: Caller) -> int:
-        try:
-            returned = None if receipt is None else parse_json(receipt)
-        except Unreadable as error:
-            raise WrongUse(
-                '--receipt must be one JSON object, such as \'{"refund_id": "refund-7"}\':'
-                f" {error.where}: {error.reason}"
-            ) from error
+        wrong = '--receipt must be one JSON object, such as \'{"refund_id": "refund-7"}\''
+        returned = None if receipt is None else json_of(receipt, wrong)
         named = None if run is None else find_run_id(caller.settings.tenant, run)
         server = await caller.server()
         resolution = Resolution(

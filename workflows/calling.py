@@ -150,10 +150,15 @@ class Calling:
         if alone:
             return await self._remotely(step_id, call)
         if self._mode is Durability.EXIT and not self._wanted():
-            left, number = self._spending.calls_left(), self._stretches + 1
-            stretch = stretch_of(self._book, self._tools, self._facts, call, left, number)
-            if stretch is not None:
-                stretch = self._with_attempts(stretch)
+            stretch = stretch_of(
+                self._book,
+                self._tools,
+                self._facts,
+                call,
+                self._spending.calls_left(),
+                self._stretches + 1,
+                self._used,
+            )
             if stretch is not None:
                 return await self._run(stretch)
         if self._mode is not Durability.SYNC and call.tool.timeout <= LONGEST_LOCAL:
@@ -190,15 +195,6 @@ class Calling:
             self._register(report.failed.step_id)
             self._ahead[report.failed.step_id] = report.failed
         return first.report
-
-    def _with_attempts(self, stretch: Stretch) -> Stretch:
-        following = [
-            step.model_copy(update={"attempts_before": self._used[step.id]})
-            if step.id in self._used
-            else step
-            for step in stretch.following
-        ]
-        return stretch.model_copy(update={"following": following})
 
     async def _reported(self, stretch: Stretch) -> StretchReport:
         """Run a stretch; what it had begun where it was stopped unheard ends all the same."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ def stretch_of(
     call: ToolCall,
     most: int | None,
     number: int,
+    used: Mapping[str, int],
 ) -> Stretch | None:
     """Return the stretch that begins with a call; ``None`` if nothing can follow it at once.
 
@@ -38,6 +38,7 @@ def stretch_of(
         call: The call of a step that is under way.
         most: Calls that the run's budget lets follow one another; ``None``: as many as come.
         number: The stretch's own.
+        used: Attempts that earlier calls of steps have used up.
     """
     if call.joined is not None:
         return None  # it waits for another run's human, whoever has to wait behind it
@@ -57,33 +58,30 @@ def stretch_of(
     taken: dict[str, Any] = {}
     size = 0
     longest = MOST_STEPS if most is None else min(most, MOST_STEPS)
-    for next_ in islice(follows, longest - 1):
-        if not _unattended(book, tools, next_.step):
+    for next_, own in islice(follows, longest - 1):
+        if not _unattended(book, tools, next_):
             break
-        roots = {reference.split(".")[0] for _, reference in references(next_.step.params)}
-        earlier = sorted(roots - made - taken.keys() - next_.own.keys())
+        roots = {reference.split(".")[0] for _, reference in references(next_.params)}
+        earlier = sorted(roots - made - taken.keys() - own.keys())
         more = {root: facts[root] for root in earlier if root in facts}
-        size += len(json.dumps([more, next_.own]))
+        size += len(json.dumps([more, own]))
         if size > MOST_FACTS:
             break
         taken |= more
-        following.append(next_.told())
-        made.add(next_.step.id)
+        following.append(
+            NextStep(
+                id=next_.id,
+                tool=next_.tool,
+                params=next_.params,
+                own=own,
+                attempts_before=used.get(next_.id, 0),
+            )
+        )
+        made.add(next_.id)
     if not following:
         return None
     named = {step.tool: tools[step.tool] for step in following}
     return Stretch(number=number, first=call, following=following, tools=named, facts=taken)
-
-
-@dataclass(frozen=True)
-class _Next:
-    """A step that follows, and what only it is told."""
-
-    step: Step
-    own: dict[str, Any]
-
-    def told(self) -> NextStep:
-        return NextStep(id=self.step.id, tool=self.step.tool, params=self.step.params, own=self.own)
 
 
 def _ended(book: Book) -> frozenset[str]:
@@ -91,11 +89,15 @@ def _ended(book: Book) -> frozenset[str]:
     return frozenset(step.id for step in steps if book.steps[step.id].state in _ENDED)
 
 
+#: A step that follows, and the facts that only it is told.
+_Next = tuple[Step, dict[str, Any]]
+
+
 def _steps(book: Book, first: str) -> Iterator[_Next]:
     """Yield the steps of a plan that follow one another."""
     plan, done = book.request.plan, _ended(book) | {first}
     while len(ready := plan.ready(done, frozenset())) == 1:
-        yield _Next(ready[0], {})
+        yield ready[0], {}
         done |= {ready[0].id}
 
 
@@ -106,7 +108,7 @@ def _items(book: Book, step: Step, facts: Mapping[str, Any]) -> Iterator[_Next]:
     items = book.at(step.id).items
     for number, item in enumerate(resolve(step.for_each, facts) if items is None else items):
         if book.steps[item_id(step.id, number)].state is StepState.PENDING:
-            yield _Next(step.of_item(number), {step.item: item})
+            yield step.of_item(number), {step.item: item}
 
 
 def _unattended(book: Book, tools: Mapping[str, ToolSpec], step: Step) -> bool:

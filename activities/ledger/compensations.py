@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
+from activities.ledger.barring import bar_name
 from activities.ledger.clock_jumps import lease_left
 from activities.ledger.doubts import doubt
 from activities.ledger.entries import Asked, Doubtful, Entry, Held
 from activities.ledger.questions import newest_question, open_intervention
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects
+from activities.ledger.tables import effects
 
 #: What is left of a lease after the database's clock was set back.
 LONGEST_LEASE: Final = timedelta(seconds=10)
-#: Bars every step of a run, also those that nobody has heard of yet: items, steps made by code.
-EVERY_STEP: Final = "*"
 #: Entries in these states have something left to undo, or to find out.
 _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 
@@ -90,20 +87,8 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
 
 async def bar(tx: Transaction, run_id: str, step_id: str) -> None:
     """Refuse a step's late attempts from now on; the step's lock is held."""
-    if await bar_names(tx, run_id, [step_id]):
+    if await bar_name(tx, run_id, step_id):
         tx.event(run_id, "step.barred", step_id=step_id, action="refuse_late_attempts")
-
-
-async def bar_names(tx: Transaction, run_id: str, names: Sequence[str]) -> bool:
-    """Bar steps or stretches of a run, whose locks are held; return whether any was not yet."""
-    dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
-    of_run = {"tenant_id": tx.tenant, "run_id": run_id, "barred_ms": tx.now_ms}
-    inserted = await tx.execute(
-        dialect.insert(bars)
-        .values([{**of_run, "step_id": name} for name in names])
-        .on_conflict_do_nothing()
-    )
-    return inserted > 0
 
 
 async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:

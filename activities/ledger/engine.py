@@ -24,9 +24,8 @@ _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGE
 _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _POSTGRES_BEGIN: Final = f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', $1, true)"
 _POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
-_POSTGRES_LOCK: Final = "pg_advisory_xact_lock(hashtextextended(${}, 0))"
-_POSTGRES_TRY: Final = "pg_try_advisory_xact_lock(hashtextextended(${}, 0))"
-_SHARED: Final = ("xact_lock", "xact_lock_shared")
+_POSTGRES_LOCK: Final = "pg_advisory_xact_lock{}(hashtextextended(${}, 0))"
+_POSTGRES_TRY: Final = "pg_try_advisory_xact_lock{}(hashtextextended(${}, 0))"
 
 
 class LedgerUnavailable(Exception):
@@ -152,20 +151,20 @@ async def read_clock(connection: AsyncConnection) -> int:
 async def lock_name(connection: AsyncConnection, *names: str, shared: str | None = None) -> int:
     """Hold locks of these names, taken in this order, until the transaction ends.
 
+    Returns the database's clock in milliseconds, read once they are held. On SQLite every
+    transaction is the only writer, so there is nothing to take, and the first reading stays good.
+
     Args:
         connection: Of the transaction.
         names: Of the locks.
         shared: One more, taken first, that others may share.
-
-    Returns the database's clock in milliseconds, read once they are held. On SQLite every
-    transaction is the only writer, so there is nothing to take, and the first reading stays good.
     """
     if connection.dialect.name == "sqlite":
         return 0
     locks, names = _locks(_POSTGRES_LOCK, names, shared)
     # What is selected is worked out from left to right: the clock comes last.
-    all_locks = ", ".join(locks)
-    row = await connection.exec_driver_sql(f"SELECT {all_locks}, {_POSTGRES_NOW}", names)
+    selected = ", ".join([*locks, _POSTGRES_NOW])
+    row = await connection.exec_driver_sql(f"SELECT {selected}", names)
     return int(row.one()[-1])
 
 
@@ -184,7 +183,7 @@ def _locks(
     lock: str, names: tuple[str, ...], shared: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return what takes locks, in order, and the names that go with it."""
+    locks = [lock.format("", place) for place in range(1, len(names) + 1)]
     if shared is None:
-        return [lock.format(place) for place in range(1, len(names) + 1)], names
-    locks = [lock.format(place) for place in range(1, len(names) + 2)]
-    return [locks[0].replace(*_SHARED), *locks[1:]], (shared, *names)
+        return locks, names
+    return [lock.format("_shared", len(names) + 1), *locks], (*names, shared)

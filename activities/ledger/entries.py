@@ -82,15 +82,7 @@ class ClaimRequest:
     @property
     def step_attempt(self) -> StepAttempt:
         """What the step's own row tells of this attempt."""
-        return StepAttempt(
-            self.run_id,
-            self.step_id,
-            self.attempt,
-            self.tool,
-            self.params,
-            self.holder,
-            self.stretch,
-        )
+        return StepAttempt(self.run_id, self.step_id, self.attempt, self.tool, self.params)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Insert, bindparam, exists, func, literal, null, or_, select, update
+from sqlalchemy import Insert, bindparam, func, literal, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
-from activities.ledger.tables import effects, runs, steps
+from activities.ledger.stretches import overtaken
+from activities.ledger.tables import effects, steps
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
@@ -43,13 +44,9 @@ _FINISH: Final = update(steps).where(
     steps.c.step_id == bindparam("of_step"),
     steps.c.attempt == bindparam("of_attempt"),
 )
-_ANSWER: Final = _FINISH.where(
+_FINISH_OWN: Final = _FINISH.where(
     steps.c.holder == bindparam("of_holder"),
-    ~exists().where(
-        runs.c.tenant_id == bindparam("of_tenant"),
-        runs.c.run_id == bindparam("of_run"),
-        runs.c.stretch != bindparam("of_stretch"),
-    ),
+    ~overtaken(bindparam("of_tenant"), bindparam("of_run"), bindparam("of_stretch")),
 )
 
 
@@ -63,7 +60,7 @@ class StepAttempt:
     tool: str
     params: dict[str, Any]
     holder: str | None = None
-    """Who makes it, where two may be at it."""
+    """Who makes it, where nothing but its row says whose end counts: a read's."""
     stretch: str | None = None
     """The token of the stretch that it is made in (``ledger/stretches.py``)."""
 
@@ -176,20 +173,18 @@ async def begin_read(
         return None
     # Answered meanwhile; or a run was reset to before its answer.
     known = await stored(tx, attempt, after=after) if unheard else None
-    if known is None and not await _overtaken(tx, attempt):
+    if known is None and not await _is_overtaken(tx, attempt):
         await start(tx, attempt)
     return known
 
 
-async def _overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
+async def _is_overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
     """Return whether the stretch of an attempt is not its own any more; the run is locked."""
     if attempt.stretch is None:
         return False
     await tx.lock_run(attempt.run_id)
-    row = await tx.one(
-        select(runs.c.stretch).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == attempt.run_id)
-    )
-    return row is not None and row["stretch"] != attempt.stretch
+    late = overtaken(tx.tenant, attempt.run_id, literal(attempt.stretch))
+    return bool(await tx.all(select(literal(1)).where(late)))
 
 
 async def take_over(tx: Transaction, attempt: StepAttempt) -> None:
@@ -215,32 +210,15 @@ async def finish(
     output: Any = None,
     error: str | None = None,
     error_class: str | None = None,
-) -> None:
-    """Record how an attempt ended."""
-    await tx.execute(
-        _FINISH,
-        **_which(tx, attempt),
-        **_end(tx, state, output, error, error_class),
-    )
-
-
-async def answer(
-    tx: Transaction,
-    attempt: StepAttempt,
-    state: str,
-    *,
-    output: Any = None,
-    error: str | None = None,
-    error_class: str | None = None,
 ) -> bool:
-    """Record how a read ended, if it still counts.
+    """Record how an attempt ended; one that names its holder, only if it still counts.
 
     It does not where another one has begun since, nor where its stretch is over: what was made of
     another answer may be there.
 
     Args:
         tx: The transaction.
-        attempt: The attempt, with its holder.
+        attempt: The attempt.
         state: How it ended.
         output: What it returned.
         error: What went wrong.
@@ -249,35 +227,21 @@ async def answer(
     Returns:
         Whether it was recorded.
     """
-    recorded = await tx.execute(
-        _ANSWER,
-        **_which(tx, attempt),
-        of_holder=attempt.holder,
-        of_stretch=attempt.stretch,
-        **_end(tx, state, output, error, error_class),
+    own = attempt.holder is not None
+    finished = await tx.execute(
+        _FINISH_OWN if own else _FINISH,
+        **({"of_holder": attempt.holder, "of_stretch": attempt.stretch} if own else {}),
+        of_tenant=tx.tenant,
+        of_run=attempt.run_id,
+        of_step=attempt.step_id,
+        of_attempt=attempt.attempt,
+        state=state,
+        output=output,
+        error=error,
+        error_class=error_class,
+        ended_ms=tx.now_ms,
     )
-    return recorded == 1
-
-
-def _which(tx: Transaction, attempt: StepAttempt) -> dict[str, Any]:
-    return {
-        "of_tenant": tx.tenant,
-        "of_run": attempt.run_id,
-        "of_step": attempt.step_id,
-        "of_attempt": attempt.attempt,
-    }
-
-
-def _end(
-    tx: Transaction, state: str, output: Any, error: str | None, error_class: str | None
-) -> dict[str, Any]:
-    return {
-        "state": state,
-        "output": output,
-        "error": error,
-        "error_class": error_class,
-        "ended_ms": tx.now_ms,
-    }
+    return finished == 1
 
 
 async def failures(tx: Transaction, run_id: str, step_id: str, error_class: str) -> int:

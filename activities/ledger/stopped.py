@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import and_, or_, select, update
 
 from activities.ledger import approvals as approval_rows
-from activities.ledger import compensations
+from activities.ledger.barring import EVERY_STEP, bar_name
 from activities.ledger.entries import Entry
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import approvals, effects, runs
@@ -42,7 +42,7 @@ async def bar(tx: Transaction, run_id: str) -> None:
             " what it has left is meant to stay"
         )
     await tx.lock_run(run_id)
-    if await compensations.bar_names(tx, run_id, [compensations.EVERY_STEP]):
+    if await bar_name(tx, run_id, EVERY_STEP):
         tx.event(run_id, "run.barred", action="refuse_late_attempts")
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, Exists, exists, select, update
 
-from activities.ledger.compensations import bar_names
+from activities.ledger.barring import bar_name
 from activities.ledger.store import Transaction
 from activities.ledger.tables import bars, runs
 from workflows.contracts import stretch_name
@@ -47,29 +47,45 @@ class Holding:
         return cls(int(scheduled_ms), execution, int(number), holder)
 
 
-class StretchOver(Exception):
-    """A stretch was given up: nobody waits for it any more."""
+class GivenUp(Exception):
+    """Nobody waits for a stretch any more."""
 
 
-async def begin(tx: Transaction, run_id: str, mine: Holding) -> bool | None:
+class Overtaken(Exception):
+    """An attempt that was scheduled later has begun a stretch already."""
+
+
+def overtaken(
+    tenant: ColumnElement[str] | str, run_id: ColumnElement[str] | str, token: ColumnElement[str]
+) -> Exists:
+    """Return the condition that a run's stretch is not that of a token (any more).
+
+    Without a token, it is never met: what is no part of a stretch is overtaken by none.
+    """
+    return exists().where(
+        runs.c.tenant_id == tenant, runs.c.run_id == run_id, runs.c.stretch != token
+    )
+
+
+async def begin(tx: Transaction, run_id: str, mine: Holding) -> bool:
     """Make a stretch this attempt's own.
 
     Returns:
-        Whether another attempt may have begun it, so that what that has read counts; ``None``:
-        one that was scheduled later has begun already.
+        Whether another attempt may have begun it, so that what that has read counts.
 
     Raises:
-        StretchOver: The stretch was given up.
+        GivenUp: It was given up.
+        Overtaken: It is too late, by Temporal's clock.
     """
     await tx.lock_run(run_id)
     given_up = select(bars.c.step_id).where(
         bars.c.tenant_id == tx.tenant, bars.c.run_id == run_id, bars.c.step_id == mine.name
     )
     if await tx.one(given_up) is not None:
-        raise StretchOver(f"{mine.name} was given up: this attempt is late")
+        raise GivenUp(f"{mine.name} was given up: this attempt is late")
     before = await _holding(tx, run_id)
     if before is not None and before.scheduled_ms > mine.scheduled_ms:
-        return None
+        raise Overtaken(f"{mine.name}: another worker has begun this stretch, or a later one")
     await _set(tx, run_id, mine)
     return before is not None and before.name == mine.name
 
@@ -78,7 +94,7 @@ async def give_up(tx: Transaction, run_id: str, stretches: Iterable[str]) -> Non
     """Refuse what is claimed in stretches from now on: their worker may be cut off."""
     for name in sorted(stretches):
         await tx.lock_run(run_id)
-        if await bar_names(tx, run_id, [name]):
+        if await bar_name(tx, run_id, name):
             tx.event(run_id, "stretch.given_up", stretch=name, action="refuse_late_attempts")
         held = await _holding(tx, run_id)
         if held is not None and held.name == name:

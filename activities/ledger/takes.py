@@ -11,7 +11,8 @@ from sqlalchemy import BindParameter, bindparam, exists, insert, or_, select, up
 from activities.ledger import approvals as approval_rows
 from activities.ledger import principals, recovery
 from activities.ledger import steps as step_rows
-from activities.ledger.compensations import EVERY_STEP, still_stands
+from activities.ledger.barring import EVERY_STEP
+from activities.ledger.compensations import still_stands
 from activities.ledger.doubts import give_back
 from activities.ledger.entries import (
     Barred,
@@ -26,7 +27,8 @@ from activities.ledger.entries import (
     milliseconds,
 )
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects, runs
+from activities.ledger.stretches import overtaken
+from activities.ledger.tables import bars, effects
 from activities.ledger.undone import must_be_told, waits_to_be_told
 from workflows.contracts import Recovery
 
@@ -45,13 +47,7 @@ _LOOK_AROUND: Final = select(
         or_(bars.c.step_id == _OF["step"], bars.c.step_id == EVERY_STEP),
     )
     .label("barred"),
-    exists()
-    .where(
-        runs.c.tenant_id == _OF["tenant"],
-        runs.c.run_id == _OF["run"],
-        runs.c.stretch != _OF["stretch"],
-    )
-    .label("overtaken"),
+    overtaken(_OF["tenant"], _OF["run"], _OF["stretch"]).label("overtaken"),
     waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
     exists()
     .where(

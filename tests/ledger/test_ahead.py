@@ -152,7 +152,7 @@ async def play(
         facts={},
         again=again,
     )
-    stretches = StretchActivities(ToolActivities(resources))
+    stretches = StretchActivities(resources, ToolActivities(resources))
     report: StretchReport = await (environment or ActivityEnvironment()).run(
         stretches.run_stretch, stretch
     )

@@ -14,7 +14,7 @@ from activities.ledger.claims import claim_at_once
 from activities.ledger.entries import Claimed, Held
 from activities.ledger.steps import StepAttempt, Stored
 from activities.ledger.store import Transaction
-from activities.ledger.stretches import Holding, StretchOver
+from activities.ledger.stretches import GivenUp, Holding, Overtaken
 from tests.ledger.scene import RUN, Scene
 
 FIRST: Final = Holding(1, "life", 1, "a")
@@ -47,7 +47,7 @@ def read(holder: str, attempt: int = 1, stretch: Holding | None = None) -> StepA
     return StepAttempt(RUN, "price", attempt, "prices.read", PARAMS, holder, token)
 
 
-async def begin(scene: Scene, holding: Holding) -> bool | None:
+async def begin(scene: Scene, holding: Holding) -> bool:
     async with scene.tx() as tx:
         return await stretches.begin(tx, RUN, holding)
 
@@ -59,7 +59,7 @@ async def begun(scene: Scene, row: StepAttempt, *, unheard: bool = False) -> Sto
 
 async def answered(scene: Scene, row: StepAttempt, output: str) -> bool:
     async with scene.tx() as tx:
-        return await steps.answer(tx, row, "succeeded", output=output)
+        return await steps.finish(tx, row, "succeeded", output=output)
 
 
 async def counts(scene: Scene) -> object:
@@ -76,13 +76,16 @@ async def test_a_stretch_that_others_may_have_begun_says_so_and_one_that_is_over
     assert await begin(scene, AGAIN) is True
     assert await begin(scene, NEXT) is False
     # Whoever was frozen before it could begin: of this stretch, of an earlier one or life.
-    assert await begin(scene, FIRST) is None
-    assert await begin(scene, AGAIN) is None
+    with pytest.raises(Overtaken):
+        await begin(scene, FIRST)
+    with pytest.raises(Overtaken):
+        await begin(scene, AGAIN)
     assert await begin(scene, OTHER_LIFE) is False
-    assert await begin(scene, NEXT) is None
+    with pytest.raises(Overtaken):
+        await begin(scene, NEXT)
     async with scene.tx() as tx:
         await stretches.give_up(tx, RUN, [OTHER_LIFE.name])
-    with pytest.raises(StretchOver):
+    with pytest.raises(GivenUp):
         await begin(scene, replace(OTHER_LIFE, scheduled_ms=5, holder="late"))
     assert await begin(scene, replace(OTHER_LIFE, number=2)) is False
 
@@ -101,7 +104,7 @@ async def test_nothing_more_is_claimed_in_a_stretch_that_is_over(scene: Scene, e
         ahead = scene.call(step_id="ahead", key="ahead", stretch=FIRST.token)
         assert await claim_at_once(tx, ahead) is None
     new = replace(NEXT, scheduled_ms=5, holder="new")
-    assert await begin(scene, new) is not None
+    await begin(scene, new)  # raises where it is refused
     assert isinstance(await scene.claim(replace(late, stretch=new.token)), Claimed)
 
 

@@ -111,7 +111,7 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         None,
     ),
     "steps.failures": (lambda tx, s: steps.failures(tx, THEIRS, "s", "in_doubt"), 0),
-    "steps.finish": (lambda tx, s: steps.finish(tx, s.gated.step_attempt, "failed"), None),
+    "steps.finish": (lambda tx, s: steps.finish(tx, s.gated.step_attempt, "failed"), False),
 }  # fmt: skip
 #: Every function that would write something about that run.
 RAISES: dict[str, Use] = {

@@ -54,7 +54,7 @@ def stretch(
         book.set_step(step_id, StepState.SUCCEEDED)
     first = next(step for step in plan.steps if step.id not in facts)
     book.set_step(first.id, StepState.RUNNING)
-    return stretch_of(book, TOOLS, facts, call_of(first.id, TOOLS[first.tool]), most, 1)
+    return stretch_of(book, TOOLS, facts, call_of(first.id, TOOLS[first.tool]), most, 1, {})
 
 
 def call_of(step_id: str, tool: ToolSpec) -> ToolCall:
@@ -82,7 +82,7 @@ def items(number: int, *, at: int = 0, **more: Any) -> Stretch | None:
         book.steps[f"each[{n}]"] = StepView(id=f"each[{n}]", tool="note", state=state)
     book.set_step(f"each[{at}]", StepState.RUNNING)
     book.note("each", items=list(range(number)))
-    return stretch_of(book, TOOLS, {}, call_of(f"each[{at}]", SPEC), None, 1)
+    return stretch_of(book, TOOLS, {}, call_of(f"each[{at}]", SPEC), None, 1, {})
 
 
 def ids(found: Stretch | None) -> list[str]:
@@ -135,9 +135,9 @@ def test_a_call_that_waits_for_another_run_is_one_of_its_own() -> None:
     book = book_of(plan)
     book.set_step("a", StepState.RUNNING)
     call = call_of("a", SPEC)
-    assert stretch_of(book, TOOLS, {}, call, None, 1) is not None
+    assert stretch_of(book, TOOLS, {}, call, None, 1, {}) is not None
     joined = call.model_copy(update={"joined": "iv-1"})
-    assert stretch_of(book, TOOLS, {}, joined, None, 1) is None
+    assert stretch_of(book, TOOLS, {}, joined, None, 1, {}) is None
 
 
 def test_a_read_that_is_made_again_is_a_call_of_its_own() -> None:
