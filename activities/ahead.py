@@ -14,7 +14,7 @@ import structlog
 
 from activities.attempt import Attempt, Resources
 from activities.ledger.entries import Claimed, ClaimRequest
-from activities.requests import PreparedCall, prepare, write_request
+from activities.requests import PreparedCall, prepare, call_request
 from workflows.contracts import Effect, ToolCall
 
 log = structlog.get_logger()
@@ -69,7 +69,7 @@ class Ahead:
         prepared = prepare(self.resources.toolbox, call)
         if prepared.tool.effect is Effect.READ or prepared.resources:
             return None
-        request = write_request(self.resources, call, prepared, self.attempt)
+        request = call_request(self.resources, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.
         if request.gated or request.drift:
             return None

@@ -15,11 +15,13 @@ from activities.endings import again, stop
 from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import call_within
+from activities.ledger import approvals as approval_rows
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger import principals
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
-from activities.ledger.entries import milliseconds
+from activities.ledger.claims import note as note_claim
+from activities.ledger.entries import ApprovalRefused, ClaimRequest, Mismatch, milliseconds
 from activities.ledger.notifications import write_pause
 from activities.ledger.steps import StepAttempt, Stored
 from activities.ledger.takes import OVERTAKEN_PAUSE
@@ -31,6 +33,7 @@ from activities.toolbox import No, ToolContext
 from activities.watchdog import GRACE
 from workflows.contracts import (
     AnsweredNo,
+    ApprovalNeeded,
     ChainHead,
     InputNeeded,
     PermissionNeeded,
@@ -52,6 +55,8 @@ class ReadCall:
     resources: Resources
     call: ToolCall
     prepared: PreparedCall
+    request: ClaimRequest
+    """What its approval is bound to, as a write's claim is."""
     attempt: Attempt
     held: HeldResources
 
@@ -63,8 +68,12 @@ class ReadCall:
         """
         call, tool = self.call, self.prepared.tool
         outcome: ToolOutcome
-        row = self._row()
+        row, request = self._row(), self.request
+        refused: ApprovalRefused | Mismatch | None = None
         async with self.resources.ledger.transaction(call.tenant) as tx:
+            # Its row is locked before the run's, as wherever people decide.
+            if request.gated:
+                refused = await approval_rows.refusal(tx, request)
             known = await step_rows.begin_read(
                 tx, row, after=call.attempts_before, unheard=self.attempt.unheard
             )
@@ -74,11 +83,20 @@ class ReadCall:
             was_down = self._number > 1 and await step_rows.failures(
                 tx, call.run_id, call.step_id, _DOWN
             )
+            if lacking is None and refused is not None:
+                await note_claim(tx, request, refused)
         if lacking is not None:
             reason = f"{call.user} has no permission {lacking}"
             await self._finish(row, "failed", error="not called", class_="refused", paused=reason)
             outcome = PermissionNeeded(reason=reason, attempts=self._number)
             return ToolReport(outcome=outcome, head=tx.heads.get(call.run_id))
+        if isinstance(refused, Mismatch):
+            await self._finish(row, "failed", error="not called", class_="refused")
+            raise stop(ErrorType.PARAMS_MISMATCH, f"{tool.name}: {refused.reason}")
+        if refused is not None:
+            head = await self._finish(row, "failed", error="not called", class_="refused")
+            outcome = ApprovalNeeded(reason=refused.reason, attempts=self._number)
+            return ToolReport(outcome=outcome, head=head)
         if was_down and not await is_healthy(tool):
             raise await self._failed(row, STILL_DOWN)
         try:

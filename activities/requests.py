@@ -175,10 +175,10 @@ def claim_request(
     )
 
 
-def write_request(
+def call_request(
     resources: Resources, call: ToolCall, prepared: PreparedCall, attempt: Attempt
 ) -> ClaimRequest:
-    """Return what the ledger is asked for by a worker that is about to write.
+    """Return what the ledger is asked for by a worker that is about to make a call.
 
     Raises:
         ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.

@@ -27,7 +27,7 @@ from activities.metering import metering
 from activities.preconditions import to_call_with
 from activities.reading import ReadCall
 from activities.recorder import Done, SaidNo, WantsAnswer
-from activities.requests import PreparedCall, complete, drift, prepare, write_request
+from activities.requests import PreparedCall, complete, drift, prepare, call_request
 from activities.resource_leases import hold_resources
 from workflows.contracts import (
     AnsweredNo,
@@ -139,7 +139,7 @@ class ToolActivities:
         begun: Begun | None,
     ) -> ToolReport:
         if begun is None:
-            request = write_request(self._resources, call, prepared, attempt)
+            request = call_request(self._resources, call, prepared, attempt)
             request = await to_call_with(request, prepared)
         else:
             request = begun.next.request
@@ -203,9 +203,11 @@ class ToolActivities:
         changed = drift(call, tool)
         if changed:
             raise stop(ErrorType.TOOL_CHANGED, changed)
+        request = call_request(self._resources, call, prepared, attempt)
+        request = await to_call_with(request, prepared)
         self._resources.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
         async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
-            return await ReadCall(self._resources, call, prepared, attempt, held).run()
+            return await ReadCall(self._resources, call, prepared, request, attempt, held).run()
 
 
 def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolReport:

@@ -6,6 +6,7 @@ The row decides and the run follows it: every change is a guarded update under t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import insert, select, update
@@ -127,14 +128,75 @@ async def request(
     return voted
 
 
+@dataclass(frozen=True)
+class _Holds:
+    """That an approval allows a call now."""
+
+    row: Mapping[str, Any]
+
+
+async def refusal(tx: Transaction, call: ClaimRequest) -> ApprovalRefused | Mismatch | None:
+    """Return why an approval does not allow a read now, or ``None``.
+
+    A read changes nothing, so it consumes nothing: it is looked at before each call of the read.
+    """
+    found = await _looked_at(tx, call)
+    if not isinstance(found, _Holds):
+        return found
+    return _changed(call, found)
+
+
 async def consume(
     tx: Transaction, call: ClaimRequest, entry_id: str, generation: int
 ) -> ClaimResult | None:
     """Use an approval for one entry and generation; ``None`` once that is done.
 
-    The retries of that entry find it consumed by themselves; no other entry may use it. Expiry is
-    checked at each forward call, by the database's clock, and so are the votes: by what the
-    policies ask for then and now, and by who may vote now.
+    The retries of that entry find it consumed by themselves; no other entry may use it.
+    """
+    found = await _looked_at(tx, call)
+    if not isinstance(found, _Holds):
+        return found
+    consumer = (found.row["consumed_entry"], found.row["consumed_generation"])
+    if consumer == (entry_id, generation):
+        return None
+    if consumer != (None, None):
+        return ApprovalRefused(f"approval {call.approval_id} was used by {consumer[0]}")
+    # Not for the retries of an entry: its own first call may be what has changed the world.
+    changed = _changed(call, found)
+    if changed is not None:
+        return changed
+    await tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == call.approval_id,
+            approvals.c.consumed_entry.is_(None),
+        )
+        .values(consumed_entry=entry_id, consumed_generation=generation)
+    )
+    tx.event(
+        call.run_id,
+        "approval.consumed",
+        step_id=call.step_id,
+        approval_id=call.approval_id,
+        entry_id=entry_id,
+        generation=generation,
+        params_hash=call.params_hash,
+    )
+    return None
+
+
+def _changed(call: ClaimRequest, found: _Holds) -> ApprovalRefused | None:
+    if found.row["precondition"] == call.precondition:
+        return None
+    return ApprovalRefused(f"what approval {call.approval_id} was given for has changed since")
+
+
+async def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused | Mismatch:
+    """Look at an approval, under its lock, right before the call that it is for.
+
+    Expiry is checked at each forward call, by the database's clock, and so are the votes: by what
+    the policies ask for then and now, and by who may vote now.
     """
     if call.approval_id is None:
         return ApprovalRefused("this call needs an approval")
@@ -170,33 +232,7 @@ async def consume(
     lacking = missing(asked, votes, requesters(row))
     if lacking is not None:
         return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")
-    consumer = (row["consumed_entry"], row["consumed_generation"])
-    if consumer == (entry_id, generation):
-        return None
-    if consumer != (None, None):
-        return ApprovalRefused(f"approval {call.approval_id} was used by {consumer[0]}")
-    # Not for the retries of an entry: its own first call may be what has changed the world.
-    if row["precondition"] != call.precondition:
-        return ApprovalRefused(f"what approval {call.approval_id} was given for has changed since")
-    await tx.execute(
-        update(approvals)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.approval_id == call.approval_id,
-            approvals.c.consumed_entry.is_(None),
-        )
-        .values(consumed_entry=entry_id, consumed_generation=generation)
-    )
-    tx.event(
-        call.run_id,
-        "approval.consumed",
-        step_id=call.step_id,
-        approval_id=call.approval_id,
-        entry_id=entry_id,
-        generation=generation,
-        params_hash=call.params_hash,
-    )
-    return None
+    return _Holds(row)
 
 
 def waive(tx: Transaction, call: ClaimRequest) -> None:

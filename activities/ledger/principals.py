@@ -45,7 +45,12 @@ class Key:
     kid: str
     principal: str
     public_key: Mapping[str, Any]
-    revoked: bool
+    revoked_ms: int | None = None
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it counts no more."""
+        return self.revoked_ms is not None
 
 
 async def add(tx: Transaction, name: str, actor: str) -> None:
@@ -157,7 +162,7 @@ async def key(tx: Transaction, kid: str) -> Key | None:
     )
     if row is None:
         return None
-    return Key(kid, row["principal"], row["public_key"], row["revoked_ms"] is not None)
+    return Key(kid, row["principal"], row["public_key"], row["revoked_ms"])
 
 
 async def all_principals(tx: Transaction) -> list[Principal]:

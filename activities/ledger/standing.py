@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from activities.ledger.proofs import signed_by
+from activities.ledger.proofs import Signed, still_signed
 from activities.ledger.standing_tables import standing_approvals, standing_uses
 from activities.ledger.store import Transaction
 from activities.signatures import BadSignature
-from workflows.contracts.signing import audience
 from workflows.contracts.standing import Scope, StandingClaims, standing_id_of, standing_label
 
 
@@ -76,22 +75,36 @@ async def worthless(tx: Transaction, standing: Standing) -> str | None:
         return "its id is not that of its nonce"
     if standing.signature is None:
         return None if standing.kid is None else "it names a key, but has no signature"
+    return await unsigned(tx, standing)
+
+
+async def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> str | None:
+    """Return why nothing proves that its granter has granted exactly this; ``None``: it is proven.
+
+    Args:
+        tx: The transaction.
+        standing: What was granted.
+        in_force: Whether its key has to count now, or had to when it was granted.
+    """
+    kept = Signed(
+        *(standing.signature, standing.granter, standing.kid, standing.nonce, standing.granted_ms)
+    )
     try:
-        kid, claims = await signed_by(
-            tx,
-            standing.signature,
-            standing.granter,
-            StandingClaims,
-            arrived_ms=standing.granted_ms,
-        )
+        claims = await still_signed(tx, kept, StandingClaims, in_force=in_force)
     except BadSignature as error:
         return str(error)
-    signed = (claims.aud, claims.sub, claims.jti, claims.scope, kid)
-    if signed != (
-        audience(tx.tenant), standing.granter, standing.nonce, standing.scope, standing.kid
-    ):  # fmt: skip
-        return "its signature is for something else"
-    return None
+    return None if claims.scope == standing.scope else "its signature is for something else"
+
+
+async def given_by(tx: Transaction, standing_id: str) -> Standing | None:
+    """Return a standing approval, revoked and ended ones, too."""
+    row = await tx.one(
+        select(standing_approvals).where(
+            standing_approvals.c.tenant_id == tx.tenant,
+            standing_approvals.c.standing_id == standing_id,
+        )
+    )
+    return None if row is None else Standing.from_row(row)
 
 
 async def of_tool(tx: Transaction, tool: str) -> list[Standing]:

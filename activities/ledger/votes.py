@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import select
 
 from activities.ledger import principals, standing
+from activities.ledger.proofs import unproven
 from activities.ledger.store import Transaction
 from activities.ledger.tables import decisions
 from workflows.contracts import Assurance, VerdictCode
@@ -118,7 +119,8 @@ async def votes_now(
     """Return the votes that stand now.
 
     A role that was taken away since, or the revocation of the key that signed, takes the vote away;
-    the end of a standing approval takes away those that it has given.
+    the end of a standing approval takes away those that it has given. Signatures are verified each
+    time, as they are on record: a row without its own is no vote where votes have to be signed.
 
     Args:
         tx: The transaction.
@@ -127,7 +129,7 @@ async def votes_now(
         in_advance: Whether votes of standing approvals count.
     """
     rows = await tx.all(
-        select(decisions.c.approver, decisions.c.verified, decisions.c.kid, decisions.c.standing_id)
+        select(decisions)
         .where(
             decisions.c.tenant_id == tx.tenant,
             decisions.c.approval_id == approval_id,
@@ -140,20 +142,28 @@ async def votes_now(
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
     standing_now = await standing.voting(tx, approval_id, given) if in_advance else {}
 
-    def stands(row: Mapping[str, Any]) -> bool:
+    async def stands(row: Mapping[str, Any]) -> bool:
         if row["standing_id"] is not None:
             found = standing_now.get(row["standing_id"])
-            if found is None or (found.granter, found.kid) != (row["approver"], row["kid"]):
+            if found is None or not is_of(row, found):
                 return False
-        if row["kid"] is None:
+        if row["kid"] is None and row["signature"] is None:
             return assurance is Assurance.OPEN
-        return row["kid"] in people[row["approver"]].keys
+        # What a standing approval has signed, is verified with it.
+        return row["standing_id"] is not None or await unproven(tx, row) is None
 
     return [
         Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])
         for row in rows
-        if stands(row)
+        if await stands(row)
     ]
+
+
+def is_of(row: Mapping[str, Any], found: standing.Standing) -> bool:
+    """Return whether a vote on record is that of a standing approval; pure."""
+    return (row["approver"], row["kid"], row["signature"]) == (
+        found.granter, found.kid, found.signature
+    )  # fmt: skip
 
 
 def _counted(
