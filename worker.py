@@ -145,6 +145,11 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     """Load everything, say what was loaded, and work until SIGTERM or SIGINT."""
     toolbox = load_toolbox(settings.tool_modules)
     crash = Crash.parse(settings.crash_at, settings.crash_once)
+    if settings.crash_at and settings.decisions == "signed":
+        raise SettingsError(
+            f"setting SUREHAND_CRASH_AT has the worker kill itself at {settings.crash_at}, which is"
+            " for drills: it is refused where SUREHAND_DECISIONS=signed; unset it"
+        )
     # A check runs beside a worker, which has the address.
     runtime = core_runtime("" if check_only else settings.metrics)
     metrics = Metrics(runtime.metric_meter)
@@ -173,6 +178,12 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 "worker.decisions_open",
                 meaning="decisions are not signed: whoever can reach the Temporal server can"
                 " approve in any name; every approval is marked unverified",
+            )
+        if settings.crash_at:
+            log.warning(
+                "worker.crashes",
+                setting="SUREHAND_CRASH_AT",
+                meaning=f"it kills itself at {settings.crash_at}: for drills only",
             )
         if not settings.tool_modules:
             log.warning(

@@ -14,7 +14,7 @@ import structlog
 
 from activities.attempt import Attempt, Resources
 from activities.ledger.entries import Claimed, ClaimRequest
-from activities.requests import PreparedCall, prepare, call_request
+from activities.requests import PreparedCall, call_request, prepare
 from workflows.contracts import Effect, ToolCall
 
 log = structlog.get_logger()

@@ -17,6 +17,7 @@ from activities.ledger import artifacts as artifact_rows
 from activities.ledger import decisions as decision_rows
 from activities.ledger.edits import Edited
 from activities.ledger.standing_uses import voters
+from activities.ledger.starts import marked_starter
 from activities.ledger.votes import needs_of
 from activities.preconditions import to_ask_with
 from activities.requests import (
@@ -65,7 +66,7 @@ class ApprovalActivities:
             needs = needs.escalated(asked.escalated_to)
         async with resources.ledger.transaction(call.tenant) as tx:
             tx.watch(call.run_id)
-            row, decided, standing = None, None, tuple[str, ...]()
+            row, decided, standing, started_by = None, None, tuple[str, ...](), ""
             if needs is None:
                 approval_rows.waive(tx, request)
             elif not await approval_rows.is_settled(tx, request):
@@ -80,6 +81,7 @@ class ApprovalActivities:
                     editors=asked.editors,
                     covers=covering(prepared),
                 )
+                started_by = await marked_starter(tx, call.run_id)
                 standing = await voters(tx, row["approval_id"])
                 decided = await decision_rows.decided(tx, row)
         head = tx.heads[call.run_id]
@@ -89,7 +91,7 @@ class ApprovalActivities:
         if kept.artifact is not None:
             async with self._resources.ledger.transaction(call.tenant) as tx:
                 await artifact_rows.record(tx, call.run_id, call.step_id, kept)
-        view = request_view({**row, "params": kept.value}, standing)
+        view = request_view({**row, "params": kept.value}, standing, started_by)
         if row["params_hash"] == prepared.params_hash:  # a reset run may find another request
             view = view.model_copy(update={"resources": prepared.resources})
         if row["state"] == ApprovalState.PENDING:
@@ -148,12 +150,15 @@ def _description(prepared: PreparedCall, call: ToolCall) -> str:
     return f"{described} (answers: {json.dumps(call.answers, ensure_ascii=False)})"
 
 
-def request_view(row: Mapping[str, Any], votes: tuple[str, ...] = ()) -> ApprovalRequest:
+def request_view(
+    row: Mapping[str, Any], votes: tuple[str, ...] = (), started_by: str = ""
+) -> ApprovalRequest:
     """Return an approval row as people see it.
 
     Args:
         row: The row.
         votes: Who has said yes when it was written: standing approvals.
+        started_by: Who has started its run in the user's name.
     """
     needs = needs_of(row)
     return ApprovalRequest(
@@ -174,4 +179,5 @@ def request_view(row: Mapping[str, Any], votes: tuple[str, ...] = ()) -> Approva
         remind_every=needs.remind_every,
         votes=votes,
         key=row["key"],
+        started_by=started_by,
     )

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -25,13 +26,14 @@ from activities.ledger import artifacts as artifact_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.store import Ledger
 from workflows.contracts import ARTIFACT, Artifact
-from workflows.identity import canonical_json
+from workflows.identity import canonical_json, tenant_problem
 
 log = structlog.get_logger()
 
 #: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
 PATIENCE: Final = timedelta(seconds=5)
 _LEDGER: Final = "ledger:"
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 #: Pause before the store is asked again for what a call needs, and how often that is done.
 READ_PAUSE: Final = timedelta(seconds=5)
 MOST_READS: Final = 24
@@ -71,19 +73,20 @@ class ArtifactStore:
     async def keep(self, tenant: str, value: Any, patience: timedelta = PATIENCE) -> Kept:
         """Return a JSON value as it travels: itself if it is small, else a reference to it.
 
-        Never raises: what the store does not take within ``patience``, the ledger keeps.
+        Whatever the store says, it never raises: what is not taken within ``patience``, the ledger
+        keeps.
         """
         data = canonical_json(value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
         if len(data) <= self._largest_inline and not _looks_like_one(value):
             return Kept(value)
         sha256 = hashlib.sha256(data).hexdigest()
-        uri = _path(tenant, sha256)
         try:
+            uri = _path(tenant, sha256)
             async with asyncio.timeout(patience.total_seconds()):
                 await self._put(uri, data)
-        except (BaseError, OSError) as error:
-            log.warning("artifact.kept_in_ledger", uri=uri, store=self.url, error=str(error))
+        except Exception as error:  # Stores have exceptions of their own, also for odd paths.
+            log.warning("artifact.kept_in_ledger", sha256=sha256, store=self.url, error=str(error))
             return _in_ledger(data)
         artifact = Artifact(sha256=sha256, uri=uri, bytes=len(data))
         return Kept(artifact.reference(), artifact)
@@ -110,18 +113,22 @@ class ArtifactStore:
         Raises:
             ArtifactUnavailable: It is not there, or not what was kept.
         """
-        where = f"artifact {artifact.uri} of tenant {tenant}"
+        where = f"artifact {artifact.uri[:200]} of tenant {tenant[:80]!r}"
+        try:
+            # Never by the URI of a message: digest and tenant say where it is.
+            path = _path(tenant, artifact.sha256)
+        except ValueError as error:
+            raise ArtifactUnavailable(f"{where}: {error}") from error
         if artifact.uri.startswith(_LEDGER):
             async with self._ledger.transaction(tenant) as tx:
                 content = await artifact_rows.content_of(tx, artifact.sha256)
             if content is None:
                 raise ArtifactUnavailable(f"{where}: the ledger does not have it")
         else:
-            # Never by the URI of a message: digest and tenant say where it is.
             try:
-                answer = await obstore.get_async(self._store, _path(tenant, artifact.sha256))
+                answer = await obstore.get_async(self._store, path)
                 content = bytes(await answer.bytes_async())
-            except (BaseError, OSError) as error:
+            except Exception as error:  # Stores have exceptions of their own, also for odd paths.
                 raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
         if hashlib.sha256(content).hexdigest() != artifact.sha256:
             raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
@@ -159,6 +166,16 @@ def _looks_like_one(value: Any) -> bool:
 
 
 def _path(tenant: str, sha256: str) -> str:
+    """Return where a content is kept.
+
+    Raises:
+        ValueError: There can be no such tenant, or it is no digest.
+    """
+    problem = tenant_problem(tenant)
+    if problem is not None:
+        raise ValueError(problem)
+    if _SHA256.fullmatch(sha256) is None:
+        raise ValueError("it is no digest")
     return f"{tenant}/sha256/{sha256[:2]}/{sha256}"
 
 

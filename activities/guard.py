@@ -1,4 +1,7 @@
-"""The guard between activities and Temporal: what leaves them when the ledger has lost its run."""
+"""The guard between activities and Temporal: what leaves them where the ledger cannot go on.
+
+It has lost the run, or there can be no such tenant.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from activities.endings import stop
 from activities.ledger.reads import knows_run
-from activities.ledger.store import Ledger, LedgerUnavailable, RunNotFound
+from activities.ledger.store import Ledger, LedgerUnavailable, RunNotFound, TenantInvalid
 from workflows.errors import ErrorType
 from workflows.identity import tenant_of_run
 from workflows.names import NO_RUNS
@@ -44,6 +47,8 @@ class _Guarded(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         except (ApplicationError, LedgerUnavailable):
             raise
+        except TenantInvalid as error:
+            raise stop(ErrorType.RUN_ID_INVALID, str(error)) from error
         except Exception as error:
             info = activity.info()
             run_id = info.workflow_id or ""

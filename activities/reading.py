@@ -17,17 +17,17 @@ from activities.health import STILL_DOWN, is_healthy
 from activities.lease import call_within
 from activities.ledger import approvals as approval_rows
 from activities.ledger import artifacts as artifact_rows
-from activities.ledger import principals
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.claims import note as note_claim
 from activities.ledger.entries import ApprovalRefused, ClaimRequest, Mismatch, milliseconds
 from activities.ledger.notifications import write_pause
+from activities.ledger.starts import forbidden
 from activities.ledger.steps import StepAttempt, Stored
 from activities.ledger.takes import OVERTAKEN_PAUSE
 from activities.outputs import to_json
 from activities.questions import Answers, NeedsAnswer
-from activities.requests import PreparedCall, permissions
+from activities.requests import PreparedCall
 from activities.resource_leases import HeldResources
 from activities.toolbox import No, ToolContext
 from activities.watchdog import GRACE
@@ -79,16 +79,17 @@ class ReadCall:
             )
             if known is not None:
                 return _as_stored(known)
-            lacking = await principals.lacks(tx, call.user, permissions(call, tool))
+            lacking = await forbidden(
+                *(tx, call.run_id, call.user, request.permissions, request.assurance)
+            )
             was_down = self._number > 1 and await step_rows.failures(
                 tx, call.run_id, call.step_id, _DOWN
             )
             if lacking is None and refused is not None:
                 await note_claim(tx, request, refused)
         if lacking is not None:
-            reason = f"{call.user} has no permission {lacking}"
-            await self._finish(row, "failed", error="not called", class_="refused", paused=reason)
-            outcome = PermissionNeeded(reason=reason, attempts=self._number)
+            await self._finish(row, "failed", error="not called", class_="refused", paused=lacking)
+            outcome = PermissionNeeded(reason=lacking, attempts=self._number)
             return ToolReport(outcome=outcome, head=tx.heads.get(call.run_id))
         if isinstance(refused, Mismatch):
             await self._finish(row, "failed", error="not called", class_="refused")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import structlog
 from temporalio import activity
 
 from activities.attempt import Resources
@@ -11,6 +12,7 @@ from activities.endings import stop
 from activities.ledger import interventions as intervention_rows
 from activities.ledger import runs as run_rows
 from activities.ledger import stretches
+from activities.ledger.starts import StartRefused
 from activities.ledger.stopped import standing_entries
 from activities.ledger.undone import undone_under
 from workflows.contracts import (
@@ -29,6 +31,8 @@ from workflows.contracts import (
     SettleIntervention,
 )
 from workflows.errors import ErrorType
+
+log = structlog.get_logger()
 
 #: Effects that the end of a run is told of, the newest: the server takes 2 MiB in one message, and
 #: a run whose end cannot be told has failed for nothing.
@@ -49,9 +53,14 @@ class RunActivities:
         try:
             async with self._resources.ledger.transaction(request.tenant) as tx:
                 tx.watch(request.run_id)
-                await run_rows.open_run(tx, asked, workflow_run_id)
+                assurance = self._resources.assurance
+                await run_rows.open_run(tx, asked, workflow_run_id, assurance)
         except run_rows.RunIdTaken as error:
             raise stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
+        except StartRefused as error:
+            log.warning("run.refused", user=request.user, reason=str(error))
+            message = f"run {request.run_id} is not started: {error}"
+            raise stop(ErrorType.START_REFUSED, message) from error
         return Recorded(head=tx.heads[request.run_id])
 
     @activity.defn(name="close_run")

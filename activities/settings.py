@@ -41,6 +41,7 @@ from cli.sources import (
     Sources,
     read_sources,
 )
+from workflows.identity import tenant_problem
 from workflows.plan import ID_FORM, NAME_FORM
 from workflows.policy import Duration
 from workflows.wording import reason_of
@@ -216,6 +217,14 @@ class Settings(BaseSettings):
     @classmethod
     def _known_place(cls, value: str) -> str:
         Crash.parse(value)
+        return value
+
+    @field_validator("tenant")
+    @classmethod
+    def _possible_tenant(cls, value: str) -> str:
+        problem = tenant_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
         return value
 
     @field_validator("metrics")

@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.ledger.store import Ledger
-from workflows.identity import DEFAULT_TENANT, tenant_of_run
+from workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
 from workflows.names import IS_RUN, TENANT
 
 log = structlog.get_logger()
@@ -25,6 +25,8 @@ log = structlog.get_logger()
 EVERY: Final = timedelta(minutes=5)
 #: Most tenants that are learnt of in one round; a query cannot leave out any number of them.
 _MOST: Final = 200
+#: Runs looked at for one of them: normally the first one is.
+_MOST_LOOKED_AT: Final = 1000
 
 
 async def learn(server: Client, ledger: Ledger) -> int:
@@ -38,11 +40,15 @@ async def learn(server: Client, ledger: Ledger) -> int:
         known = sorted({DEFAULT_TENANT, *ledger.tenants})[:_MOST]
         conditions = [IS_RUN, "ExecutionStatus = 'Running'"]
         conditions += [f"{TENANT.name} != '{tenant}'" for tenant in known]
-        runs = server.list_workflows(" AND ".join(conditions), limit=1)
-        found = {tenant_of_run(run.id) async for run in runs} - ledger.tenants
-        if not found:
+        query = " AND ".join(conditions)
+        async for run in server.list_workflows(query, limit=_MOST_LOOKED_AT):
+            found = tenant_of_run(run.id)
+            # Anybody can start a workflow under any name: the others' runs are found beside it.
+            if tenant_problem(found) is None and found not in ledger.tenants:
+                ledger.tenants.add(found)
+                break
+        else:
             break
-        ledger.tenants |= found
     return len(ledger.tenants) - before
 
 

@@ -27,7 +27,7 @@ from activities.metering import metering
 from activities.preconditions import to_call_with
 from activities.reading import ReadCall
 from activities.recorder import Done, SaidNo, WantsAnswer
-from activities.requests import PreparedCall, complete, drift, prepare, call_request
+from activities.requests import PreparedCall, call_request, complete, drift, prepare
 from activities.resource_leases import hold_resources
 from workflows.contracts import (
     AnsweredNo,

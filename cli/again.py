@@ -13,12 +13,12 @@ from cli.caller import Caller, perform
 from cli.exits import ExitCode, WrongUse
 from cli.follow import follow
 from cli.ids import chosen_run_id, find_run_id, new_run_name
-from cli.launch import launch
+from cli.launch import composed, launch, taken_up
 from cli.overrides import OverrideError, override
 from cli.shapes import Linked as LinkedShape
 from cli.text import command
 from workflows.coherence import ancestors
-from workflows.contracts import ENDED, Linked, RunState, RunView, StartRun, StepState
+from workflows.contracts import ENDED, Linked, RunState, RunView, StepState
 from workflows.plan import Plan
 
 RETRY_EXAMPLE = "Example: python starter.py retry refund-1 --wait"
@@ -30,6 +30,8 @@ def retry(
     run_id: options.RunName = None,
     changes: options.Changes = None,
     user: options.Actor = None,
+    key: options.Key = None,
+    acts_for: options.For = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
@@ -45,10 +47,10 @@ def retry(
             )
         if view.result.state is RunState.COMPLETED:
             raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
-        linked = Linked(run_id=source)
-        return await _start(caller, changed_plan(view.plan, changes), run_id, linked, wait, timeout)
+        plan, linked = changed_plan(view.plan, changes), Linked(run_id=source)
+        return await _start(caller, plan, run_id, linked, acts_for, wait, timeout)
 
-    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
 
 
 def fork(
@@ -57,6 +59,8 @@ def fork(
     run_id: options.RunName = None,
     changes: options.Changes = None,
     user: options.Actor = None,
+    key: options.Key = None,
+    acts_for: options.For = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
@@ -67,9 +71,10 @@ def fork(
     async def verb(caller: Caller) -> int:
         source, view = await _look(caller, run)
         linked = Linked(run_id=source, outputs=outputs_before(view, step))
-        return await _start(caller, changed_plan(view.plan, changes), run_id, linked, wait, timeout)
+        plan = changed_plan(view.plan, changes)
+        return await _start(caller, plan, run_id, linked, acts_for, wait, timeout)
 
-    return perform(verb, json_output=json_output, tenant=tenant, user=user)
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, key=key)
 
 
 def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
@@ -127,18 +132,18 @@ async def _start(
     plan: Plan,
     name: str | None,
     linked: Linked,
+    acts_for: str | None,
     wait: bool,
     timeout: timedelta | None,
 ) -> int:
     server, tenant = await caller.server(), caller.settings.tenant
     chosen = chosen_run_id(tenant, name or new_run_name(plan.name))
-    request = StartRun(
-        run_id=chosen, tenant=tenant, user=caller.settings.user, plan=plan, linked=linked
-    )
+    request = composed(caller, acts_for=acts_for, run_id=chosen, plan=plan, linked=linked)
     if not await launch(server, request):
         raise WrongUse(f"run {chosen} exists already")
     if wait:
         return await follow(caller.printer, server, chosen, limit=timeout)
+    await taken_up(server, chosen)  # or it says why it was refused
     taken = sorted(linked.outputs)
     if caller.printer.json_output:
         shape = LinkedShape(run_id=chosen, begins_from=linked.run_id, taken_over=taken)

@@ -103,6 +103,10 @@ class Refused(WrongUse):
     """The run has looked at what was sent and does not take it."""
 
 
+class StartNotTaken(WrongUse):
+    """The worker does not open the run: nothing proves who has started it, or it is another's."""
+
+
 class PlanRefused(WrongUse):
     """The plan is not valid: each problem with file, path and reason."""
 

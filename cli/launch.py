@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
@@ -16,9 +17,11 @@ from temporalio.common import (
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from cli.caller import Caller
 from cli.executions import first_events
-from cli.exits import PlanRefused, StarterError, WrongUse
+from cli.exits import PlanRefused, StarterError, StartNotTaken, WrongUse
 from cli.outcome import run_result
+from cli.signing import read_key, signed_start
 from cli.tenant_client import TenantClient
 from workflows.contracts import RunState, StartRun
 from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
@@ -46,6 +49,34 @@ ENDS: Final = frozenset(
 )
 
 
+def composed(caller: Caller, *, acts_for: str | None, **what: Any) -> StartRun:
+    """Return a run as it is started by whoever calls: signed where there is a key.
+
+    Args:
+        caller: Who starts it.
+        acts_for: The user whom it acts for; ``None``: the same.
+        what: The rest of ``StartRun``.
+
+    Raises:
+        WrongUse: Nobody can be meant, the key cannot be used, or there is none where only signed
+            starts count.
+    """
+    settings = caller.settings
+    user = settings.user if acts_for is None else acts_for
+    request = StartRun(tenant=settings.tenant, user=user, started_by=settings.user, **what)
+    problem = request.problem()
+    if problem is not None:
+        raise WrongUse(problem)
+    if settings.key is not None:
+        return signed_start(request, read_key(settings.key), int(time.time()))
+    if caller.environment.get("SUREHAND_DECISIONS") == "signed":
+        raise WrongUse(
+            "only signed starts count here (SUREHAND_DECISIONS=signed): name your private key"
+            " (--key or SUREHAND_KEY)"
+        )
+    return request
+
+
 async def launch(server: TenantClient, request: StartRun) -> bool:
     """Start a run; return ``False`` if the same run (id and plan) exists already.
 
@@ -56,7 +87,7 @@ async def launch(server: TenantClient, request: StartRun) -> bool:
         return True
     # Seen from the server first: a workflow of that id may be no run of this tenant.
     existing = await server.describe(request.run_id)
-    # A plan that was refused has left nothing under its id, so a corrected one may have it. Should
+    # A start that was refused has left nothing under its id, so a corrected one may have it. Should
     # another starter be quicker, the ledger still takes an id only once.
     refused = existing.status is WorkflowExecutionStatus.FAILED and await _was_refused(
         server, request.run_id
@@ -100,10 +131,10 @@ async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReuse
 
 
 async def _was_refused(server: TenantClient, run_id: str) -> bool:
-    """Say whether the existing run's plan was refused before anything was recorded."""
+    """Say whether the existing run's start was refused before anything was recorded."""
     try:
         await run_result(server, run_id)
-    except PlanRefused:
+    except (PlanRefused, StartNotTaken):
         return True
     except StarterError:
         return False

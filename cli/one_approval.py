@@ -121,7 +121,7 @@ def approval_lines(one: ShownApproval, now: datetime | None = None) -> Iterator[
     yield from _params(one)
     yield f"  hash       {one.params_hash}"
     yield f"  undo       {one.undo}"
-    yield f"  asked by   {one.requested_by}"
+    yield f"  asked by   {one.askers}"
     if one.editors:
         yield f"  edited by  {', '.join(one.editors)}"
     for requirement in one.requirements:

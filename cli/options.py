@@ -36,6 +36,10 @@ Actor = Annotated[
     str | None,
     typer.Option("--as", help="Who you are; default SUREHAND_USER, else the login name."),
 ]
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="USER", help="Whom the run acts for; default you."),
+]
 Key = Annotated[
     Path | None,
     typer.Option("--key", help="Your private key, to sign with; default SUREHAND_KEY."),

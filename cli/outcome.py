@@ -16,7 +16,7 @@ from temporalio.exceptions import (
     TerminatedError,
 )
 
-from cli.exits import ExitCode, PlanRefused, StarterError
+from cli.exits import ExitCode, PlanRefused, StarterError, StartNotTaken
 from cli.tenant_client import TenantClient, what_to_do
 from workflows.contracts import PlanError, RunResult, RunState
 from workflows.errors import ErrorType
@@ -59,6 +59,7 @@ async def run_result(server: TenantClient, run_id: str) -> RunResult:
 
     Raises:
         PlanRefused: The plan does not fit the tools; ``file`` is the run id.
+        StartNotTaken: The worker did not open it.
         StarterError: It ended without a result: terminated, or its id was used before.
     """
     try:
@@ -84,6 +85,8 @@ def _failed(run_id: str, cause: ApplicationError) -> RunResult:
         return RunResult.model_validate(details)
     if cause.type == ErrorType.PLAN_INVALID and isinstance(details, list):
         raise PlanRefused(run_id, [PlanError.model_validate(item) for item in details])
+    if cause.type == ErrorType.START_REFUSED:
+        raise StartNotTaken(cause.message)
     if cause.type == ErrorType.RUN_ID_TAKEN:
         raise StarterError(
             f"run id {run_id} was used before, and ids are never reused: choose another (--run-id)",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cli.exits import WrongUse
-from cli.settings import LONGEST_USER
 from cli.text import plain
+from workflows.contracts.base import LONGEST_NAME
 from workflows.policy import ROLE_FORM
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def checked_name(name: str) -> str:
         WrongUse: Somebody could take it for another one.
     """
     normal = unicodedata.normalize("NFC", name)
-    if not 1 <= len(name) <= LONGEST_USER:
-        why = f"a name has 1 to {LONGEST_USER} characters"
+    if not 1 <= len(name) <= LONGEST_NAME:
+        why = f"a name has 1 to {LONGEST_NAME} characters"
     elif name.strip() != name:
         why = "a name has no blanks before or after it"
     elif plain(name) != name:

@@ -91,9 +91,12 @@ def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
 async def _audit_run(caller: Caller, run_id: str) -> tuple[AuditReport, Break | None]:
     from activities.ledger.audit import verify_chain, verify_entries, verify_story
     from activities.ledger.reads import chain_of
+    from activities.ledger.signed_rows import first_unproven
 
+    tenant = caller.settings.tenant
     async with ledger_of(read_settings()) as ledger:
-        events, entries, recorded = await chain_of(ledger, caller.settings.tenant, run_id)
+        events, entries, recorded = await chain_of(ledger, tenant, run_id)
+        forged = await first_unproven(ledger, tenant, run_id, events)
     try:
         from_history = await _history_heads(await caller.server(), run_id)
         elsewhere = (
@@ -108,6 +111,7 @@ async def _audit_run(caller: Caller, run_id: str) -> tuple[AuditReport, Break | 
         verify_chain(events, [recorded, *from_history])
         or verify_story(events)
         or verify_entries(events, entries)
+        or forged
     )
     return _shape(run_id, events, found, heads), found
 

@@ -108,7 +108,7 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"  params     {json.dumps(request.params, ensure_ascii=False)}"
     yield f"  hash       {request.params_hash}"
     yield f"  undo       {request.undo}"
-    yield f"  asked by   {' and '.join([request.requested_by, *_edited(request)])}"
+    yield f"  asked by   {' and '.join([request.askers, *_edited(request)])}"
     for requirement in request.requirements:
         yield f"  needs      {requirement.as_text()}"
     if request.votes:

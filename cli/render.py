@@ -76,7 +76,8 @@ def print_view(
     printer.say(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""
     printer.say(f"  plan     {view.plan.name}, version {view.plan_version}{goal}")
-    printer.say(f"  user     {view.user}, tenant {view.tenant}")
+    by = "" if view.started_by in ("", view.user) else f", started by {view.started_by}"
+    printer.say(f"  user     {view.user}{by}, tenant {view.tenant}")
     if view.durability is not Durability.SYNC:
         where = f", a stretch is at {told.under_way}" if told.under_way else ""
         printer.say(f"  durable  {view.durability}{where}")

@@ -7,7 +7,6 @@ Where they come from is in :mod:`cli.sources`. Temporal's own settings are read 
 from __future__ import annotations
 
 import getpass
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cli.exits import WrongUse
 from cli.sources import PREFIX, SourceError, read_sources
-from workflows.identity import DEFAULT_TENANT
-
-#: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
-_TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,39}")
-
-#: As long as the ledger's columns for people are.
-LONGEST_USER: Final = 200
+from workflows.contracts.base import LONGEST_NAME
+from workflows.identity import DEFAULT_TENANT, tenant_problem
 
 #: Where the development server shows its Web UI.
 DEFAULT_UI_URL: Final = "http://localhost:8233"
@@ -78,15 +72,13 @@ def starter_settings(
         WrongUse: If the tenant cannot be part of a run id, or nobody is named.
     """
     chosen = environment.get("SUREHAND_TENANT") or DEFAULT_TENANT if tenant is None else tenant
-    if not _TENANT.fullmatch(chosen):
-        raise WrongUse(
-            f"tenant {chosen!r}: use 1 to 39 letters, digits, '_', '.' and '-' "
-            "(--tenant or SUREHAND_TENANT)"
-        )
+    problem = tenant_problem(chosen)
+    if problem is not None:
+        raise WrongUse(f"tenant {chosen!r}: {problem} (--tenant or SUREHAND_TENANT)")
     # An empty --as is no wish to act as somebody else: it is a variable that was never set.
     named = environment.get("SUREHAND_USER") or _login_name() if user is None else user
-    if not named.strip() or len(named) > LONGEST_USER:
-        raise WrongUse(f"--as {named[:20]!r}: name yourself in 1 to {LONGEST_USER} characters")
+    if not named.strip() or len(named) > LONGEST_NAME:
+        raise WrongUse(f"--as {named[:20]!r}: name yourself in 1 to {LONGEST_NAME} characters")
     return StarterSettings(
         tenant=chosen,
         user=named,

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.exits import WrongUse
-from workflows.contracts import Decision
+from workflows.contracts import Decision, StartRun
 from workflows.contracts.signing import (
     ALGORITHM,
     LONGEST_SIGNATURE,
     DecisionClaims,
     Signed,
+    StartClaims,
     audience,
 )
-from workflows.identity import canonical_json
+from workflows.identity import NotCanonical, canonical_json, digest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -137,6 +138,25 @@ def claims_for(
         outcome=decision.outcome,
         edited=edited,
     )
+
+
+def signed_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRun:
+    """Return the start of a run, signed by whoever starts it; ``now`` in seconds since 1970.
+
+    Raises:
+        WrongUse: There is a value in it that cannot be signed.
+    """
+    try:
+        content = digest(request.content())
+    except NotCanonical as error:
+        raise WrongUse(f"the plan cannot be signed: {error}") from error
+    claims = StartClaims(
+        **fresh_claims(request.started_by or request.user, request.tenant, now),
+        run_id=request.run_id,
+        user=request.user,
+        content=content,
+    )
+    return request.model_copy(update={"signature": sign(key, claims)})
 
 
 def fresh_claims(

@@ -11,14 +11,13 @@ from cli.caller import Caller, perform
 from cli.exits import NotFound, PlanRefused
 from cli.follow import follow
 from cli.ids import chosen_run_id, new_run_name
-from cli.launch import launch, taken_up
+from cli.launch import composed, launch, taken_up
 from cli.outcome import code_of, state_of
 from cli.planfile import load_plan
 from cli.shapes import Started
 from cli.tenant_client import TenantClient
 from cli.text import command
 from cli.toolcheck import refuse_unfit
-from workflows.contracts import StartRun
 from workflows.durability import Durability
 from workflows.names import MODEL_RUN, WORKFLOW
 
@@ -34,6 +33,8 @@ def start(
         typer.Option(help="When progress is written to history; default the plan's, else sync."),
     ] = None,
     user: options.Actor = None,
+    key: options.Key = None,
+    acts_for: options.For = None,
     tenant: options.Tenant = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
@@ -45,12 +46,8 @@ def start(
     async def verb(caller: Caller) -> int:
         parsed = load_plan(plan, changes or [])
         chosen = chosen_run_id(caller.settings.tenant, run_id or new_run_name(parsed.name))
-        request = StartRun(
-            run_id=chosen,
-            tenant=caller.settings.tenant,
-            user=caller.settings.user,
-            plan=parsed,
-            durability=durability,
+        request = composed(
+            caller, acts_for=acts_for, run_id=chosen, plan=parsed, durability=durability
         )
         server = await caller.server()
         if not await _exists(server, chosen):
@@ -66,7 +63,7 @@ def start(
             # Found by the run itself, which does not know the file.
             raise PlanRefused(plan, error.problems) from error
 
-    return perform(verb, json_output=json_output, tenant=tenant, user=user, ui_url=ui_url)
+    return perform(verb, json_output=json_output, tenant=tenant, user=user, ui_url=ui_url, key=key)
 
 
 async def _exists(server: TenantClient, run_id: str) -> bool:

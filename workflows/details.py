@@ -75,7 +75,7 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
         markdown(request.description),
         "",
         f"- tool: `{request.tool}` version {request.version}; {request.undo}",
-        f"- asked by {markdown(request.requested_by)}, until {request.expires_at.isoformat()}",
+        f"- asked by {markdown(request.askers)}, until {request.expires_at.isoformat()}",
         *_requirements(request),
         "",
         "```json",

@@ -40,6 +40,9 @@ class ErrorType(StrEnum):
     RUN_ID_INVALID = "RunIdInvalid"
     """The Workflow Id does not carry the run's tenant."""
 
+    START_REFUSED = "StartRefused"
+    """Nothing proves who has started the run, or nobody can have."""
+
     RUN_NOT_FOUND = "RunNotFound"
     """The ledger has no such run in this tenant."""
 
@@ -90,6 +93,7 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.PLAN_INVALID,
         ErrorType.RUN_ID_TAKEN,
         ErrorType.RUN_ID_INVALID,
+        ErrorType.START_REFUSED,
         ErrorType.LEDGER_LOST,
         ErrorType.RUN_FAILED,
         ErrorType.RUN_NOT_FOUND,

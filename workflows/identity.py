@@ -8,6 +8,7 @@ and ledger entries unrecognisable.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ UNSAFE_INTEGER: Final = 2**53
 MAX_RUN_ID_LENGTH: Final = 160
 
 DEFAULT_TENANT: Final = "default"
+#: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
+#: It is part of run ids, of paths in the artifact store and of queries to the server.
+_TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,38}", re.ASCII)
 
 
 class NotCanonical(ValueError):
@@ -114,6 +118,18 @@ def child_run_id(run_id: str, step_id: str, number: int = 1) -> str:
     People's own run names have no ``~``, so nobody else has this id.
     """
     return f"{run_id}~{step_id}" if number == 1 else f"{run_id}~{step_id}.{number}"
+
+
+def is_child_of(run_id: str, ancestor: str) -> bool:
+    """Return whether a run is done for a step of another one, or of one of that one's children."""
+    return run_id.startswith(f"{ancestor}~")
+
+
+def tenant_problem(tenant: str) -> str | None:
+    """Return what is wrong with a tenant's name, as one clause; ``None``: it can be one."""
+    if _TENANT.fullmatch(tenant):
+        return None
+    return "use 1 to 39 letters, digits, '_', '.' and '-', the first no '.' or '-'"
 
 
 def tenant_of_run(run_id: str) -> str:

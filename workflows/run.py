@@ -43,7 +43,6 @@ from workflows.details import current_details
 from workflows.errors import ErrorType
 from workflows.freshness import Freshness
 from workflows.helm import Answer, Delivery, Helm
-from workflows.identity import tenant_of_run
 from workflows.interrupts import Interrupts
 from workflows.outside import Outside
 from workflows.pausing import Pausing
@@ -114,7 +113,9 @@ class Run:
             self._stepper.facts.update(self._continuing.restore(request.carried))
             self._settled.update(request.carried.settled)
         self._shown: tuple[str, int] | None = None
-        workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
+        # What is no tenant's name goes into no query; the run is refused when it is opened.
+        if request.problem() is None:
+            workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
 
     def _look_again(self) -> list[str]:
         return self._freshness.look()
@@ -130,8 +131,8 @@ class Run:
                 when ``book.cancel`` is set.
 
         Raises:
-            ApplicationError: ``PlanInvalid``, ``RunIdTaken``, or ``RunFailed`` with the result in
-                its details.
+            ApplicationError: ``PlanInvalid``, ``RunIdTaken``, ``StartRefused``, or ``RunFailed``
+                with the result in its details.
         """
         request = self._request
         await self._undisturbed(self._open(request))
@@ -170,13 +171,18 @@ class Run:
             self._book.cancel = CancelRun(actor=TEMPORAL)
 
     async def _open(self, request: StartRun) -> None:
-        run_id = workflow.info().workflow_id
-        if request.run_id != run_id or tenant_of_run(run_id) != request.tenant:
-            reason = (
-                f"run {request.run_id!r} of tenant {request.tenant!r} has workflow id {run_id!r}"
-            )
-            raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
-        made_by, started = request.plan.code or names.WORKFLOW, workflow.info().workflow_type
+        info = workflow.info()
+        run_id, problem = info.workflow_id, request.problem()
+        if problem is None and request.run_id != run_id:
+            problem = f"run {request.run_id!r} has workflow id {run_id!r}"
+        if problem is not None:
+            raise ApplicationError(problem, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        parent = None if info.parent is None else info.parent.workflow_id
+        if request.parent is not None and request.parent.run_id != parent:
+            # Whoever starts a child run answers for it: only its parent may say so.
+            reason = f"run {request.parent.run_id!r} has not started run {run_id!r}"
+            raise ApplicationError(reason, type=ErrorType.START_REFUSED, non_retryable=True)
+        made_by, started = request.plan.code or names.WORKFLOW, info.workflow_type
         if made_by != started:
             reason = f"run {run_id!r} was started as {started}, its plan is one of {made_by}"
             raise ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
@@ -193,7 +199,10 @@ class Run:
             self._changed()
             raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
         self._tools.update(described.tools)
-        await self._record(OpenRun(request=request, tools=described.tools))
+        opening = OpenRun(
+            request=request, tools=described.tools, started_at=info.workflow_start_time
+        )
+        await self._record(opening)
 
     async def _open_again(self, request: StartRun) -> None:
         """Go on with a run that another execution has opened."""

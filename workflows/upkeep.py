@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
@@ -16,7 +17,16 @@ with workflow.unsafe.imports_passed_through():
         UnwindRun,
         Unwound,
     )
+    from workflows.errors import ErrorType
+    from workflows.identity import tenant_problem
     from workflows.options import compensation_call, sweep_call
+
+
+def _refuse_unless_possible(tenant: str) -> None:
+    problem = tenant_problem(tenant)
+    if problem is not None:
+        reason = f"tenant {tenant[:80]!r}: {problem}"
+        raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
 
 
 @workflow.defn(name=names.RECONCILE)
@@ -25,7 +35,12 @@ class Reconcile:
 
     @workflow.run
     async def run(self, asked: Sweep) -> Swept:
-        """Settle what nobody is settling, and find runs that were stopped from outside."""
+        """Settle what nobody is settling, and find runs that were stopped from outside.
+
+        Raises:
+            ApplicationError: ``RunIdInvalid``: there can be no such tenant.
+        """
+        _refuse_unless_possible(asked.tenant)
         return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call())
 
 
@@ -38,8 +53,10 @@ class Unwind:
         """Undo it; what needs a human is left open as an intervention.
 
         Raises:
+            ApplicationError: ``RunIdInvalid``: there can be no such tenant.
             ActivityError: ``RunStillOpen``: cancel such a run, and it unwinds itself.
         """
+        _refuse_unless_possible(asked.tenant)
         workflow.upsert_search_attributes([names.TENANT.value_set(asked.tenant)])
         found = await call_port(ports.BEGIN_UNWIND, asked, f"{asked.run_id}: what there is to undo")
         undone, left = [], []

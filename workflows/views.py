@@ -84,6 +84,7 @@ def view_of(book: Book) -> RunView:
         result=result_of(book),
         tenant=book.request.tenant,
         user=book.request.user,
+        started_by=book.request.started_by or book.request.user,
         plan=book.request.plan,
         plan_version=book.plan_version,
         durability=book.request.mode,

@@ -22,7 +22,7 @@ from activities.ledger.notifications import write_approval
 from activities.ledger.standing_uses import Covers, apply, give_back
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, effects
-from activities.ledger.votes import missing, needs_of, requesters, votes_now
+from activities.ledger.votes import missing, needs_of, requesters, unknown_requester, votes_now
 from activities.notifications import Kind
 from workflows.contracts import ApprovalState, Assurance
 from workflows.policy import Needs
@@ -229,7 +229,9 @@ async def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRe
     votes = await votes_now(tx, call.approval_id, assurance, in_advance=in_advance)
     now = [one.escalated() if then.escalated_to else one for one in call.requirements]
     asked = (*then.requirements, *now)
-    lacking = missing(asked, votes, requesters(row))
+    lacking = await unknown_requester(tx, call.run_id, asked, assurance)
+    if lacking is None:
+        lacking = missing(asked, votes, await requesters(tx, row))
     if lacking is not None:
         return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")
     return _Holds(row)

@@ -24,6 +24,7 @@ from activities.ledger.votes import (
     needs_of,
     refusal,
     requesters,
+    unknown_requester,
     votes_now,
 )
 from workflows.contracts import (
@@ -162,9 +163,13 @@ async def _weigh(
     assurance = Assurance(row["assurance"]).stricter(assurance)
     if assurance is Assurance.SIGNED and not found.verified:
         return VerdictCode.UNSIGNED, "only signed decisions count here"
+    requirements = needs_of(row).requirements
+    unknown = await unknown_requester(tx, row["run_id"], requirements, assurance)
+    if unknown is not None:
+        return VerdictCode.FOUR_EYES, unknown
     people = await principals.find(tx, [decision.approver])
     vote = Vote(decision.approver, people[decision.approver].roles)
-    refused = refusal(needs_of(row).requirements, vote, requesters(row))
+    refused = refusal(requirements, vote, await requesters(tx, row))
     if refused is not None:
         return refused
     match decision.outcome:
@@ -203,7 +208,7 @@ async def _with_vote(
     if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:
         return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
     votes = [*votes, vote]
-    lacking = missing(needs.requirements, votes, requesters(row))
+    lacking = missing(needs.requirements, votes, await requesters(tx, row))
     if lacking is not None:
         message = f"approved by {vote.approver}; so far {lacking}"
         return _Counts(ApprovalState.PENDING, message, proof.verified)

@@ -9,9 +9,10 @@ from sqlalchemy import insert, select, update
 from activities.ledger.chain import GENESIS
 from activities.ledger.entries import Entry
 from activities.ledger.standing_uses import give_back
+from activities.ledger.starts import start_of
 from activities.ledger.store import RunNotFound, Transaction
 from activities.ledger.tables import effects, plans, runs, steps
-from workflows.contracts import AmendRun, CloseRun, EffectView, OpenRun, ToolSpec
+from workflows.contracts import AmendRun, Assurance, CloseRun, EffectView, OpenRun, ToolSpec
 from workflows.identity import digest
 from workflows.plan import Plan
 
@@ -20,13 +21,25 @@ class RunIdTaken(Exception):
     """A run of this id was recorded before; ids are never reused, not even after retention."""
 
 
-async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> None:
+async def open_run(
+    tx: Transaction,
+    asked: OpenRun,
+    workflow_run_id: str,
+    assurance: Assurance = Assurance.OPEN,
+) -> None:
     """Record a run and its plan; the same Temporal run may do so twice.
 
     The row keeps Temporal's id of the run's first execution: one that continues it names that.
 
+    Args:
+        tx: The transaction.
+        asked: The run.
+        workflow_run_id: Temporal's id of this execution.
+        assurance: What has to prove who has started it.
+
     Raises:
         RunIdTaken: Another run has this id.
+        StartRefused: Nothing proves who has started it.
         RunNotFound: The run that it continues is not recorded.
     """
     request = asked.request
@@ -42,9 +55,11 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
         return
     if asked.continues is not None:
         raise RunNotFound(request.run_id)
+    start = await start_of(tx, asked, assurance)
     plan = request.plan.model_dump(mode="json")
     await tx.execute(
         insert(runs).values(
+            **start,
             tenant_id=tx.tenant,
             run_id=request.run_id,
             workflow_run_id=workflow_run_id,
@@ -71,6 +86,9 @@ async def open_run(tx: Transaction, asked: OpenRun, workflow_run_id: str) -> Non
         request.run_id,
         "run.opened",
         user=request.user,
+        started_by=start["started_by"],
+        verified=start["start_kid"] is not None,
+        kid=start["start_kid"],
         plan=request.plan.name,
         plan_digest=digest(plan),
         gated=_gated_steps(request.plan, asked.tools),

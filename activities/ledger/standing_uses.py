@@ -15,7 +15,7 @@ from activities.ledger.standing import Standing, of_tool, worthless
 from activities.ledger.standing_tables import standing_uses
 from activities.ledger.store import Transaction
 from activities.ledger.tables import approvals, decisions
-from activities.ledger.votes import Vote, helps, missing, needs_of, requesters
+from activities.ledger.votes import Vote, helps, missing, needs_of, requesters, unknown_requester
 from workflows.contracts import ApprovalState, Assurance, DecisionOutcome, VerdictCode
 from workflows.contracts.standing import MOST_USES, Scope, standing_label
 from workflows.identity import digest
@@ -50,20 +50,23 @@ async def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapp
         return row
     await lock_name(tx.connection, f"standing:{tx.tenant}:{row['tool']}")
     await tx.tick()
-    waiting = await of_tool(tx, row["tool"])
+    assurance = Assurance(row["assurance"])
+    if await unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
+        return row
+    waiting, asked_by = await of_tool(tx, row["tool"]), await requesters(tx, row)
     people = await principals.find(tx, [one.granter for one in waiting])
     votes: list[Vote] = []
     verified = True
     for standing in waiting:
         vote = Vote(standing.granter, people[standing.granter].roles, standing.standing_id)
-        if not helps(needs.requirements, votes, vote, requesters(row)):
+        if not helps(needs.requirements, votes, vote, asked_by):
             continue
         found = covers(standing.scope)
         if found is None or not await _usable(tx, row, standing, found):
             continue
         await _use(tx, row, standing, found)
         votes, verified = [*votes, vote], verified and standing.signed
-        if missing(needs.requirements, votes, requesters(row)) is None:
+        if missing(needs.requirements, votes, asked_by) is None:
             return await _approved(tx, row, standing, verified=verified)
     return row
 

@@ -21,6 +21,7 @@ from activities.ledger.engine import (
 )
 from activities.ledger.transaction import Observer, PendingEvent, RunNotFound, Transaction
 from workflows.contracts import ChainHead
+from workflows.identity import tenant_problem
 
 __all__ = [
     "Ledger",
@@ -28,12 +29,17 @@ __all__ = [
     "Observer",
     "PendingEvent",
     "RunNotFound",
+    "TenantInvalid",
     "Transaction",
     "open_ledger",
 ]
 
 #: Runs whose head a process remembers.
 _MOST_HEADS: Final = 1000
+
+
+class TenantInvalid(ValueError):
+    """There can be no tenant of that name: nothing is read or written for it."""
 
 
 class Ledger:
@@ -60,9 +66,13 @@ class Ledger:
         """Open a write transaction; commits at the end, rolls back on any exception.
 
         Raises:
+            TenantInvalid: Nobody can be called so.
             LedgerUnavailable: The database is away. When that happens at the commit, its outcome
                 is unknown: every caller must be able to run its transaction again.
         """
+        problem = tenant_problem(tenant)
+        if problem is not None:
+            raise TenantInvalid(f"tenant {tenant[:80]!r}: {problem}")
         start, outcome = time.monotonic(), "rolled_back"
         try:
             async with self.engine.begin() as connection:

@@ -49,6 +49,13 @@ runs = Table(
     # Temporal's own Run Id: tells a repeated opening from a reused run_id; part of no key.
     Column("workflow_run_id", String(80), nullable=False),
     Column("user_id", String(200), nullable=False),
+    # Who has started it, and the evidence: the signature (for a child run that of the run that it
+    # goes back to), the key it was made with, its nonce, and when the server took it.
+    Column("started_by", String(200), nullable=False),
+    Column("start_signature", Text),
+    Column("start_kid", String(80)),
+    Column("start_nonce", String(100)),
+    Column("start_ms", BigInteger, nullable=False),
     Column("plan_name", String(80), nullable=False),
     Column("input", Json, nullable=False),
     Column("state", String(32), nullable=False),
@@ -63,6 +70,21 @@ runs = Table(
     CheckConstraint(
         "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
         name="closed_when_ended",
+    ),
+    CheckConstraint(
+        "(start_signature IS NULL) = (start_kid IS NULL)"
+        " AND (start_nonce IS NULL OR start_kid IS NOT NULL)",
+        name="start_signed_whole",
+    ),
+    # G3: a signature starts one run.
+    Index(
+        "uq_runs_start_nonce",
+        "tenant_id",
+        "started_by",
+        "start_nonce",
+        unique=True,
+        sqlite_where=text("start_nonce IS NOT NULL"),
+        postgresql_where=text("start_nonce IS NOT NULL"),
     ),
 )
 

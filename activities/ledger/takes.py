@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import BindParameter, bindparam, exists, insert, or_, select, update
 
 from activities.ledger import approvals as approval_rows
-from activities.ledger import principals, recovery
+from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.barring import EVERY_STEP
 from activities.ledger.compensations import still_stands
@@ -26,6 +26,7 @@ from activities.ledger.entries import (
     entry_id_for,
     milliseconds,
 )
+from activities.ledger.starts import forbidden
 from activities.ledger.store import Transaction
 from activities.ledger.stretches import overtaken
 from activities.ledger.tables import bars, effects
@@ -254,9 +255,11 @@ async def _authorise(
             return told
     if request.undoes and not await still_stands(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
-    lacking = await principals.lacks(tx, request.user, request.permissions)
-    if lacking is not None:
-        return Forbidden(f"{request.user} has no permission {lacking}")
+    reason = await forbidden(
+        *(tx, request.run_id, request.user, request.permissions, request.assurance)
+    )
+    if reason is not None:
+        return Forbidden(reason)
     if request.drift:
         return Drifted(request.drift)
     if not request.gated:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from activities.ledger import principals, standing
+from activities.ledger import principals, standing, starts
 from activities.ledger.proofs import unproven
 from activities.ledger.store import Transaction
 from activities.ledger.tables import decisions
@@ -103,9 +103,22 @@ def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool
     return all(_has_role(one.may_edit or one.roles, roles) for one in requirements)
 
 
-def requesters(row: Mapping[str, Any]) -> frozenset[str]:
-    """Return who has asked for the call of an approval's row, with its params as they are."""
-    return frozenset((row["user_id"], *row["editors"]))
+async def requesters(tx: Transaction, row: Mapping[str, Any]) -> frozenset[str]:
+    """Return who has asked for the call of an approval's row, with its params as they are.
+
+    Whom its run acts for, who has started it, and who has changed the params.
+    """
+    return frozenset((row["user_id"], await starts.starter(tx, row["run_id"]), *row["editors"]))
+
+
+async def unknown_requester(
+    tx: Transaction, run_id: str, requirements: Iterable[Requirement], assurance: Assurance
+) -> str | None:
+    """Return why nobody can tell whose eyes are others', where votes have to be signed."""
+    if assurance is Assurance.OPEN or not any(one.four_eyes for one in requirements):
+        return None
+    why = await starts.unproven(tx, run_id)
+    return None if why is None else f"nothing proves who has started run {run_id}: {why}"
 
 
 def needs_of(row: Mapping[str, Any]) -> Needs:

@@ -20,6 +20,7 @@ from activities.attempt import Resources
 from activities.crashpoints import Crash
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
 from activities.ledger.reads import chain_of, effects_of, events_of
+from activities.ledger.signed_rows import first_unproven
 from activities.ledger.store import Ledger, RunNotFound
 from activities.ledger.tables import approvals, decisions, interventions, runs, steps
 from activities.settings import load_settings
@@ -142,6 +143,7 @@ class Stage:
                 verify_chain(events, [head, *await run.heads()])
                 or verify_story(events)
                 or verify_entries(events, entries)
+                or await first_unproven(self.ledger, tenant, run.run_id, events)
             )
             assert broken is None, f"{run.run_id}: {broken}"
 

@@ -76,6 +76,15 @@ class ApprovalRequest(Message):
     """The business key of the effect; empty where an earlier version asked."""
     resources: tuple[str, ...] = ()
     """What the call holds for itself, as far as the request is new."""
+    started_by: str = ""
+    """Who has started its run in that name, marked if nothing proves it; empty: the same person."""
+
+    @property
+    def askers(self) -> str:
+        """Who has asked for the call, as people are told."""
+        if not self.started_by:
+            return self.requested_by
+        return f"{self.requested_by}, started by {self.started_by}"
 
 
 class SettledApproval(Message):

@@ -26,6 +26,15 @@ def _utf8(text: str) -> str:
     return text
 
 
+def is_storable(text: str) -> bool:
+    """Return whether the ledger can keep a text."""
+    try:
+        _storable(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _carried(value: Any) -> Any:
     # What arrives one level below a reader's limit could not be handed on: it would be tried for
     # ever, and hold up everything that arrives after it.
@@ -50,8 +59,10 @@ def _parts(value: Any) -> Iterator[Any]:
 
 #: Text that people send and that the ledger keeps.
 Text = Annotated[str, AfterValidator(_storable)]
-#: Who says so; as long as the ledger's columns are.
-Actor = Annotated[Text, Field(min_length=1, max_length=200)]
+#: As long as the ledger's columns for people are.
+LONGEST_NAME: Final = 200
+#: Who says so.
+Actor = Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
 #: Values that people send, and that are handed on.

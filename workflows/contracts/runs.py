@@ -97,6 +97,8 @@ class RunView(Message):
     result: RunResult
     tenant: str
     user: str
+    started_by: str = ""
+    """Who has started it, as far as it was said; the ledger knows whether that is proven."""
     plan: Plan
     plan_version: int
     durability: Durability = Durability.SYNC

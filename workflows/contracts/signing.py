@@ -65,6 +65,17 @@ class SteeringClaims(Claims):
     """Digest of ``Steering.content()``."""
 
 
+class StartClaims(Claims):
+    """The start of a run: bound to the whole of what is started, and to whom it acts for."""
+
+    typ: ClassVar[str] = "surehand-start+jws"
+
+    run_id: Text
+    user: Actor
+    content: Text
+    """Digest of ``StartRun.content()``."""
+
+
 class ResumeClaims(Claims):
     """Proof that whoever resumes a run has its resume token; the token itself stays at home."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from pydantic import Field, JsonValue
 
-from workflows.contracts.base import Message
+from workflows.contracts.base import LONGEST_NAME, Message, is_storable
 from workflows.contracts.carried import Carried
 from workflows.contracts.tools import ToolSpec
 from workflows.durability import Durability
+from workflows.identity import tenant_of_run, tenant_problem
 from workflows.plan import Plan
 
 
@@ -32,6 +36,11 @@ class StartRun(Message):
     run_id: str
     tenant: str
     user: str
+    """Whom the run acts for."""
+    started_by: str | None = None
+    """Who starts it; ``None``: the user. A child run is started by whoever has its parent."""
+    signature: str | None = None
+    """Compact JWS over ``StartClaims``, by a key of whoever starts it."""
     plan: Plan
     parent: Parent | None = None
     carried: Carried | None = None
@@ -41,6 +50,24 @@ class StartRun(Message):
     linked: Linked | None = None
     durability: Durability | None = None
     """When its progress is written to history; ``None``: as the plan says, else ``sync``."""
+
+    def content(self) -> dict[str, Any]:
+        """Return what is signed, in JSON form: all that a person starts, without defaults."""
+        not_signed = {"signature", "parent", "carried"}
+        return self.model_dump(mode="json", exclude=not_signed, exclude_defaults=True)
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the names in it, as one clause, or ``None``."""
+        names = {"user": self.user, "started_by": self.started_by or self.user}
+        for what, name in names.items():
+            if not is_storable(name) or not 0 < len(name) <= LONGEST_NAME:
+                return f"{what} has to be 1 to {LONGEST_NAME} characters of plain text"
+        problem = tenant_problem(self.tenant)
+        if problem is not None:
+            return f"tenant {self.tenant[:80]!r}: {problem}"
+        if tenant_of_run(self.run_id) != self.tenant:
+            return f"run {self.run_id[:200]!r} is not one of tenant {self.tenant!r}"
+        return None
 
     @property
     def mode(self) -> Durability:
@@ -58,3 +85,5 @@ class OpenRun(Message):
     tools: dict[str, ToolSpec]
     continues: str | None = None
     """Temporal's id of the run's first execution, where this one is not the first."""
+    started_at: datetime | None = None
+    """When the server took the start: until then its signature had to count."""

@@ -56,6 +56,11 @@ def _tables() -> None:
         sa.Column("run_id", sa.String(length=255), nullable=False),
         sa.Column("workflow_run_id", sa.String(length=80), nullable=False),
         sa.Column("user_id", sa.String(length=200), nullable=False),
+        sa.Column("started_by", sa.String(length=200), nullable=False),
+        sa.Column("start_signature", sa.Text(), nullable=True),
+        sa.Column("start_kid", sa.String(length=80), nullable=True),
+        sa.Column("start_nonce", sa.String(length=100), nullable=True),
+        sa.Column("start_ms", sa.BigInteger(), nullable=False),
         sa.Column("plan_name", sa.String(length=80), nullable=False),
         sa.Column("input", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("state", sa.String(length=32), nullable=False),
@@ -68,7 +73,20 @@ def _tables() -> None:
             "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
             name=op.f("ck_runs_closed_when_ended"),
         ),
+        sa.CheckConstraint(
+            "(start_signature IS NULL) = (start_kid IS NULL)"
+            " AND (start_nonce IS NULL OR start_kid IS NOT NULL)",
+            name=op.f("ck_runs_start_signed_whole"),
+        ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_runs")),
+    )
+    op.create_index(
+        "uq_runs_start_nonce",
+        "runs",
+        ["tenant_id", "started_by", "start_nonce"],
+        unique=True,
+        sqlite_where=sa.text("start_nonce IS NOT NULL"),
+        postgresql_where=sa.text("start_nonce IS NOT NULL"),
     )
     op.create_table(
         "approvals",
