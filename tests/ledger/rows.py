@@ -23,7 +23,8 @@ _HASH = "sha256:" + "0" * 64
 
 _VALID: dict[Table, dict[str, Any]] = {
     runs: {
-        "run_id": "raw-run", "workflow_run_id": "w", "user_id": "ada", "plan_name": "p",
+        "run_id": "raw-run", "workflow_run_id": "w", "user_id": "ada", "started_by": "ada",
+        "start_ms": 1, "plan_name": "p",
         "input": {}, "state": "running", "seq": 0, "head": _HASH, "opened_ms": 1,
     },
     effects: {

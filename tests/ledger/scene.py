@@ -6,7 +6,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
@@ -130,12 +130,26 @@ class Scene:
             tx.now_ms += after // _MILLISECOND
             yield tx
 
-    async def open_run(self, run_id: str, workflow_run_id: str = "first") -> None:
+    def start(self, run_id: str, **changes: Any) -> StartRun:
+        """Return the start of a run of this tenant."""
         plan = Plan.model_validate([{"id": STEP, "tool": "payments.refund"}])
-        start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
+        values = {"run_id": run_id, "tenant": self.tenant, "user": "ada", "plan": plan, **changes}
+        return StartRun(**values)
+
+    async def open_run(
+        self,
+        run_id: str,
+        workflow_run_id: str = "first",
+        *,
+        start: StartRun | None = None,
+        assurance: Assurance = Assurance.OPEN,
+        started_at: datetime | None = None,
+    ) -> None:
+        opening = OpenRun(
+            request=start or self.start(run_id), tools={SPEC.name: SPEC}, started_at=started_at
+        )
         async with self.tx() as tx:
-            opening = OpenRun(request=start, tools={SPEC.name: SPEC})
-            await runs.open_run(tx, opening, workflow_run_id)
+            await runs.open_run(tx, opening, workflow_run_id, assurance)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)

@@ -27,11 +27,13 @@ CONSUMED = {"consumed_entry": "ef-1", "consumed_generation": 1}
 DECIDED = {"state": "approved", "decided_by": "alice"}
 FREE = {"holder": None, "lease_until_ms": None}
 SIGNED = {"verified": True, "kid": "k-1", "nonce": "n-1"}
+STARTED = {"start_signature": "a.b.c", "start_kid": "k", "start_nonce": "n"}
 SETTLED = {"state": "settled", "outcome": "happened", "actor": "olga"}
 
 LEGAL: list[tuple[Table, dict[str, Any]]] = [
     (runs, {}),
     (runs, {"state": "completed", "closed_ms": 2}),
+    (runs, STARTED),
     (effects, {}),
     (effects, COMMITTED),
     (effects, {"state": "failed", "lease_until_ms": None}),
@@ -52,6 +54,9 @@ LEGAL: list[tuple[Table, dict[str, Any]]] = [
 ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_runs_closed_when_ended", runs, {"state": "completed"}),
     ("ck_runs_closed_when_ended", runs, {"closed_ms": 2}),
+    ("ck_runs_start_signed_whole", runs, {"start_signature": "a.b.c"}),
+    ("ck_runs_start_signed_whole", runs, {"start_kid": "k"}),
+    ("ck_runs_start_signed_whole", runs, {"start_nonce": "n"}),
     ("ck_checkpoints_counts", checkpoints, {"number": 0}),
     ("ck_checkpoints_lives", checkpoints, {"expires_ms": 1}),
     ("ck_checkpoints_removed_at_a_time", checkpoints, {"removed_ms": 2}),
@@ -86,6 +91,7 @@ ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
 ]
 #: Two rows that are valid by themselves, and the rule by which they cannot both be there.
 TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
+    ("uq_runs_start_nonce", runs, STARTED, {**STARTED, "run_id": "run-3"}),
     ("uq_effects_live_key", effects, {}, {"entry_id": "ef-2", "generation": 2}),
     ("uq_effects_live_key", effects, COMMITTED, {"entry_id": "ef-2", "generation": 2}),
     (
@@ -129,6 +135,8 @@ BESIDE: list[tuple[Table, dict[str, Any], dict[str, Any]]] = [
         {"undoes": "ef-0", "state": "failed", "lease_until_ms": None},
         {"undoes": "ef-0", "entry_id": "ef-2", "generation": 2},
     ),
+    (runs, STARTED, {**STARTED, "run_id": "run-3", "started_by": "another"}),
+    (runs, STARTED, {**STARTED, "run_id": "raw-run~step", "start_nonce": None}),
     (effects, {}, {"entry_id": "ef-2", "tool": "another"}),
     (decisions, {}, {"decision_id": "d-2", "verdict": "already_decided"}),
     (decisions, {}, {"decision_id": "d-2", "approver": "another"}),
@@ -153,6 +161,7 @@ def names(rule: str, error: IntegrityError) -> bool:
     if rule in message:
         return True
     columns = {
+        "uq_runs_start_nonce": "runs.started_by, runs.start_nonce",
         "uq_effects_live_key": "effects.tenant_id, effects.tool, effects.key",
         "uq_effects_tenant_id_tool_key_generation": "effects.key, effects.generation",
         "uq_effects_undoes": "effects.tenant_id, effects.undoes",
