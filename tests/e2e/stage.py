@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -25,6 +27,7 @@ from activities.ledger.store import Ledger, RunNotFound
 from activities.ledger.tables import approvals, decisions, interventions, runs, steps
 from activities.settings import load_settings
 from activities.toolbox import load_toolbox
+from cli.signing import signed_start
 from tests.e2e.runs import Run
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -106,8 +109,10 @@ class Stage:
         linked: Linked | None = None,
         durability: str | None = None,
         continue_after: int | None = None,
+        started_by: str | None = None,
+        key: Ed25519PrivateKey | None = None,
     ) -> Run:
-        """Start a run of a plan."""
+        """Start a run of a plan for uma; signed, if there is a key of whoever starts it."""
         run_id = run_id_for(tenant, name or f"run-{uuid.uuid4().hex[:12]}")
         request = StartRun(
             run_id=run_id,
@@ -117,7 +122,10 @@ class Stage:
             linked=linked,
             durability=None if durability is None else Durability(durability),
             continue_after=continue_after,
+            started_by=started_by,
         )
+        if key is not None:
+            request = signed_start(request, key, int(time.time()))
         handle = await self.client.start_workflow(
             plan.code or WORKFLOW,
             request,

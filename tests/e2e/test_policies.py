@@ -114,8 +114,9 @@ async def test_only_a_signature_by_a_registered_key_counts_where_signatures_are_
     await person(stage, "ann")
     await person(stage, "bob")
     anns, bobs = await key_of(stage, "ann"), await key_of(stage, "bob")
+    umas = await key_of(stage, await person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
-        run = await stage.start(refund(order_id))
+        run = await stage.start(refund(order_id), key=umas)
         request = await run.asks()
         yes = decision_on(request, approver="ann")
         stranger = Ed25519PrivateKey.generate()
@@ -144,9 +145,12 @@ async def test_a_signature_that_was_sent_to_one_run_is_worth_nothing_in_another(
 ) -> None:
     await person(stage, "ann")
     key = await key_of(stage, "ann")
+    umas = await key_of(stage, await person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
         first, second = [
-            await stage.start(refund(stage.shop.new_order()), name=f"twin-{stage.task_queue}-{n}")
+            await stage.start(
+                refund(stage.shop.new_order()), name=f"twin-{stage.task_queue}-{n}", key=umas
+            )
             for n in "12"
         ]
         decision = signed(decision_on(await first.asks(), approver="ann"), first, key)

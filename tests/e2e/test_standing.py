@@ -40,8 +40,9 @@ async def test_a_run_within_a_signed_standing_approval_asks_nobody_and_says_whos
         stage, "ann", await key_of(stage, "ann"), when="amount <= 120", total_of="amount",
         total="150",
     )  # fmt: skip
+    umas = await key_of(stage, await person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
 
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
@@ -51,7 +52,7 @@ async def test_a_run_within_a_signed_standing_approval_asks_nobody_and_says_whos
         assert unverified_approvers(await stage.events(run)) == []
 
         # 30 of the total are left.
-        second = await stage.start(refund(other := stage.shop.new_order()))
+        second = await stage.start(refund(other := stage.shop.new_order()), key=umas)
         request = await second.asks()
         assert request.votes == ()
         assert stage.shop.counts(other)["refunds"] == 0
