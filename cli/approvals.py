@@ -14,8 +14,14 @@ from cli.caller import Caller, perform
 from cli.deciding import Given, send
 from cli.exits import ExitCode, WrongUse
 from cli.looking import look_at, silent_line
-from cli.questions import approve_command, request_lines, signal_command, waiting_lines
-from cli.shapes import PendingApproval, PendingList, PendingQuestion
+from cli.questions import (
+    approve_command,
+    held_lines,
+    request_lines,
+    signal_command,
+    waiting_lines,
+)
+from cli.shapes import PendingApproval, PendingHeld, PendingList, PendingQuestion
 from cli.signing import USUAL_SIGNATURE
 from cli.tenant_client import TenantClient
 from workflows.contracts import DecisionOutcome, RunState, RunView
@@ -66,14 +72,29 @@ def pending(
                 for one in view.interrupts
             ]
             caller.printer.document(
-                PendingList(approvals=approvals, questions=asked, silent=looked.silent)
+                PendingList(
+                    approvals=approvals,
+                    held=[
+                        PendingHeld(**one.model_dump(), run_id=view.result.run_id)
+                        for view in looked.views
+                        for one in view.held
+                    ],
+                    questions=asked,
+                    silent=looked.silent,
+                )
             )
-        elif not any(v.pending or v.interrupts for v in looked.views) and not looked.silent:
+        elif not looked.silent and not any(
+            view.pending or view.held or view.interrupts for view in looked.views
+        ):
             caller.printer.say("Nothing waits for an approval, or an answer")
         else:
             for view in looked.views:
                 for request in view.pending:
                     for line in request_lines(server, view.result.run_id, request):
+                        caller.printer.say(line)
+                    caller.printer.say()
+                for held in view.held:
+                    for line in held_lines(held):
                         caller.printer.say(line)
                     caller.printer.say()
                 for item in view.result.waiting_for:

@@ -13,12 +13,13 @@ from cli.outcome import CUT_OFF_BY_SERVER, state_of
 from cli.questions import (
     approve_command,
     edit_command,
+    held_lines,
     key_option,
     reject_command,
     sign_command,
     signal_command,
 )
-from cli.shapes import ShownApproval
+from cli.shapes import ShownApproval, ShownHeld
 from cli.tenant_client import TenantClient
 from cli.text import command, compact, shown_time
 from workflows.contracts import (
@@ -43,7 +44,9 @@ _STATES: Final = {
 }
 
 
-async def find_shown(server: TenantClient, run_id: str, approval_id: str) -> ShownApproval:
+async def find_shown(
+    server: TenantClient, run_id: str, approval_id: str
+) -> ShownApproval | ShownHeld:
     """Return one approval of a run, by the run's own view.
 
     Raises:
@@ -53,6 +56,9 @@ async def find_shown(server: TenantClient, run_id: str, approval_id: str) -> Sho
     found = await server.describe(run_id)
     view = await server.view(run_id)
     state = state_of(found)
+    for held in view.held:
+        if held.approval_id == approval_id:
+            return ShownHeld(**held.model_dump(), run_id=run_id, run_state=state)
     reachable = state not in CUT_OFF_BY_SERVER and view.result.state not in ENDED
     return _shown(server, view, approval_id, state, reachable=reachable)
 
@@ -108,8 +114,12 @@ def _commands(
     return commands
 
 
-def approval_lines(one: ShownApproval, now: datetime | None = None) -> Iterator[str]:
+def approval_lines(one: ShownApproval | ShownHeld, now: datetime | None = None) -> Iterator[str]:
     """Yield everything about one approval; ``now`` is this machine's time."""
+    if isinstance(one, ShownHeld):
+        yield from held_lines(one)
+        yield f"  run        {one.run_id} ({one.run_state})"
+        return
     yield f"{one.approval_id}  {one.description}"
     yield f"  state      {_state(one)}"
     yield f"  run        {one.run_id} ({one.run_state}), step {one.step_id}"

@@ -9,7 +9,14 @@ from typing import Final
 
 from cli.tenant_client import TenantClient
 from cli.text import command, shown_time
-from workflows.contracts import ApprovalRequest, Assurance, Decision, DecisionOutcome, Waiting
+from workflows.contracts import (
+    ApprovalRequest,
+    Assurance,
+    Decision,
+    DecisionOutcome,
+    HeldApproval,
+    Waiting,
+)
 from workflows.identity import DEFAULT_TENANT
 from workflows.names import DECIDE
 
@@ -99,6 +106,13 @@ def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterat
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         yield f"  {resolve_command(server.settings.tenant, run_id, waiting.id)}"
         yield f"  {OUTCOMES}"
+
+
+def held_lines(held: HeldApproval) -> Iterator[str]:
+    """Yield what is known of a decision that has come before its request."""
+    yield f"{held.approval_id}  was decided early, and is held"
+    yield f"  decision   {held.outcome} by {held.approver} (not looked at yet)"
+    yield f"  waits for  {held.waits_for}"
 
 
 def request_details(request: ApprovalRequest) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from cli.heartbeats import NOTHING_TOLD, Told
 from cli.printer import Printer
-from cli.questions import request_lines, waiting_lines
+from cli.questions import held_lines, request_lines, waiting_lines
 from cli.tenant_client import TenantClient
 from cli.text import compact, shown_time
 from workflows.contracts import (
@@ -91,6 +91,10 @@ def print_view(
     for request in view.pending:
         printer.say()
         for line in request_lines(server, view.result.run_id, request):
+            printer.say(line)
+    for held in view.held:
+        printer.say()
+        for line in held_lines(held):
             printer.say(line)
     others = [item for item in view.result.waiting_for if item.id not in asked]
     print_waiting(printer, server, view.result.model_copy(update={"waiting_for": others}))

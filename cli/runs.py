@@ -190,7 +190,7 @@ def _without_requests(view: RunView) -> RunView:
     """Return the view of a run that no decision reaches any more; its interventions stay."""
     questions = [item for item in view.result.waiting_for if item.kind == "intervention"]
     result = view.result.model_copy(update={"waiting_for": questions})
-    return view.model_copy(update={"pending": [], "result": result})
+    return view.model_copy(update={"pending": [], "held": [], "result": result})
 
 
 async def _cut_off(run: WorkflowExecutionDescription, web_ui: str) -> CutOffRun:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from workflows.contracts import (
     ApprovalRequest,
     ApprovalState,
+    HeldApproval,
     Interrupt,
     NotUndone,
     PlanError,
@@ -138,10 +139,26 @@ class PendingQuestion(Interrupt):
     run_id: str
 
 
+class PendingHeld(HeldApproval):
+    """A decision that has come before its request."""
+
+    run_id: str
+
+
+class ShownHeld(HeldApproval):
+    """``show APPROVAL_ID`` where that was decided before it was asked for."""
+
+    run_id: str
+    run_state: str
+    state: Literal["held"] = "held"
+
+
 class PendingList(Shape):
     """``pending``."""
 
     approvals: list[PendingApproval]
+    held: list[PendingHeld] = []
+    """Decided before they were asked for: nothing has come of them yet."""
     questions: list[PendingQuestion] = []
     silent: list[SilentRun] = []
     """Runs that wait for approvals, too, and cannot say for which: no worker answers."""

@@ -121,6 +121,12 @@ class Gate:
         )
         self._deliveries.answer(delivery.decision_id, verdict, counts=True)
 
+    def held_decisions(self) -> list[tuple[Decision, str]]:
+        """Return the early decisions that are held, each with its step."""
+        held = [one.decision for one in self.held if one.decision is not None]
+        named = [(one, run_of_approval(one.approval_id)) for one in held]
+        return [(one, parts[1]) for one, parts in named if parts is not None]
+
     def ask(
         self,
         request: ApprovalRequest,

@@ -20,6 +20,7 @@ from workflows.contracts import (
     ChainHead,
     ChildReport,
     EffectView,
+    HeldApproval,
     Interrupt,
     IssuedToken,
     PauseRun,
@@ -65,6 +66,7 @@ OPEN: Final = frozenset(
 #: Of these, those in which no call is under way or in doubt: what waits there can be given up.
 WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 
+_DONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED, StepState.FAILED})
 _BEGINNING: Final = Progress()
 #: What a run shows whose steps wait, by what the first of these is that one of them waits for.
 _WAITS: Final = (
@@ -294,6 +296,27 @@ class Book:
         ]
         own = approvals + asked + questions + paused + self._pause()
         return own + list(self._children_wait())
+
+    def held_approvals(self) -> list[HeldApproval]:
+        """Return the decisions that have come before their requests, and what each waits for."""
+        return [
+            HeldApproval(
+                approval_id=decision.approval_id,
+                step_id=step_id,
+                outcome=decision.outcome,
+                approver=decision.approver,
+                waits_for=self._before_it_asks(step_id),
+            )
+            for decision, step_id in self.gate.held_decisions()
+        ]
+
+    def _before_it_asks(self, step_id: str) -> str:
+        view = self.steps.get(step_id)
+        state = StepState.PENDING if view is None else view.state
+        first = self.request.plan.dependencies.get(step_id, ())
+        open_ = [one for one in first if one in self.steps and self.steps[one].state not in _DONE]
+        after = f", after {', '.join(sorted(open_))}" if open_ else ""
+        return f"step {step_id} to ask, which is {state}{after}"
 
     def _children_wait(self) -> Iterator[Waiting]:
         """Yield what child runs wait for, with the ids by which it is answered here."""

@@ -44,6 +44,10 @@ def current_details(book: Book) -> str:
         lines.append(f"- `{view.id}` {markdown(view.error or '')}; then `resume`")
     for request in book.gate.pending.values():
         lines += _approval(book.request.run_id, request)
+    for held in book.held_approvals():
+        by, waits = markdown(held.approver), markdown(held.waits_for)
+        what = f"{held.outcome} by {by}, waits for {waits}"
+        lines.append(f"- decided early `{held.approval_id}`: {what}")
     for interrupt in book.interrupts.values():
         lines += _question(interrupt)
     for question in book.questions.values():

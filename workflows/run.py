@@ -245,7 +245,9 @@ class Run:
 
     def _changed(self) -> None:
         """Show where the run stands: search attributes and the Web UI's current details."""
-        state, pending = self._book.state.value, len(self._book.gate.pending)
+        gate = self._book.gate
+        # What was decided early is pending, too: nothing has come of it yet.
+        state, pending = self._book.state.value, len(gate.pending) + len(gate.held)
         if self._shown != (state, pending):
             self._shown = (state, pending)
             workflow.upsert_search_attributes(

@@ -90,6 +90,7 @@ def view_of(book: Book) -> RunView:
         durability=book.request.mode,
         started_at=book.started_at,
         pending=list(book.gate.pending.values()),
+        held=book.held_approvals(),
         interrupts=list(book.interrupts.values()),
         settled=book.gate.settled_views(),
         verdicts=list(book.gate.verdicts.values()),

@@ -131,6 +131,26 @@ def test_an_early_decision_is_held(verbs: Verbs, new_run: NewRun) -> None:
     assert "before its request" in held.out
 
 
+def test_an_approval_that_was_decided_early_is_shown_with_what_it_waits_for(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    early = f"{run.name}/refund/2"
+    verbs("approve", early, "--params-hash", "sha256:0", "--as", "bob")
+    waits = "step refund to ask, which is waiting_approval"
+
+    [held] = [one for one in verbs("pending", "--json").document()["held"]
+              if one["run_id"] == run.name]  # fmt: skip
+    assert (held["approval_id"], held["outcome"], held["approver"]) == (early, "approve", "bob")
+    assert held["waits_for"] == waits
+    one = verbs("show", early, "--json").document()
+    assert (one["state"], one["run_state"], one["waits_for"]) == ("held", "waiting_approval", waits)
+    for words in (["show", run.name], ["show", early], ["pending"]):
+        text = verbs(*words).out
+        assert f"{early}  was decided early, and is held\n" in text
+        assert f"  waits for  {waits}\n" in text
+
+
 def test_a_decision_on_a_number_that_cannot_come_next_is_refused(
     verbs: Verbs, new_run: NewRun
 ) -> None:

@@ -255,8 +255,12 @@ async def test_an_early_update_returns_held_at_once(stage: Stage, order_id: str)
         request = await run.asks("first")
         held = await run.decide(early(run, order_id))
         assert held.code is VerdictCode.HELD
+        [shown] = (await run.view()).held
+        assert (shown.approval_id, shown.approver) == (f"{run.run_id}/refund/1", "ann")
+        assert shown.waits_for == "step refund to ask, which is pending, after first"
         await run.decide(decision_on(request))
         assert (await run.result()).state is RunState.COMPLETED
+        assert (await run.view()).held == []
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert [row["decided_by"] for row in await stage.approval_rows(run)] == ["ann", "ann"]
 

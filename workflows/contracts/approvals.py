@@ -106,6 +106,18 @@ class DecisionOutcome(StrEnum):
     """Ask for other params in place of these."""
 
 
+class HeldApproval(Message):
+    """A decision that has come before its request: it is judged once the step asks."""
+
+    approval_id: str
+    step_id: str
+    outcome: DecisionOutcome
+    approver: str
+    """As claimed: what proves the name is looked at with the request."""
+    waits_for: str
+    """What has to come first, as one clause."""
+
+
 class Decision(Message):
     """An approver's answer to one approval request, bound to the exact params by their hash."""
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from workflows.contracts.approvals import ApprovalRequest, SettledApproval, Verdict
+from workflows.contracts.approvals import ApprovalRequest, HeldApproval, SettledApproval, Verdict
 from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.effects import EffectView
 from workflows.contracts.interrupts import Interrupt
@@ -104,6 +104,8 @@ class RunView(Message):
     durability: Durability = Durability.SYNC
     started_at: datetime
     pending: list[ApprovalRequest] = []
+    held: list[HeldApproval] = []
+    """Decided before they were asked for: pending until their steps ask."""
     interrupts: list[Interrupt] = []
     """Questions that wait for an answer."""
     settled: list[SettledApproval] = []
