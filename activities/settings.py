@@ -41,7 +41,7 @@ from cli.sources import (
     Sources,
     read_sources,
 )
-from workflows.identity import tenant_problem
+from workflows.identity import DEFAULT_TENANT, tenant_problem
 from workflows.plan import ID_FORM, NAME_FORM
 from workflows.policy import Duration
 from workflows.wording import reason_of
@@ -154,7 +154,7 @@ class Settings(BaseSettings):
     max_cached_workflows: int = Field(default=500, ge=0)
     """Runs kept in memory, some 180 kB each; others are replayed from their history at their next
     step. 0 keeps none."""
-    tenant: str = "default"
+    tenant: str = DEFAULT_TENANT
     """Tenant the starter acts for."""
     user: str = ""
     """User the starter acts as; empty takes the login name."""
@@ -222,6 +222,7 @@ class Settings(BaseSettings):
     @field_validator("tenant")
     @classmethod
     def _possible_tenant(cls, value: str) -> str:
+        value = value or DEFAULT_TENANT  # as the starter takes it
         problem = tenant_problem(value)
         if problem is not None:
             raise ValueError(problem)

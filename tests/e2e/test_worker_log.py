@@ -44,3 +44,23 @@ async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> 
 
     assert warned["setting"] == "SUREHAND_TOOL_MODULES"
     assert "every plan is refused" in warned["meaning"]
+
+
+async def test_a_worker_that_is_to_kill_itself_says_so(stage: Stage) -> None:
+    with stage.worker(log_format="json", crash_at="payments.refund:after_call") as worker:
+        worker.wait_ready()
+        [warned] = [line for line in lines(worker) if line["event"] == "worker.crashes"]
+
+    assert (warned["level"], warned["setting"]) == ("warning", "SUREHAND_CRASH_AT")
+    assert "payments.refund:after_call" in warned["meaning"]
+
+
+async def test_a_worker_that_takes_signed_decisions_only_is_never_to_kill_itself(
+    stage: Stage,
+) -> None:
+    drill = {"crash_at": "payments.refund:after_call", "decisions": "signed"}
+    with stage.worker(**drill) as worker:
+        assert worker.wait_exit() == 2
+
+    [line] = worker.output().splitlines()
+    assert "SUREHAND_CRASH_AT" in line and "SUREHAND_DECISIONS=signed" in line

@@ -14,10 +14,12 @@ from activities.artifacts import (
     ArtifactUnavailable,
 )
 from activities.ledger.reads import artifacts_of
+from activities.ledger.store import TenantInvalid
 from activities.ledger.tables import artifacts, effects
 from activities.recorder import Done
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, Scene
+from tests.unit.values import ODD_TENANTS
 from workflows.contracts import ARTIFACT, Artifact, as_artifact
 from workflows.identity import digest
 
@@ -119,6 +121,30 @@ async def test_the_path_in_a_reference_is_never_followed(scene: Scene, tmp_path:
 
     with pytest.raises(ArtifactUnavailable):
         await store.read(scene.tenant, forged)
+
+
+@pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
+async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
+    scene: Scene, tmp_path: Path, tenant: str
+) -> None:
+    store = ArtifactStore(str(tmp_path / "store"), scene.ledger, largest_inline=LARGEST_INLINE)
+
+    kept = await store.keep(tenant, BIG)
+
+    # An outcome is in hand: it is not lost over a name.
+    assert kept.artifact is not None and kept.artifact.uri.startswith("ledger:")
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    for uri in (kept.artifact.uri, "x/sha256/aa"):
+        with pytest.raises(ArtifactUnavailable):
+            await store.read(tenant, kept.artifact.model_copy(update={"uri": uri}))
+
+
+async def test_nothing_is_written_for_a_name_that_is_no_tenants(scene: Scene) -> None:
+    for tenant in ODD_TENANTS:
+        with pytest.raises(TenantInvalid):
+            async with scene.ledger.transaction(tenant):
+                raise AssertionError("it was opened")
+    assert scene.ledger.tenants.isdisjoint(ODD_TENANTS)
 
 
 async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 
-from tests.unit.values import json_objects, same_json, texts
+from tests.unit.values import ODD_TENANTS, json_objects, same_json, texts
 from workflows import identity
 from workflows.identity import (
     DEFAULT_TENANT,
@@ -19,6 +19,7 @@ from workflows.identity import (
     run_of_approval,
     step_key,
     tenant_of_run,
+    tenant_problem,
 )
 
 PARAMS = {"order_id": "1001", "amount": "120.00", "lines": [{"sku": "a", "quantity": 2}]}
@@ -136,3 +137,14 @@ def test_the_run_id_carries_the_tenant() -> None:
     assert run_id_for(DEFAULT_TENANT, "refund-1") == "refund-1"
     assert tenant_of_run("acme/refund-1") == "acme"
     assert tenant_of_run("refund-1") == DEFAULT_TENANT
+
+
+@pytest.mark.parametrize("tenant", ["default", "acme", "a", "A-1_b.c", "7", "_", "t" * 39])
+def test_a_plain_name_can_be_a_tenants(tenant: str) -> None:
+    assert tenant_problem(tenant) is None
+    assert tenant_of_run(run_id_for(tenant, "refund-1")) == tenant
+
+
+@pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
+def test_a_name_that_means_something_in_a_path_or_a_query_is_no_tenants(tenant: str) -> None:
+    assert tenant_problem(tenant) is not None

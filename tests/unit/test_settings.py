@@ -70,6 +70,8 @@ def test_a_setting_is_written_as_people_write_it(
         ({"SUREHAND_DATABASE_URL": ""}, ["SUREHAND_DATABASE_URL", "must start with"]),
         ({**GIVEN, "SUREHAND_LOG_LEVEL": "loud"}, ["SUREHAND_LOG_LEVEL", "'debug'"]),
         ({**GIVEN, "SUREHAND_DECISIONS": "closed"}, ["SUREHAND_DECISIONS", "'open'"]),
+        ({**GIVEN, "SUREHAND_TENANT": "a'b"}, ["SUREHAND_TENANT", "letters, digits"]),
+        ({**GIVEN, "SUREHAND_TENANT": ".."}, ["SUREHAND_TENANT", "the first no '.' or '-'"]),
         ({**GIVEN, "SUREHAND_LEASE": "soon"}, ["SUREHAND_LEASE: must be a duration such as 90s"]),
         ({**GIVEN, "SUREHAND_RETRIES_TRANSIENT": "1s,x"}, ["TRANSIENT: must be a duration such"]),
         ({**GIVEN, "SUREHAND_JITTER": "some"}, ["SUREHAND_JITTER: must be a number such as 12.5"]),

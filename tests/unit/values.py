@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hypothesis import strategies as st
 
@@ -17,6 +17,41 @@ json_values = st.recursive(
     max_leaves=12,
 )
 json_objects = st.dictionaries(texts, json_values, max_size=4)
+
+
+#: What anybody can start a run for, and what no tenant is called.
+ODD_TENANTS: Final = (
+    *(
+        "",
+        ".",
+        "..",
+        "...",
+        ".hidden",
+        "-x",
+        "a'b",
+        'a"b',
+        "a/b",
+        "a\\b",
+        "/",
+        "a b",
+        "a\nb",
+        "a\n",
+    ),
+    *(
+        "a\x00b",
+        "~",
+        "a~b",
+        "a%2Fb",
+        "..%2f..",
+        "C:",
+        "a:b",
+        "acme;--",
+        "\u00e4",
+        "\u0661",
+        "t" * 40,
+    ),
+    "x" * 5000,
+)
 
 
 def same_json(left: Any, right: Any) -> bool:
