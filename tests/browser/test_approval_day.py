@@ -24,9 +24,11 @@ from workflows.plain_text import markdown
 ROOT = Path(__file__).parent.parent.parent
 
 
-async def asking(stage: Stage, page: Page, order_id: str) -> tuple[Run, RunPage, ApprovalRequest]:
+async def asking(
+    stage: Stage, page: Page, order_id: str, key: Ed25519PrivateKey | None = None
+) -> tuple[Run, RunPage, ApprovalRequest]:
     """Start a refund, and open its page once it waits for the approver."""
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=key)
     request = await run.asks()
     return run, await RunPage.of(page, run.run_id), request
 
@@ -83,8 +85,9 @@ async def test_where_signatures_are_asked_for_the_page_takes_a_signed_approval_o
     stage: Stage, page: Page, order_id: str, tmp_path: Path
 ) -> None:
     key_file = written(await key_of(stage, await person(stage, "ann")), tmp_path / "ann.pem")
+    umas = await key_of(stage, await person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
-        run, shown, request = await asking(stage, page, order_id)
+        run, shown, request = await asking(stage, page, order_id, umas)
         unsigned = {
             "approval_id": request.approval_id,
             "params_hash": request.params_hash,

@@ -92,13 +92,17 @@ def administrator(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[
 def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    # Given somebody with a key
-    key = str(tmp_path / "grace.pem")
-    for words in (["keygen", key], ["add", "grace", "--key", f"{key}.pub", "--as", "root"]):
-        made = administrator(cluster, "principal", *words)
-        assert made.returncode == 0, made.stderr
+    # Given people with keys
+    own, key = str(tmp_path / "ada.pem"), str(tmp_path / "grace.pem")
+    for name, file in (("ada", own), ("grace", key)):
+        for words in (["keygen", file], ["add", name, "--key", f"{file}.pub", "--as", "root"]):
+            made = administrator(cluster, "principal", *words)
+            assert made.returncode == 0, made.stderr
     # Given a run that waits for an approval
     begin = ["start", "examples/refund.yaml", "--run-id", "refund-1", "--as", "ada", "--wait"]
+    nobodys = starter(cluster, *begin)
+    assert (nobodys.returncode, "signed" in nobodys.stderr) == (2, True)
+    begin += ["--key", own]
     waiting = starter(cluster, *begin)
     assert waiting.returncode == 10, waiting.stdout + waiting.stderr
     (request,) = json.loads(starter(cluster, "pending", "--json").stdout)["approvals"]
