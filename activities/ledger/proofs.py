@@ -94,7 +94,7 @@ async def signed_by(
     if key is None or key.principal != signer:
         raise BadSignature(f"{signer} has no key {kid}")
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
-    if key.revoked_ms is not None and (in_force or key.revoked_ms <= arrived):
+    if key.revoked_ms is not None and (in_force or key.revoked_ms < arrived):
         raise BadSignature(f"key {kid} was revoked")
     return kid, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
 

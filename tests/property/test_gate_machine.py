@@ -45,7 +45,7 @@ from activities.ledger.store import LedgerUnavailable
 from activities.ledger.tables import effects as effect_rows
 from activities.toolbox import WRITE, Dedupes, Tool, Toolbox, ToolContext, tool
 from activities.tools import ToolActivities
-from cli.signing import claims_for, sign
+from cli.signing import claims_for, sign, signed_start
 from tests.ledger_databases import OWNER
 from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
 from tests.property.fast_sqlite import hasten
@@ -219,9 +219,6 @@ class GateMachine(RuleBasedStateMachine):
     async def _open(self, roles: list[tuple[str, str]]) -> None:
         plan = Plan.model_validate([{"id": step, "tool": "gate.pay"} for step in STEPS])
         start = StartRun(run_id=RUN, tenant=self.tenant, user=REQUESTER, plan=plan)
-        opening = OpenRun(request=start, tools={"gate.pay": self.spec})
-        async with self.ledger.transaction(self.tenant) as tx:
-            await run_rows.open_run(tx, opening, "first")
         async with self.administration.transaction(self.tenant) as tx:
             for name in PEOPLE:
                 await principals.add(tx, name, "root")
@@ -231,6 +228,11 @@ class GateMachine(RuleBasedStateMachine):
             for name, role in roles:
                 await principals.grant(tx, name, "role", role, "root")
                 self.people.roles[name].add(role)
+        _, _, key = KEYS[REQUESTER, 1]
+        signed = signed_start(start, key, self.clock.now_ms // 1000)
+        opening = OpenRun(request=signed, tools={"gate.pay": self.spec})
+        async with self.ledger.transaction(self.tenant) as tx:
+            await run_rows.open_run(tx, opening, "first", self.resources.assurance)
 
     # What the run does
 
