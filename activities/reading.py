@@ -66,7 +66,7 @@ class ReadCall:
         row = self._row()
         async with self.resources.ledger.transaction(call.tenant) as tx:
             known = await step_rows.begin_read(
-                tx, row, after=call.attempts_before, unheard=self.attempt.unheard
+                tx, row, after=call.attempts_before, holders=self.attempt.unheard_holders()
             )
             if known is not None:
                 return _as_stored(known)
