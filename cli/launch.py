@@ -22,7 +22,7 @@ from cli.outcome import run_result
 from cli.tenant_client import TenantClient
 from workflows.contracts import RunState, StartRun
 from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
-from workflows.options import move_timeout
+from workflows.options import fair, move_timeout
 from workflows.ports import OPEN_RUN
 
 #: A worker that polls takes a run up within milliseconds and has validated its plan within a
@@ -84,6 +84,7 @@ async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReuse
                 id_reuse_policy=reuse,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 task_timeout=move_timeout(len(request.plan.steps)),
+                priority=fair(request.tenant),
                 memo={PLAN_MEMO: summary},
                 static_summary=summary,
                 search_attributes=TypedSearchAttributes(

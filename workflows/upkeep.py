@@ -26,7 +26,7 @@ class Reconcile:
     @workflow.run
     async def run(self, asked: Sweep) -> Swept:
         """Settle what nobody is settling, and find runs that were stopped from outside."""
-        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call())
+        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call(asked.tenant))
 
 
 @workflow.defn(name=names.UNWIND)
