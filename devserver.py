@@ -44,6 +44,8 @@ DYNAMIC_CONFIG: Final = {
     # One second by default, the floor of every timer and retry delay.
     "history.timerProcessorMaxTimeShift": '"100ms"',
     "system.enableActivityEagerExecution": "true",
+    # Tenants take turns (workflows/options.py, fair): otherwise what was queued first goes first.
+    "matching.enableFairness": "true",
 }
 
 

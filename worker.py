@@ -18,11 +18,12 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import PollerBehaviorAutoscaling, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.alive import KeepAlive
 from activities.approvals import ApprovalActivities
 from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
 from activities.compensation import CompensationActivities
-from activities.crashpoints import Crash
+from activities.crashpoints import Crash, CrashInterceptor
 from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
 from activities.ledger.store import LedgerUnavailable, open_ledger
@@ -128,7 +129,12 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             upkeep.sweep,
             upkeep.begin_unwind,
         ],
-        interceptors=[ContextInterceptor(), LedgerGuard(resources.ledger)],
+        interceptors=[
+            ContextInterceptor(),
+            KeepAlive(),
+            CrashInterceptor(resources.crash),
+            LedgerGuard(resources.ledger),
+        ],
         workflow_runner=workflow_runner(),
         max_cached_workflows=settings.max_cached_workflows,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,

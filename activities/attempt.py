@@ -1,20 +1,17 @@
-"""What the activities share: who this attempt is, and running it to its end."""
+"""What the activities share: what they work with, and who this attempt is."""
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.alive import Doing
 from activities.artifacts import ArtifactStore
 from activities.crashpoints import Crash
 from activities.failures import Retries
-from activities.lease import Doing, heartbeats
 from activities.ledger.store import Ledger
 from activities.limits import SweepLimits
 from activities.metrics import Metrics
@@ -22,8 +19,6 @@ from activities.settings import Settings
 from activities.toolbox import Toolbox
 from activities.watchdog import Watchdog
 from workflows.contracts import Assurance
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,26 +94,21 @@ class Attempt:
         info = activity.info()
         activity_key = f"{info.workflow_run_id}:{info.activity_id}"
         holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"
-        told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
-        doing = Doing(told_before=told)
-        return cls(info.attempt, activity_key, holder, unheard=info.is_local, doing=doing)
+        unheard, doing = info.is_local, Doing.current()
+        return cls(info.attempt, activity_key, holder, unheard=unheard, doing=doing)
+
+    def unheard_holders(self) -> str | None:
+        """Return how the holders are called whose recorded reads count as this attempt's answer.
+
+        ``None``: no earlier answer counts. A run that was reset reads anew.
+        """
+        if self.unheard:
+            return ""
+        # Had Temporal heard of an answer of this activity, there would be no further attempt.
+        return f"{self.activity_key}:" if self.number > 1 else None
 
     def of_next_step(self, *, unheard: bool = False) -> Attempt:
         """Return the attempt as that of one step more, whose claims are its own."""
         holder = f"{self.activity_key}:{self.number}:{uuid.uuid4().hex}"
         unheard = unheard or self.unheard or self.number > 1
         return replace(self, holder=holder, unheard=unheard)
-
-
-async def to_the_end(work: Coroutine[Any, Any, T], doing: Doing | None = None) -> T:
-    """Run an attempt to its end, heartbeating, even when it is cancelled meanwhile.
-
-    A call under way is finished and recorded: stopping it would only make its outcome unknown. It
-    ends within the tool's deadline.
-    """
-    async with heartbeats(doing or Doing()):
-        task = asyncio.ensure_future(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            return await task

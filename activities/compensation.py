@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
-from activities.attempt import Attempt, Resources, to_the_end
+from activities.attempt import Attempt, Resources
 from activities.effects import EffectCall
 from activities.endings import again
 from activities.ledger import compensations, notifications
@@ -55,8 +55,7 @@ class CompensationActivities:
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
         """Bar the step, settle what is in doubt, and undo what stands."""
-        attempt = Attempt.current()
-        report = await to_the_end(self._compensate(asked, attempt), attempt.doing)
+        report = await self._compensate(asked, Attempt.current())
         # Each run's history carries the heads of its own chain, and of no other.
         return report if asked.parent is None else report.model_copy(update={"head": None})
 

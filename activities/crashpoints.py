@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 
 class CrashPoint(StrEnum):
@@ -36,6 +39,11 @@ READ_POINTS: Final = (
 #: How long after its start a call is killed at ``during_call``: the request is on the wire by
 #: then. A call that is over sooner is killed at its end, before anybody looks at its answer.
 DURING: Final = 0.2  # seconds
+
+
+#: Any activity can be named instead of a tool; it is killed before it does anything, or when it has
+#: done all and Temporal has not heard of it.
+ACTIVITY_POINTS: Final = (CrashPoint.BEFORE_CLAIM, CrashPoint.BEFORE_REPORT)
 
 
 class CrashSettingError(ValueError):
@@ -103,3 +111,27 @@ class Crash:
         except FileExistsError:
             return False
         return True
+
+
+class CrashInterceptor(Interceptor):
+    """Lays the crash points of whole activities."""
+
+    def __init__(self, crash: Crash) -> None:
+        self._crash = crash
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Wrap the activities of this worker."""
+        return _Crashing(next, self._crash)
+
+
+class _Crashing(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, crash: Crash) -> None:
+        super().__init__(next)
+        self._crash = crash
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        name = activity.info().activity_type
+        self._crash.at(name, "", CrashPoint.BEFORE_CLAIM)
+        result = await super().execute_activity(input)
+        self._crash.at(name, "", CrashPoint.BEFORE_REPORT)
+        return result

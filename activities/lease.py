@@ -1,27 +1,19 @@
-"""Holding a lease while a call lasts, and speaking to Temporal meanwhile."""
+"""Holding a lease while a call lasts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-from temporalio import activity
+from typing import Any, TypeVar
 
 from activities.failures import CutOff
 from activities.ledger.store import LedgerUnavailable
 
-if TYPE_CHECKING:
-    from activities.progress import Progress
-
 T = TypeVar("T")
-
-#: A third of the time after which Temporal takes this worker for dead.
-HEARTBEAT_EVERY: Final = 1.0  # seconds
 
 
 class LeaseLost(CutOff):
@@ -201,46 +193,3 @@ async def _keep(
         except LedgerUnavailable:
             # The next round tries again; the call is stopped when the lease may be over.
             continue
-
-
-@dataclass
-class Doing:
-    """What an attempt is at; Temporal shows it beside the activity."""
-
-    text: str = ""
-    """What it waits for, or the step that a stretch is at."""
-    progress: Progress | None = None
-    told_before: Mapping[str, Any] | None = None
-    """What the attempt before has told of its progress: told on until there is news, so that
-    it is not lost with an attempt that dies at once."""
-
-    def details(self) -> list[Any]:
-        """Return it as the details of a heartbeat."""
-        told = self.told_before
-        if self.progress is not None and self.progress.newest is not None:
-            told = self.progress.told()
-        return [self.text, told] if told else [self.text] if self.text else []
-
-
-@asynccontextmanager
-async def heartbeats(doing: Doing) -> AsyncIterator[None]:
-    """Tell Temporal that this attempt is alive, for as long as the block lasts.
-
-    A local activity has nobody to tell: it lives as long as its workflow task.
-    """
-    if activity.info().is_local:
-        yield
-        return
-
-    async def beat() -> None:
-        while True:
-            # Not at once: Temporal counts from the start, and hardly any call lasts that long. To
-            # write a heartbeat down takes the server as long as to start an activity.
-            await asyncio.sleep(HEARTBEAT_EVERY)
-            activity.heartbeat(*doing.details())
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()

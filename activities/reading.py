@@ -75,7 +75,7 @@ class ReadCall:
             if request.gated:
                 refused = await approval_rows.refusal(tx, request)
             known = await step_rows.begin_read(
-                tx, row, after=call.attempts_before, unheard=self.attempt.unheard
+                tx, row, after=call.attempts_before, holders=self.attempt.unheard_holders()
             )
             if known is not None:
                 return _as_stored(known)

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ahead import Ahead, Begun
-from activities.attempt import Attempt, Resources, to_the_end
+from activities.attempt import Attempt, Resources
 from activities.endings import again, stop
 from activities.ledger import steps as step_rows
 from activities.ledger import stretches
@@ -49,11 +49,7 @@ class StretchActivities:
 
         A failure that is tried again is raised: the next attempt finds what is done in the ledger.
         """
-        attempt = Attempt.current()
-        return await to_the_end(self._run(stretch, attempt), attempt.doing)
-
-    async def _run(self, stretch: Stretch, attempt: Attempt) -> StretchReport:
-        attempt = await self._begin(stretch, attempt)
+        attempt = await self._begin(stretch, Attempt.current())
         done: list[StepReport] = []
         facts = dict(stretch.facts)
         call: ToolCall | None = stretch.first

@@ -5,12 +5,11 @@ And the SDK's core, whose Prometheus endpoint shows its metrics and ours.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 from temporalio import activity
@@ -144,8 +143,6 @@ def core_runtime(metrics: str) -> Runtime:
         ) from error
 
 
-T = TypeVar("T")
-
 #: Failures that only mean waiting: said, but nobody has to look.
 _WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING})
 
@@ -180,7 +177,7 @@ class _ActivityContext(ActivityInboundInterceptor):
             log = structlog.get_logger(__name__)
             log.debug("activity.started")
             try:
-                result = await _undisturbed(super().execute_activity(input))
+                result = await super().execute_activity(input)
             except Exception as error:
                 tell_failure(log, error)
                 raise
@@ -210,20 +207,3 @@ def tell_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
         retry_in=None if delay is None else round(delay.total_seconds(), 3),
         final=error.non_retryable,
     )
-
-
-async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:
-    """Run an activity to its end although it is cancelled meanwhile.
-
-    All of them are short or end within a deadline; a transaction that is cut off in the middle can
-    leave the ledger's file locked for every process.
-    """
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue
-        except Exception:
-            break
-    return task.result()

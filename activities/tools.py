@@ -9,7 +9,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ahead import Ahead, Begun
-from activities.attempt import Attempt, Resources, to_the_end
+from activities.attempt import Attempt, Resources
 from activities.crashpoints import CrashPoint
 from activities.describing import describe_plan
 from activities.effects import EffectCall
@@ -65,8 +65,7 @@ class ToolActivities:
     @activity.defn(name="execute_tool")
     async def execute_tool(self, call: ToolCall) -> ToolReport:
         """Make one tool call: checked, claimed, called, recorded (DESIGN section 5)."""
-        attempt = Attempt.current()
-        return await to_the_end(self.make(call, attempt), attempt.doing)
+        return await self.make(call, Attempt.current())
 
     async def make(
         self,

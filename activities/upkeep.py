@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.attempt import Resources, to_the_end
+from activities.attempt import Resources
 from activities.endings import stop
 from activities.ledger import checkpoints, notifications
 from activities.ledger import stopped as stopped_rows
@@ -32,7 +32,7 @@ class UpkeepActivities:
     @activity.defn(name="sweep")
     async def sweep(self, asked: Sweep) -> Swept:
         """Settle a tenant's overdue entries, once round, and find its stopped runs."""
-        return await to_the_end(sweep_once(self._resources, activity.client(), asked))
+        return await sweep_once(self._resources, activity.client(), asked)
 
     @activity.defn(name="begin_unwind")
     async def begin_unwind(self, asked: UnwindRun) -> ToUnwind:

@@ -25,7 +25,7 @@ from cli.signing import read_key, signed_start
 from cli.tenant_client import TenantClient
 from workflows.contracts import RunState, StartRun
 from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
-from workflows.options import move_timeout
+from workflows.options import fair, move_timeout
 from workflows.ports import OPEN_RUN
 
 #: A worker that polls takes a run up within milliseconds and has validated its plan within a
@@ -115,6 +115,7 @@ async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReuse
                 id_reuse_policy=reuse,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 task_timeout=move_timeout(len(request.plan.steps)),
+                priority=fair(request.tenant),
                 memo={PLAN_MEMO: summary},
                 static_summary=summary,
                 search_attributes=TypedSearchAttributes(

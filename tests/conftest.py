@@ -19,6 +19,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.ledger.store import Ledger, open_ledger
+from activities.watchdog import Watchdog
 from cli.temporal_cli import CliMissing, find_cli
 from devserver import DevServer
 from tests.ledger_databases import PostgresLedgers, migrate
@@ -38,6 +39,16 @@ def own_logging() -> Iterator[None]:
     """Undo what a test set for all of the process: the next one may look at its log lines."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def no_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no watchdog watch this process: it would end it, with all that is tested in it."""
+
+    def refuse(self: Watchdog) -> None:
+        pytest.fail("a watchdog ends its process: start this worker in one of its own")
+
+    monkeypatch.setattr(Watchdog, "start", refuse)
 
 
 @pytest.fixture(scope="session")

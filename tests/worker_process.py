@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -27,12 +27,18 @@ _POLL_S: Final = 0.02
 class WorkerProcess:
     """One ``python worker.py``. Use it in a ``with`` statement: it never outlives its block."""
 
-    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        folder: Path,
+        program: Sequence[str] = (str(ROOT / "worker.py"),),
+    ) -> None:
         """Start the process.
 
         Args:
             environment: Its settings; the user's own are kept away from it.
             folder: Where it runs and where its log goes, which is appended to.
+            program: What Python runs.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "worker.log"
@@ -40,7 +46,7 @@ class WorkerProcess:
         with self.log.open("ab") as log:
             # In the folder, so that no .env of the user's is read.
             self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "worker.py")],
+                [sys.executable, *program],
                 env=_inherited() | dict(environment),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -18,7 +18,8 @@ from temporalio.exceptions import (
 
 from workflows.book import Book
 from workflows.errors import ErrorType
-from workflows.options import ledger_call
+from workflows.identity import tenant_of_run
+from workflows.options import fair, ledger_call
 from workflows.ports import In, Out, Port
 
 #: Pauses while the ledger does not know the run: each twice as long as the one before. Somebody has
@@ -59,9 +60,9 @@ async def call_port(
             # The SDK wraps the failures of other activities only.
             raise failed(port, str(local.get("activity_id")), error) from error
         return result
-    result = await workflow.execute_activity(
-        port.name, message, result_type=port.returns, **(options or ledger_call(summary))
-    )
+    given = options or ledger_call(summary)
+    given.setdefault("priority", fair(tenant_of_run(workflow.info().workflow_id)))
+    result = await workflow.execute_activity(port.name, message, result_type=port.returns, **given)
     return result
 
 

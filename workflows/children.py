@@ -37,7 +37,7 @@ from workflows.ends import StepFailed
 from workflows.errors import ErrorType
 from workflows.helm import HANDED_ON, Delivery
 from workflows.identity import child_run_id, run_of_approval
-from workflows.options import compensation_call, move_timeout
+from workflows.options import compensation_call, fair, move_timeout
 from workflows.payloads import Malformed, parse
 from workflows.plan import Plan
 
@@ -100,6 +100,7 @@ class Children:
             # A parent that is stopped from outside leaves nobody behind who goes on.
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             task_timeout=move_timeout(len(plan.steps)),
+            priority=fair(start.tenant),
             memo={"plan": plan.name},
             static_summary=f"{step_id}: {plan.name}",
         )

@@ -1,7 +1,7 @@
 """``ModelRun``: a run whose next step a model decides, one recorded turn at a time.
 
 A turn is a read: the model's tool is given the goal and all that has happened, and says what to do
-next. What it has said is recorded, so no replay, crash or resume asks it again.
+next. What is recorded of it is not asked again by a replay, a crash or a resume.
 """
 
 from __future__ import annotations

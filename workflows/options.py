@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from temporalio.common import RetryPolicy
+from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import (
     ActivityCancellationType,
     ActivityConfig,
@@ -19,8 +19,9 @@ from temporalio.workflow import (
 
 from workflows.errors import NON_RETRYABLE
 
-#: A dead worker is noticed when it has not spoken for this long. Three seconds is the lease of an
-#: effect, too: noticing it sooner would only mean waiting for the lease.
+#: A dead worker is noticed when it has not spoken for this long, whatever it was doing: every
+#: activity heartbeats (``activities/alive.py``). Three seconds is the lease of an effect, too:
+#: noticing it sooner would only mean waiting for the lease.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=3)
 
 #: A worker that dies while it moves a run on (decides what is next, with no call under way) is
@@ -43,7 +44,8 @@ LONGEST_COMPENSATION: Final = timedelta(minutes=10)
 #: Deadline of one round of the sweep, from its start on; its one call has ten minutes.
 LONGEST_SWEEP: Final = timedelta(minutes=15)
 
-#: One short transaction; longer means that the database hangs and another attempt shall try.
+#: One short transaction; longer means that the database hangs and another attempt shall try. A
+#: worker that has died in it does not heartbeat, and is noticed before.
 LEDGER_TIMEOUT: Final = timedelta(seconds=20)
 
 #: A local activity that is tried again later than this waits on a timer: while it waits by itself,
@@ -69,23 +71,42 @@ def move_timeout(steps: int) -> timedelta:
     return MOVE_TIMEOUT * (1 + (steps / STEPS_REPLAYED) ** 2)
 
 
-def ledger_call(summary: str) -> ActivityConfig:
-    """Return the options of an activity that is one ledger transaction."""
+def _call(timeout: timedelta, summary: str) -> ActivityConfig:
+    """Return the options of an activity that is tried again until it has ended."""
     return ActivityConfig(
-        start_to_close_timeout=LEDGER_TIMEOUT,
+        start_to_close_timeout=timeout,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=_RETRY,
+        # Compensation never runs beside a live attempt.
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         summary=summary,
     )
 
 
-def sweep_call() -> ActivityConfig:
+def ledger_call(summary: str) -> ActivityConfig:
+    """Return the options of an activity that is one ledger transaction."""
+    return _call(LEDGER_TIMEOUT, summary)
+
+
+def fair(tenant: str) -> Priority:
+    """Return whose turn something waits for: tenants take turns, however much each has queued.
+
+    So one that starts thousands of runs keeps nobody else's waiting. The server looks at it where
+    ``matching.enableFairness`` is on (``devserver.py``, ``deploy/temporal/dynamicconfig.yaml``).
+    """
+    # The server takes 64 bytes; no tenant that our starter knows has more.
+    return Priority(fairness_key=tenant.encode()[:64].decode(errors="ignore"))
+
+
+def sweep_call(tenant: str) -> ActivityConfig:
     """Return the options of one round of the sweep; a round that was lost is not repeated."""
     return ActivityConfig(
         start_to_close_timeout=LONGEST_COMPENSATION,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=RetryPolicy(maximum_attempts=1),
         summary="settle what nobody is settling",
+        # The id of a sweep's workflow does not begin with its tenant.
+        priority=fair(tenant),
     )
 
 
@@ -96,14 +117,7 @@ def tool_call(timeout: timedelta, summary: str) -> ActivityConfig:
         timeout: The tool's own deadline for one call.
         summary: What the Web UI shows beside the activity.
     """
-    return ActivityConfig(
-        start_to_close_timeout=timeout + CALL_MARGIN,
-        heartbeat_timeout=HEARTBEAT_TIMEOUT,
-        retry_policy=_RETRY,
-        # Compensation never runs beside a live attempt.
-        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        summary=summary,
-    )
+    return _call(timeout + CALL_MARGIN, summary)
 
 
 def stretch_call(timeouts: Iterable[timedelta], summary: str) -> ActivityConfig:

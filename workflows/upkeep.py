@@ -41,7 +41,7 @@ class Reconcile:
             ApplicationError: ``RunIdInvalid``: there can be no such tenant.
         """
         _refuse_unless_possible(asked.tenant)
-        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call())
+        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call(asked.tenant))
 
 
 @workflow.defn(name=names.UNWIND)

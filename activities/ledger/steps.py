@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Insert, bindparam, func, literal, null, or_, select, update
+from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
@@ -76,7 +76,9 @@ class Stored:
     started_ms: int | None
 
 
-async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | None:
+async def stored(
+    tx: Transaction, call: StepAttempt, *, after: int, holders: str = ""
+) -> Stored | None:
     """Return what the same read has been answered before, if it is recorded.
 
     Of several answers that of the read counts which began last: the run went on with it.
@@ -85,6 +87,7 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
         tx: The transaction.
         call: The attempt that is about to read.
         after: Only attempts after this one are of the same call.
+        holders: Only what those have recorded whose names begin so.
     """
     rows = await tx.all(
         select(
@@ -97,6 +100,7 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
             steps.c.step_id == call.step_id,
             steps.c.attempt > after,
             _ANSWERED,
+            *([_held_by(holders)] if holders else []),
         )
         .order_by(steps.c.started_ms.desc(), steps.c.attempt.desc())
         .limit(1)
@@ -107,6 +111,10 @@ async def stored(tx: Transaction, call: StepAttempt, *, after: int) -> Stored | 
             no = row["output"]["no"] if row["error_class"] == NO else None
             return Stored(row["attempt"], row["output"], no, row["started_ms"])
     return None
+
+
+def _held_by(holders: str) -> ColumnElement[bool]:
+    return func.substr(steps.c.holder, 1, len(holders)) == holders
 
 
 async def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
@@ -154,7 +162,7 @@ async def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = Fal
 
 
 async def begin_read(
-    tx: Transaction, attempt: StepAttempt, *, after: int, unheard: bool
+    tx: Transaction, attempt: StepAttempt, *, after: int, holders: str | None
 ) -> Stored | None:
     """Record that a read runs, or return what it has been answered already.
 
@@ -162,17 +170,24 @@ async def begin_read(
         tx: The transaction.
         attempt: The attempt, with its holder.
         after: Only attempts after this one are of the same call.
-        unheard: Whether an earlier answer counts, if there is one.
+        holders: Only what those have recorded counts whose names begin so; ``None``: nothing.
     """
-    known = await stored(tx, attempt, after=after) if unheard else None
-    if known is not None:
-        return known
+
+    async def known_already() -> Stored | None:
+        if holders is None:
+            return None
+        return await stored(tx, attempt, after=after, holders=holders)
+
+    # First: what an earlier attempt records from now on does not count, so none is overlooked.
     if attempt.attempt > 1:
         await take_over(tx, attempt)
+    known = await known_already()
+    if known is not None:
+        return known
     if await start(tx, attempt, unanswered=True):
         return None
     # Answered meanwhile; or a run was reset to before its answer.
-    known = await stored(tx, attempt, after=after) if unheard else None
+    known = await known_already()
     if known is None and not await _is_overtaken(tx, attempt):
         await start(tx, attempt)
     return known

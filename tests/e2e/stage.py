@@ -30,7 +30,7 @@ from activities.toolbox import load_toolbox
 from cli.signing import signed_start
 from tests.e2e.runs import Run
 from tests.shop_process import ShopProcess
-from tests.worker_process import WorkerProcess
+from tests.worker_process import ROOT, WorkerProcess
 from worker import make_worker
 from workflows.contracts import Linked, RunResult, StartRun
 from workflows.durability import Durability
@@ -79,11 +79,19 @@ class Stage:
         """Start a worker as a process of its own."""
         return WorkerProcess(self.environment(**settings), self.folder)
 
+    def freezing_worker(self, **settings: str) -> WorkerProcess:
+        """Start a worker that freezes at its crash point (``tests/freezing_worker.py``)."""
+        environment = self.environment(**settings) | {"PYTHONPATH": str(ROOT)}
+        return WorkerProcess(environment, self.folder, ["-m", "tests.freezing_worker"])
+
     @asynccontextmanager
     async def worker_here(
         self, *, client: Client | None = None, crash: Crash | None = None, **settings: str
     ) -> AsyncIterator[Worker]:
-        """Work in this process, with this test's ledger; for tests that kill no worker."""
+        """Work in this process, with this test's ledger; for tests that kill and freeze no worker.
+
+        Nothing watches it: a watchdog would end the process of the tests.
+        """
         loaded = load_settings(self.environment(**settings), Path(os.devnull))
         resources = Resources.of(
             loaded,

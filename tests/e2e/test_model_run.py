@@ -16,8 +16,8 @@ MODEL: Final = {"tool_modules": "tests.variants.model"}
 ALL: Final = "finish with all"
 
 
-def driven(tmp_path: Path, *script: Any) -> Plan:
-    given = {"model": "model.next", "count": str(tmp_path / "count"), "script": list(script)}
+def driven(tmp_path: Path, *script: Any, model: str = "model.next") -> Plan:
+    given = {"model": model, "count": str(tmp_path / "count"), "script": list(script)}
     return Plan.model_validate({"goal": "Refund it", "code": "ModelRun", "input": given})
 
 
@@ -122,6 +122,25 @@ async def test_a_crash_asks_no_turn_again_and_pays_once(
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert step(result, "step-1").output == step(result, "step-2").output
     assert asked(tmp_path) == 3
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+@pytest.mark.parametrize("model", ["model.next", "model.quick"])
+async def test_a_turn_that_is_recorded_is_not_asked_again_by_a_crash_before_its_report(
+    stage: Stage, order_id: str, tmp_path: Path, mode: str, model: str
+) -> None:
+    plan = driven(tmp_path, call("orders.read", order_id=order_id), ALL, model=model)
+    with stage.worker(**MODEL, crash_at=f"{model}:before_report@turn-2") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan, durability=mode)
+        doomed.wait_killed()
+    async with stage.worker_here(**MODEL):
+        result = await run.result()
+
+    told: Any = result.output
+    assert (result.state, len(told)) == (RunState.COMPLETED, 1)
+    assert asked(tmp_path) == 2
 
 
 async def test_a_call_that_did_not_fit_its_tool_can_be_made_right_in_a_later_turn(

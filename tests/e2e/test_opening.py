@@ -1,17 +1,21 @@
-"""What a run refuses before its first step, so that nothing half right is ever begun."""
+"""What a run refuses before its first step, and a worker that dies between the steps of a run."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections import Counter
+from typing import Any, Final
 
 import pytest
+from temporalio.api.enums.v1 import TimeoutType
 from temporalio.client import WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 
-from tests.e2e.runs import example_plan
+from activities.crashpoints import CrashPoint
+from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState, StartRun
+from workflows.contracts import PauseRun, ResumeRun, RunState, StartRun, Verb
 from workflows.names import WORKFLOW
 from workflows.plan import Plan
 
@@ -104,3 +108,80 @@ async def test_the_same_order_in_another_tenant_is_another_effect(
             await run.approve()
             assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 2
+
+
+#: Runs that are opened at once.
+MANY: Final = 24
+
+
+async def deaths(run: Run) -> Counter[tuple[str, str]]:
+    """Return by what the attempts were missed that never ended: activity and kind of time-out."""
+    found: Counter[tuple[str, str]] = Counter()
+    names = dict[int, str]()
+    async for event in run.handle.fetch_history_events():
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            name = event.activity_task_scheduled_event_attributes.activity_type.name
+            names[event.event_id] = name
+        elif event.HasField("activity_task_started_event_attributes"):
+            started = event.activity_task_started_event_attributes
+            last = started.last_failure
+            if last.HasField("timeout_failure_info"):
+                kind = TimeoutType.Name(last.timeout_failure_info.timeout_type)
+                found[names[started.scheduled_event_id], kind] += 1
+    return found
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("activity", "point"),
+    [
+        ("describe_tools", CrashPoint.BEFORE_CLAIM),
+        ("open_run", CrashPoint.BEFORE_REPORT),
+        ("steer", CrashPoint.BEFORE_REPORT),
+        ("close_run", CrashPoint.BEFORE_CLAIM),
+    ],
+)
+async def test_a_worker_that_dies_in_an_activity_of_the_ledger_is_missed_by_its_heartbeat(
+    stage: Stage, order_id: str, activity: str, point: CrashPoint
+) -> None:
+    with stage.worker(crash_at=f"{activity}:{point}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        if activity == "close_run":
+            await run.approve()
+        elif activity == "steer":
+            await run.asks()
+            await run.handle.signal(Verb.PAUSE, PauseRun(actor="olga"))
+        doomed.wait_killed()
+    async with stage.worker_here():
+        if activity == "steer":
+            await run.in_state(RunState.PAUSED_USER)
+            await run.handle.signal(Verb.RESUME, ResumeRun(actor="olga"))
+        if activity != "close_run":
+            await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert await deaths(run) == {(activity, "TIMEOUT_TYPE_HEARTBEAT"): 1}
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["mails"]) == (1, 1)
+
+
+@pytest.mark.crash
+async def test_a_worker_that_dies_while_many_runs_are_opened_is_missed_by_its_heartbeats_only(
+    stage: Stage, order_id: str
+) -> None:
+    read = {"id": "read", "tool": "orders.read", "params": {"order_id": order_id}}
+    plan = Plan.model_validate([read])
+    with stage.worker(crash_at="open_run:before_report") as doomed:
+        doomed.wait_ready()
+        runs = await asyncio.gather(*(stage.start(plan) for _ in range(MANY)))
+        doomed.wait_killed()
+    async with stage.worker_here():
+        results = await asyncio.gather(*(run.result() for run in runs))
+
+    assert {result.state for result in results} == {RunState.COMPLETED}
+    missed = sum([await deaths(run) for run in runs], Counter[tuple[str, str]]())
+    assert {kind for _, kind in missed} == {"TIMEOUT_TYPE_HEARTBEAT"}
+    for run in runs:
+        assert len(await stage.events(run, "run.opened")) == 1

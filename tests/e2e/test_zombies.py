@@ -8,35 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import dataclass, field
 
 import pytest
 
 from activities import watchdog
-from activities.crashpoints import Crash, CrashPoint
-from tests.e2e.interceptors import Pause
+from activities.crashpoints import CrashPoint
+from tests import freezing_worker
 from tests.e2e.runs import example_plan, step
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from tests.worker_process import WorkerProcess
 from workflows.contracts import RunState
 
 pytestmark = pytest.mark.crash
 DEDUPES = "tests.variants.refund_dedupes"
-
-
-@dataclass(frozen=True)
-class Freeze(Crash):
-    """Freezes this worker at a point, as a stopped virtual machine would, until another is done."""
-
-    stage: Stage | None = None
-    tools: str = SHOP_TOOLS
-    until: str = "run.completed"
-    frozen: list[WorkerProcess] = field(default_factory=list)
-
-    def at(self, tool: str, step: str, point: CrashPoint) -> None:
-        if self.stage is not None and not self.frozen and (tool, point) == (self.tool, self.point):
-            self.frozen.append(self.stage.worker(tool_modules=self.tools))
-            self.frozen[0].wait_said(self.until)
 
 
 @pytest.mark.parametrize("tools", [SHOP_TOOLS, DEDUPES], ids=["lookup", "dedupes"])
@@ -45,20 +28,20 @@ async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wake
 ) -> None:
     stage.shop.fault("refunds", ignore_keys=True)
     before = stage.shop.requests("refunds")["received"]
-    freeze = Freeze("payments.refund", CrashPoint.AFTER_CLAIM, stage=stage, tools=tools)
-    calling = Pause("execute_tool", of=lambda call: call.tool.name == "payments.refund")
-    async with stage.worker_here(
-        client=calling.client(stage.client), crash=freeze, tool_modules=tools
-    ) as worker:
+    crash_at = f"payments.refund:{CrashPoint.AFTER_CLAIM}"
+    with stage.freezing_worker(tool_modules=tools, crash_at=crash_at) as frozen:
+        frozen.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()
-        await calling.reached()
-        # From here on it takes no more work, which would be lost with it.
-        stopping = asyncio.create_task(worker.shutdown())
-        calling.go_on()
-        await stopping
-        with freeze.frozen[0]:
-            result = await run.result()
+        await asyncio.to_thread(frozen.wait_said, freezing_worker.CALLS)
+        frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
+        frozen.wait_said("worker.stopping")
+        (stage.folder / freezing_worker.GO_ON).touch()
+        frozen.wait_said(freezing_worker.FREEZES)
+        with stage.worker(tool_modules=tools):
+            result = await run.result(timeout_s=200)
+            frozen.signal(signal.SIGCONT)
+            assert await asyncio.to_thread(frozen.wait_exit) == 0
 
     assert result.state is RunState.COMPLETED
     assert step(result, "refund").attempts > 1

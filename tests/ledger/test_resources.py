@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -14,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities import resource_leases
+from activities.alive import kept_alive
 from activities.attempt import Resources
 from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash
@@ -28,6 +30,8 @@ from activities.tools import ToolActivities
 from activities.watchdog import Watchdog
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 from workflows.contracts import Compensate, CompensationOutcome, Succeeded, ToolCall, ToolReport
+
+T = TypeVar("T")
 
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
@@ -97,19 +101,18 @@ class Worker:
             params={"account": "7"},
         )
         execute = ToolActivities(self.resources).execute_tool
-        report: ToolReport = await environment(run_id).run(execute, sent)
-        return report
+        return await attempt(run_id, execute(sent))
 
     async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
         asked = Compensate(tenant=self.scene.tenant, run_id=RUN, step_id=step_id, user="ada")
         run = CompensationActivities(self.resources).compensate
-        return (await environment(RUN).run(run, asked)).outcome
+        return (await attempt(RUN, run(asked))).outcome
 
 
-def environment(run_id: str) -> ActivityEnvironment:
-    found = ActivityEnvironment()
-    found.info = dataclasses.replace(found.info, workflow_run_id=f"first of {run_id}")
-    return found
+async def attempt(run_id: str, work: Coroutine[Any, Any, T]) -> T:
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, workflow_run_id=f"first of {run_id}")
+    return await environment.run(kept_alive, work)
 
 
 def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
@@ -220,7 +223,7 @@ async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
 async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.lease.HEARTBEAT_EVERY", 0.01)
+    monkeypatch.setattr("activities.alive.HEARTBEAT_EVERY", 0.01)
     pay = bank.tool(resource_wait=timedelta(seconds=30))
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
@@ -231,7 +234,7 @@ async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
         if details == (f"waits: resource 'account:7' is held by step pay of run {RUN}",):
             shown.set()
 
-    monkeypatch.setattr("activities.lease.activity.heartbeat", beat)
+    monkeypatch.setattr("activities.alive.activity.heartbeat", beat)
     second = asyncio.create_task(here.call(pay, OTHER_RUN))
     await shown.wait()
     bank.may_end.set()

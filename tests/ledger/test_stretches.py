@@ -52,9 +52,9 @@ async def begin(scene: Scene, holding: Holding) -> bool:
         return await stretches.begin(tx, RUN, holding)
 
 
-async def begun(scene: Scene, row: StepAttempt, *, unheard: bool = False) -> Stored | None:
+async def begun(scene: Scene, row: StepAttempt, *, holders: str | None = None) -> Stored | None:
     async with scene.tx() as tx:
-        return await steps.begin_read(tx, row, after=0, unheard=unheard)
+        return await steps.begin_read(tx, row, after=0, holders=holders)
 
 
 async def answered(scene: Scene, row: StepAttempt, output: str) -> bool:
@@ -140,9 +140,9 @@ async def test_what_is_read_in_a_stretch_that_is_over_is_not_recorded(
     assert await counts(scene) == "new"
 
 
-@pytest.mark.parametrize("unheard", [False, True])
+@pytest.mark.parametrize("holders", [None, ""])
 async def test_an_answer_that_counts_is_wiped_by_nobody_who_is_late(
-    scene: Scene, unheard: bool
+    scene: Scene, holders: str | None
 ) -> None:
     await begin(scene, FIRST)
     await begin(scene, NEXT)
@@ -151,8 +151,8 @@ async def test_an_answer_that_counts_is_wiped_by_nobody_who_is_late(
     assert await answered(scene, mine, "new")
 
     # The same attempt number: it counts the attempts of another activity.
-    known = await begun(scene, read("late", stretch=FIRST), unheard=unheard)
-    assert (known.output if known else None) == ("new" if unheard else None)
+    known = await begun(scene, read("late", stretch=FIRST), holders=holders)
+    assert (known.output if known else None) == (None if holders is None else "new")
     assert await counts(scene) == "new"
 
 
@@ -163,6 +163,29 @@ async def test_a_run_that_is_reset_reads_anew_what_was_answered(scene: Scene) ->
     assert await begun(scene, read("mine")) is None
     assert await answered(scene, read("mine"), "new")
     assert await counts(scene) == "new"
+
+
+async def test_a_read_that_is_tried_again_takes_what_the_same_activity_has_recorded(
+    scene: Scene,
+) -> None:
+    await begun(scene, read("life:7:1"))
+    assert await answered(scene, read("life:7:1"), "recorded")
+
+    known = await begun(scene, read("life:7:2", attempt=2), holders="life:7:")
+    assert (known.output if known else None) == "recorded"
+    assert await counts(scene) == "recorded"
+
+
+@pytest.mark.parametrize("before", ["another:7:1", "life:70:1"], ids=["reset", "another activity"])
+async def test_a_read_that_is_tried_again_takes_nothing_that_another_activity_has_recorded(
+    scene: Scene, before: str
+) -> None:
+    await begun(scene, read(before))
+    assert await answered(scene, read(before), "old")
+
+    mine = read("life:7:2", attempt=2)
+    assert await begun(scene, mine, holders="life:7:") is None
+    assert await answered(scene, mine, "new")
 
 
 @pytest.mark.parametrize("attempt", [1, 2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.lease import Doing
+from activities.alive import Doing
 from activities.progress import LARGEST, Progress, earlier_progress, note_progress
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +26,7 @@ async def next_turn(params: Asked, ctx: ToolContext) -> Any:
     script: Any = params.input["script"]
     turn = script[min(len(params.so_far), len(script) - 1)]
     return {"do": "finish", "output": params.so_far} if turn == "finish with all" else turn
+
+
+#: Short enough for a local activity.
+quick_turn = tool("model.quick", effect=READ, timeout=timedelta(seconds=5))(next_turn.fn)

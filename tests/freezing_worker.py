@@ -1,0 +1,61 @@
+"""A worker that freezes at its crash point, as a stopped machine would; SIGCONT wakes it up.
+
+A process of its own: what freezes a worker inside a test's process freezes the test, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+
+import worker
+from activities.crashpoints import Crash, CrashInterceptor, CrashPoint
+from cli.process import leave
+from workflows.contracts import ToolCall
+
+#: What it says when the call is about to begin. It waits for ``GO_ON`` in its folder then, so that
+#: it can be told before to take no more work, which would be lost with it.
+CALLS: Final = "freezing_worker: calls"
+GO_ON: Final = "go_on"
+#: What it says when it freezes.
+FREEZES: Final = "freezing_worker: freezes"
+
+
+class Freeze(Crash):
+    """Stops this process where a crash would kill it."""
+
+    def at(self, tool: str, step: str, point: CrashPoint) -> None:
+        if self._is(tool, step, point):
+            print(FREEZES, flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Gate(CrashInterceptor):
+    """Holds the call that will freeze until it may go on."""
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Gate(super().intercept_activity(next), self._crash)
+
+
+class _Gate(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, crash: Crash) -> None:
+        super().__init__(next)
+        self._crash = crash
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        call = input.args[0]
+        if isinstance(call, ToolCall) and call.tool.name == self._crash.tool:
+            print(CALLS, flush=True)
+            while not Path(GO_ON).exists():
+                await asyncio.sleep(0.02)
+        return await super().execute_activity(input)
+
+
+if __name__ == "__main__":
+    worker.Crash, worker.CrashInterceptor = Freeze, Gate  # type: ignore[misc]
+    leave(worker.main())
