@@ -10,22 +10,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
-import obstore
 import structlog
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore, ObjectStore, from_url
 
+from activities.blobs import Blobs
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.store import Ledger
 from workflows.contracts import ARTIFACT, Artifact
 from workflows.identity import canonical_json
+from workflows.payload_codec import StoreUnavailable, path_of
 
 log = structlog.get_logger()
 
@@ -62,10 +59,9 @@ class ArtifactStore:
         self.url = url
         self._ledger = ledger
         self._largest_inline = largest_inline
-        self._folder = None if "://" in url else Path(url).absolute()
         try:
-            self._store = _open(url, self._folder)
-        except (BaseError, OSError, ValueError) as error:
+            self.blobs = Blobs(url)
+        except StoreUnavailable as error:
             raise ArtifactsMisconfigured(f"artifact store {url!r}: {error}") from error
 
     async def keep(self, tenant: str, value: Any, patience: timedelta = PATIENCE) -> Kept:
@@ -78,23 +74,15 @@ class ArtifactStore:
         if len(data) <= self._largest_inline and not _looks_like_one(value):
             return Kept(value)
         sha256 = hashlib.sha256(data).hexdigest()
-        uri = _path(tenant, sha256)
+        uri = path_of(tenant, sha256)
         try:
             async with asyncio.timeout(patience.total_seconds()):
-                await self._put(uri, data)
-        except (BaseError, OSError) as error:
+                await self.blobs.put(uri, data)
+        except (StoreUnavailable, TimeoutError) as error:
             log.warning("artifact.kept_in_ledger", uri=uri, store=self.url, error=str(error))
             return _in_ledger(data)
         artifact = Artifact(sha256=sha256, uri=uri, bytes=len(data))
         return Kept(artifact.reference(), artifact)
-
-    async def _put(self, path: str, data: bytes) -> None:
-        try:
-            await obstore.put_async(self._store, path, data, mode="create")
-        except AlreadyExistsError:
-            return  # Content-addressed: what is there is the same, or found out when it is read.
-        if self._folder is not None:
-            await asyncio.to_thread(_to_disk, self._folder / path)
 
     async def read(self, tenant: str, artifact: Artifact) -> Any:
         """Return the value of an artifact, verified.
@@ -119,9 +107,8 @@ class ArtifactStore:
         else:
             # Never by the URI of a message: digest and tenant say where it is.
             try:
-                answer = await obstore.get_async(self._store, _path(tenant, artifact.sha256))
-                content = bytes(await answer.bytes_async())
-            except (BaseError, OSError) as error:
+                content = await self.blobs.get(path_of(tenant, artifact.sha256))
+            except StoreUnavailable as error:
                 raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
         if hashlib.sha256(content).hexdigest() != artifact.sha256:
             raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
@@ -147,26 +134,5 @@ def _in_ledger(data: bytes) -> Kept:
     return Kept(artifact.reference(), artifact, data)
 
 
-def _open(url: str, folder: Path | None) -> ObjectStore:
-    if folder is not None:
-        return LocalStore(prefix=folder, mkdir=True)
-    # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
-    return from_url(url, retry_config={"max_retries": 1})
-
-
 def _looks_like_one(value: Any) -> bool:
     return isinstance(value, dict) and ARTIFACT in value
-
-
-def _path(tenant: str, sha256: str) -> str:
-    return f"{tenant}/sha256/{sha256[:2]}/{sha256}"
-
-
-def _to_disk(path: Path) -> None:
-    """See to it that a file outlives a power cut: the ledger's commit that follows does."""
-    for place in (path, path.parent):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

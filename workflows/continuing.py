@@ -28,8 +28,14 @@ MOST_EVENTS: Final = 4000
 LEAST_EVENTS: Final = 20
 #: Children keep a run from continuing: until its history is this long nothing is held back for it.
 MOST_WITH_CHILDREN: Final = 40_000
-#: Characters of JSON of all that is carried: the server takes 2 MiB.
-MOST_CARRIED: Final = 1_500_000
+#: The same in bytes. The server suggests it at 4 MiB, and ends a run at 50 MiB.
+LARGEST_WITH_CHILDREN: Final = 32 * 1024 * 1024
+#: A run that could not be continued until here fails, while there is room to undo what it has done.
+MOST_AT_ALL: Final = 45_000
+LARGEST_AT_ALL: Final = 40 * 1024 * 1024
+#: Characters of JSON of all that is carried: what an execution can read while its worker waits for
+#: it. On its way it is in the artifact store.
+MOST_CARRIED: Final = 32 * 1024 * 1024
 #: No call is under way in these.
 _WAITING: Final = OPEN - {StepState.RUNNING}
 _PATCH: Final = "continue-as-new"
@@ -68,6 +74,7 @@ class Continuing:
         self._parts = parts
         self._begun_at = 0
         self._not_before = 0
+        self._hindered: str | None = None
 
     def begun(self) -> None:
         """Note that this execution is open: from here on its history counts."""
@@ -82,10 +89,23 @@ class Continuing:
             return False
         if length < max(self._begun_at + LEAST_EVENTS, self._not_before):
             return False
-        if self._children() and length < MOST_WITH_CHILDREN:
+        size = info.get_current_history_size()
+        room = length < MOST_WITH_CHILDREN and size < LARGEST_WITH_CHILDREN
+        if room and self._children():
             return False
         # A run of an earlier version may have gone on here; its history is to be replayed.
         return workflow.patched(_PATCH)
+
+    def too_long(self) -> str | None:
+        """Return why the run cannot go on in this history, nor in another one."""
+        info = workflow.info()
+        length, size = info.get_current_history_length(), info.get_current_history_size()
+        if length < MOST_AT_ALL and size < LARGEST_AT_ALL:
+            return None
+        return (
+            f"its history is as long as it may be ({length} events, {size} bytes), and it could"
+            f" not continue as new: {self._hindered or 'what is under way has not ended'}"
+        )
 
     def possible(self) -> bool:
         """Return whether the run can continue as new at this very point."""
@@ -133,7 +153,8 @@ class Continuing:
         if size > MOST_CARRIED:
             now = workflow.info().get_current_history_length()
             self._not_before = now + MOST_EVENTS // 2
-            text = f"cannot continue as new: {size} characters to carry; going on in this history"
+            self._hindered = f"{size} characters to carry, {MOST_CARRIED} at most"
+            text = f"cannot continue as new: {self._hindered}; going on in this history"
             self._book.say(workflow.now(), text)
             return
         workflow.continue_as_new(following, initial_versioning_behavior=_VERSION)
