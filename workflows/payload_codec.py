@@ -38,7 +38,8 @@ from workflows.identity import DEFAULT_TENANT, tenant_of_run
 #: Bytes of a payload as the server gets it. A run of 4,000 events stays far below the 50 MiB that
 #: the server lets a history have, and what most steps hand on needs no store.
 LARGEST: Final = 64 * 1024
-#: The same of what a starter sends: it may have no store, and a message of its own is one payload.
+#: The same of what goes between a run and people: a starter may have no store, and each is alone
+#: in its message. The server takes 2 MiB.
 LARGEST_SENT: Final = 1024 * 1024
 #: What a local activity returns: all of one workflow task go to the server in one message.
 LARGEST_LOCAL: Final = 8 * 1024
@@ -188,7 +189,7 @@ class _Task:
     bytes: int = 0
 
     def is_of(self, run_id: str) -> bool:
-        """Return whether a payload for a run may be among what this task hands on."""
+        """Return whether this task may hand something on to that run: a child, or the parent."""
         ours, theirs = self.run_id, run_id
         return theirs.startswith(f"{ours}~") or ours.startswith(f"{theirs}~")
 
@@ -211,19 +212,22 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         self._waits = waits
         self._tenant: str | None = None
         self._activity = self._local = False
+        self._largest = LARGEST_SENT
 
     def with_context(self, context: SerializationContext) -> Self:
         """Return the codec for the payloads of one run, or of one of its activities."""
         mine = copy.copy(self)
         if isinstance(context, WorkflowSerializationContext):
             mine._tenant = tenant_of_run(context.workflow_id)
-            if self._waits:
-                task = _task()
-                if task is None or not task.is_of(context.workflow_id):
-                    _TASK.set(_Task(context.workflow_id, asyncio.current_task()))
+            task = _task()
+            if task is not None and task.is_of(context.workflow_id):
+                mine._largest = LARGEST
+            elif self._waits:
+                _TASK.set(_Task(context.workflow_id, asyncio.current_task()))
         elif isinstance(context, ActivitySerializationContext):
             mine._tenant = tenant_of_run(context.workflow_id or "")
             mine._activity, mine._local = True, context.is_local
+            mine._largest = LARGEST_LOCAL if context.is_local else LARGEST
         return mine
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -247,16 +251,11 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         if self._local and task is not None:
             return payload  # What a local activity takes stays in the process.
         over = task is not None and task.bytes + size > LARGEST_MESSAGE and size > LEAST
-        if over or size > self._largest():
+        if over or size > self._largest:
             payload = await self._reference(payload)
         if task is not None:
             task.bytes += payload.ByteSize()
         return payload
-
-    def _largest(self) -> int:
-        if not self._waits:
-            return LARGEST_SENT
-        return LARGEST_LOCAL if self._local else LARGEST
 
     async def _reference(self, payload: Payload) -> Payload:
         data = payload.SerializeToString(deterministic=True)
