@@ -140,6 +140,8 @@ async def _until_settled(
                     raise
                 watch.note(str(error))
             except OutOfReach as error:
+                if ended.done():
+                    raise
                 silent_since = time.monotonic()
                 watch.note(str(error))
                 state = state_of(await server.describe(run_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -127,6 +127,16 @@ class TenantClient:
         if view.tenant != self.settings.tenant:
             raise NotFound(f"run not found: {run_id}")
         return view
+
+    async def require_answer(self, run_id: str) -> None:
+        """Look whether a worker answers for a run, whatever it says.
+
+        Raises:
+            NotFound: If there is no such run in this tenant.
+            NoWorker: If no worker answers in time.
+        """
+        with suppress(OutOfReach):
+            await self.view(run_id)
 
     async def checkpoint(self, run_id: str) -> dict[str, Any]:
         """Return the run's state as one document.
