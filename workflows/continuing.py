@@ -26,6 +26,8 @@ from workflows.references import INPUT
 MOST_EVENTS: Final = 4000
 #: A run that has just been continued makes some way before it is again, however full it is.
 LEAST_EVENTS: Final = 20
+#: Bytes after which it is in any case: what people send may be large.
+LARGEST_BEGUN: Final = 8 * 1024 * 1024
 #: Children keep a run from continuing: until its history is this long nothing is held back for it.
 MOST_WITH_CHILDREN: Final = 40_000
 #: The same in bytes. The server suggests it at 4 MiB, and ends a run at 50 MiB.
@@ -87,9 +89,10 @@ class Continuing:
         limit = self._book.request.continue_after or MOST_EVENTS
         if length < limit and not info.is_continue_as_new_suggested():
             return False
-        if length < max(self._begun_at + LEAST_EVENTS, self._not_before):
-            return False
         size = info.get_current_history_size()
+        least = self._begun_at + LEAST_EVENTS if size < LARGEST_BEGUN else 0
+        if length < max(least, self._not_before):
+            return False
         room = length < MOST_WITH_CHILDREN and size < LARGEST_WITH_CHILDREN
         if room and self._children():
             return False
