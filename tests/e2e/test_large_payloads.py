@@ -219,6 +219,24 @@ async def test_a_worker_that_cannot_reach_the_store_loses_nothing_and_goes_on_la
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+async def test_a_run_that_was_started_with_what_is_not_there_yet_waits_for_it(
+    stage: Stage, order_id: str
+) -> None:
+    folder, away = stage.folder / "artifacts", stage.folder / "away"
+    each = {"tool": "pages.count", "params": {"pages": ["x" * 300_000]}}
+    run = await stage.start(plan(*({**each, "id": f"count{n}"} for n in range(5))))
+    folder.rename(away)
+    # An empty folder: one that is not shared, or not mounted.
+    async with stage.worker_here(**PAGES, client=speaking(stage.client, folder)):
+        await until(lambda: attempts(run), lambda made: made > 1)
+        for file in away.rglob("*"):
+            target = folder / file.relative_to(away)
+            target.mkdir(exist_ok=True) if file.is_dir() else file.rename(target)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+
+
 async def attempts(run: Run) -> int:
     """Return how often it was tried to move the run on."""
     found = await run.handle.describe()

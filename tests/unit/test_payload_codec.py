@@ -289,3 +289,12 @@ async def test_the_details_of_a_failure_travel_the_same_way(store: Counted) -> N
     error = await worker(store).decode_failure(failure)
     assert isinstance(error, ApplicationError)
     assert error.details[0] == LARGE
+
+
+async def test_many_that_read_at_once_are_each_given_the_content(store: Counted) -> None:
+    [payload] = await worker(store).encode([LARGE])
+    reader = worker(store)
+
+    found = await asyncio.gather(*(reader.decode([payload]) for _ in range(20)))
+
+    assert found == [[LARGE]] * 20
