@@ -54,6 +54,7 @@ from cli.exits import ExitCode, StarterError
 from cli.settings import read_environment
 from workflows.agent_run import AgentRun
 from workflows.model_run import ModelRun
+from workflows.payload_codec import data_converter
 from workflows.ping import Ping
 from workflows.upkeep import Reconcile, Unwind
 
@@ -165,7 +166,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         inline = settings.largest_inline
         artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
         target = find_target(read_environment())
-        client = await connect(target, runtime=runtime)
+        converter = data_converter(lambda: artifacts.blobs, waits=True)
+        client = await connect(target, runtime=runtime, converter=converter)
         log.info(
             "worker.loaded",
             tools=toolbox.names(),

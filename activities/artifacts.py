@@ -10,22 +10,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
-import obstore
 import structlog
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore, ObjectStore, from_url
 
+from activities.blobs import Blobs
 from activities.ledger import artifacts as artifact_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.store import Ledger
 from workflows.contracts import ARTIFACT, Artifact
-from workflows.identity import canonical_json, tenant_problem
+from workflows.identity import canonical_json
+from workflows.payload_codec import StoreUnavailable, path_of
 
 log = structlog.get_logger()
 
@@ -62,10 +59,9 @@ class ArtifactStore:
         self.url = url
         self._ledger = ledger
         self._largest_inline = largest_inline
-        self._folder = None if "://" in url else Path(url).absolute()
         try:
-            self._store = _open(url, self._folder)
-        except (BaseError, OSError, ValueError) as error:
+            self.blobs = Blobs(url)
+        except StoreUnavailable as error:
             raise ArtifactsMisconfigured(f"artifact store {url!r}: {error}") from error
 
     async def keep(self, tenant: str, value: Any, patience: timedelta = PATIENCE) -> Kept:
@@ -80,22 +76,14 @@ class ArtifactStore:
             return Kept(value)
         sha256 = hashlib.sha256(data).hexdigest()
         try:
-            uri = _path(tenant, sha256)
+            uri = path_of(tenant, sha256)
             async with asyncio.timeout(patience.total_seconds()):
-                await self._put(uri, data)
-        except Exception as error:  # Stores have exceptions of their own, also for odd paths.
+                await self.blobs.put(uri, data)
+        except (StoreUnavailable, TimeoutError) as error:
             log.warning("artifact.kept_in_ledger", sha256=sha256, store=self.url, error=str(error))
             return _in_ledger(data)
         artifact = Artifact(sha256=sha256, uri=uri, bytes=len(data))
         return Kept(artifact.reference(), artifact)
-
-    async def _put(self, path: str, data: bytes) -> None:
-        try:
-            await obstore.put_async(self._store, path, data, mode="create")
-        except AlreadyExistsError:
-            return  # Content-addressed: what is there is the same, or found out when it is read.
-        if self._folder is not None:
-            await asyncio.to_thread(_to_disk, self._folder / path)
 
     async def read(self, tenant: str, artifact: Artifact) -> Any:
         """Return the value of an artifact, verified.
@@ -114,8 +102,8 @@ class ArtifactStore:
         where = f"artifact {artifact.uri[:200]} of tenant {tenant[:80]!r}"
         try:
             # Never by the URI of a message: digest and tenant say where it is.
-            path = _path(tenant, artifact.sha256)
-        except ValueError as error:
+            path = path_of(tenant, artifact.sha256)
+        except StoreUnavailable as error:
             raise ArtifactUnavailable(f"{where}: {error}") from error
         if artifact.uri.startswith(_LEDGER):
             async with self._ledger.transaction(tenant) as tx:
@@ -124,9 +112,8 @@ class ArtifactStore:
                 raise ArtifactUnavailable(f"{where}: the ledger does not have it")
         else:
             try:
-                answer = await obstore.get_async(self._store, path)
-                content = bytes(await answer.bytes_async())
-            except Exception as error:  # Stores have exceptions of their own, also for odd paths.
+                content = await self.blobs.get(path)
+            except StoreUnavailable as error:
                 raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
         if hashlib.sha256(content).hexdigest() != artifact.sha256:
             raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
@@ -152,34 +139,5 @@ def _in_ledger(data: bytes) -> Kept:
     return Kept(artifact.reference(), artifact, data)
 
 
-def _open(url: str, folder: Path | None) -> ObjectStore:
-    if folder is not None:
-        return LocalStore(prefix=folder, mkdir=True)
-    # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
-    return from_url(url, retry_config={"max_retries": 1})
-
-
 def _looks_like_one(value: Any) -> bool:
     return isinstance(value, dict) and ARTIFACT in value
-
-
-def _path(tenant: str, sha256: str) -> str:
-    """Return where a content is kept.
-
-    Raises:
-        ValueError: There can be no such tenant.
-    """
-    problem = tenant_problem(tenant)
-    if problem is not None:
-        raise ValueError(problem)
-    return f"{tenant}/sha256/{sha256[:2]}/{sha256}"
-
-
-def _to_disk(path: Path) -> None:
-    """See to it that a file outlives a power cut: the ledger's commit that follows does."""
-    for place in (path, path.parent):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -34,6 +34,7 @@ from activities.failures import Retries
 from activities.limits import SweepLimits
 from activities.resource_names import limits_problem
 from cli.sources import (
+    DEFAULT_ARTIFACTS,
     ENV_FILE,
     PREFIX,
     SETTINGS_FILE,
@@ -78,7 +79,7 @@ class Settings(BaseSettings):
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``."""
-    artifacts: str = Field(default=".surehand/artifacts", min_length=1)
+    artifacts: str = Field(default=DEFAULT_ARTIFACTS, min_length=1)
     """Where large values are kept: a folder all workers share, or a URL (``s3://``, ...)."""
     largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
     """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""

@@ -112,7 +112,7 @@ def _print(caller: Caller, document: dict[str, Any]) -> int:
 async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
     server = await caller.server()
     found = await server.describe(run_id)
-    await server.view(run_id)
+    await server.require_answer(run_id)
     document = await server.checkpoint(run_id)
     told = await told_by_calls(found)
     for current in document["current_steps"]:

@@ -13,12 +13,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from cli.exits import NotReachable, WrongUse
 from cli.settings import read_environment
+from cli.sources import DEFAULT_ARTIFACTS, PREFIX
+from workflows.payload_codec import Store, StoreUnavailable, data_converter
 
 #: What the SDK itself takes when nothing is configured.
 DEFAULT_ADDRESS: Final = "localhost:7233"
@@ -35,6 +37,8 @@ class Target:
     address: str
     namespace: str
     options: ClientConnectConfig
+    artifacts: str = DEFAULT_ARTIFACTS
+    """Where large payloads are kept: the workers' artifact store."""
 
 
 def find_target(environment: Mapping[str, str]) -> Target:
@@ -49,11 +53,16 @@ def find_target(environment: Mapping[str, str]) -> Target:
         raise WrongUse(f"Temporal configuration (TEMPORAL_*): {error}") from error
     address = options.get("target_host") or DEFAULT_ADDRESS
     namespace = options.get("namespace") or DEFAULT_NAMESPACE
-    return Target(address, namespace, options)
+    artifacts = environment.get(f"{PREFIX}ARTIFACTS") or DEFAULT_ARTIFACTS
+    return Target(address, namespace, options, artifacts)
 
 
 async def connect(
-    target: Target | None = None, *, quiet: bool = False, runtime: Runtime | None = None
+    target: Target | None = None,
+    *,
+    quiet: bool = False,
+    runtime: Runtime | None = None,
+    converter: DataConverter | None = None,
 ) -> Client:
     """Return a client that speaks our models.
 
@@ -61,6 +70,7 @@ async def connect(
         target: The server; ``None`` takes the one that environment and ``.env`` name.
         quiet: Drop the SDK's own log, which would stand between the lines of a result.
         runtime: The SDK's core with its logs and metrics otherwise; ``None`` takes its own.
+        converter: A worker's; ``None``: a client's, which goes on without the artifact store.
 
     Raises:
         WrongUse: Temporal's configuration cannot be read.
@@ -76,7 +86,7 @@ async def connect(
         async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
             return await Client.connect(
                 **options,
-                data_converter=pydantic_data_converter,
+                data_converter=converter or _converter(target.artifacts),
                 connect_timeout=CONNECT_TIMEOUT,
                 runtime=Runtime(telemetry=TelemetryConfig(logging=None)) if quiet else runtime,
             )
@@ -84,6 +94,22 @@ async def connect(
         raise NotReachable(
             f"no Temporal server answers at {target.address} (TEMPORAL_ADDRESS): {_cause(error)}"
         ) from error
+
+
+def _converter(artifacts: str) -> DataConverter:
+    """Return what a client converts payloads with; the store is opened once one is large."""
+
+    def open_store() -> Store:
+        from activities.blobs import Blobs
+
+        try:
+            # A folder of our own would be one that no worker looks into.
+            return Blobs(artifacts, make=False)
+        except StoreUnavailable as error:
+            hint = f"set {PREFIX}ARTIFACTS to the store that the workers use"
+            raise StoreUnavailable(f"{error}: {hint}") from error
+
+    return data_converter(open_store, waits=False)
 
 
 def _cause(error: Exception) -> str:

@@ -49,7 +49,7 @@ async def deliver(
     """
     await server.open_run(run_id)
     try:
-        await server.view(run_id)
+        await server.require_answer(run_id)
     except NoWorker as error:
         if not leave:
             raise NoWorker(

@@ -11,6 +11,7 @@ from typing import Final
 
 from cli.process import OUTPUT_LOST
 from workflows.contracts import PlanError, RunState
+from workflows.payload_codec import Unreadable
 
 
 class ExitCode(IntEnum):
@@ -129,6 +130,16 @@ class NotReachable(StarterError):
 
 class NoWorker(NotReachable):
     """The server answers, but no worker does."""
+
+
+class OutOfReach(StarterError):
+    """What a run says is in an artifact store that cannot be reached from here."""
+
+    code = ExitCode.NOT_REACHABLE
+
+    def __init__(self, what: str, payload: Unreadable) -> None:
+        super().__init__(f"{what}: {payload}")
+        self.payload = payload
 
 
 class OutputLost(StarterError):

@@ -13,8 +13,9 @@ from typing import Final
 
 from temporalio.service import RPCError
 
-from cli.exits import OF_STATE, ExitCode, NotReachable, NoWorker, StarterError
-from cli.outcome import run_result
+from cli.exits import OF_STATE, ExitCode, NotReachable, NoWorker, OutOfReach, StarterError
+from cli.out_of_reach import show_kept
+from cli.outcome import CUT_OFF_BY_SERVER, code_of, run_result, state_of
 from cli.printer import Printer
 from cli.render import headline, print_result, print_waiting
 from cli.tenant_client import TenantClient
@@ -32,6 +33,9 @@ LOOK_LIMIT: Final = timedelta(seconds=5)
 
 #: A server that is restarted is back within seconds; after this long somebody has to see to it.
 SERVER_PATIENCE: Final = timedelta(seconds=60)
+
+#: Where a run stands that only a human can move.
+_WAITS: Final = {state.value for state in OF_STATE if OF_STATE[state] is ExitCode.HUMAN_NEEDED}
 
 
 async def follow(
@@ -58,6 +62,8 @@ async def follow(
         async with deadline:
             with make_watch(printer, server) as watch:
                 result = await _until_settled(server, run_id, watch, stay=printer.attended)
+    except OutOfReach as error:
+        return _exit_code(await show_kept(printer, server, run_id, error))
     except TimeoutError as error:
         raise StarterError(f"--timeout is over; {goes_on}", code=ExitCode.OUT_OF_TIME) from error
     except asyncio.CancelledError:
@@ -69,7 +75,13 @@ async def follow(
         printer.say()
         print_result(printer, result)
     print_waiting(printer, server, result)
-    return OF_STATE.get(result.state, ExitCode.HUMAN_NEEDED)
+    return _exit_code(result.state)
+
+
+def _exit_code(state: str) -> ExitCode:
+    if state in CUT_OFF_BY_SERVER:
+        return code_of(state)
+    return OF_STATE.get(RunState(state), ExitCode.HUMAN_NEEDED)
 
 
 async def tell(printer: Printer, server: TenantClient, run_id: str) -> ExitCode:
@@ -90,13 +102,15 @@ async def tell(printer: Printer, server: TenantClient, run_id: str) -> ExitCode:
         except asyncio.CancelledError:
             printer.warn(f"run {run_id} goes on: look with `{command('show', run_id)}`")
             raise
+        except OutOfReach as error:
+            return _exit_code(await show_kept(printer, server, run_id, error))
         except StarterError:
             await _last_look(server, run_id, watch)
             raise
         await _last_look(server, run_id, watch)
     if not printer.json_output:
         printer.say(headline(result))
-    return OF_STATE.get(result.state, ExitCode.HUMAN_NEEDED)
+    return _exit_code(result.state)
 
 
 async def _last_look(server: TenantClient, run_id: str, watch: Watch) -> None:
@@ -125,6 +139,14 @@ async def _until_settled(
                 if time.monotonic() - silent_since > SERVER_PATIENCE.total_seconds():
                     raise
                 watch.note(str(error))
+            except OutOfReach as error:
+                if ended.done():
+                    raise
+                silent_since = time.monotonic()
+                watch.note(str(error))
+                state = state_of(await server.describe(run_id))
+                if not stay and state in _WAITS:
+                    raise
             else:
                 silent_since = time.monotonic()
                 watch.show(view)

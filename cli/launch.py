@@ -22,7 +22,7 @@ from cli.executions import first_events
 from cli.exits import PlanRefused, StarterError, StartNotTaken, WrongUse
 from cli.outcome import run_result
 from cli.signing import read_key, signed_start
-from cli.tenant_client import TenantClient
+from cli.tenant_client import TenantClient, understood
 from workflows.contracts import RunState, StartRun
 from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
 from workflows.options import fair, move_timeout
@@ -176,7 +176,6 @@ async def _first_request(server: TenantClient, run_id: str) -> StartRun:
     with server.translated(run_id):
         async for event in first_events(server.client, run_id):
             started = event.workflow_execution_started_event_attributes
-            values = await server.client.data_converter.decode(started.input.payloads, [StartRun])
-            request: StartRun = values[0]
-            return request
+            [value] = await server.client.data_converter.decode(started.input.payloads)
+            return understood(value, StartRun, f"what run {run_id} was started with")
     raise WrongUse(f"run {run_id} has no history any more: choose another --run-id")

@@ -17,7 +17,7 @@ from temporalio.exceptions import (
 )
 
 from cli.exits import ExitCode, PlanRefused, StarterError, StartNotTaken
-from cli.tenant_client import TenantClient, what_to_do
+from cli.tenant_client import TenantClient, require_readable, understood, what_to_do
 from workflows.contracts import PlanError, RunResult, RunState
 from workflows.errors import ErrorType
 from workflows.names import RUN_STATE
@@ -60,10 +60,11 @@ async def run_result(server: TenantClient, run_id: str) -> RunResult:
     Raises:
         PlanRefused: The plan does not fit the tools; ``file`` is the run id.
         StartNotTaken: The worker did not open it.
+        OutOfReach: The result is larger than what this starter can fetch.
         StarterError: It ended without a result: terminated, or its id was used before.
     """
     try:
-        return await server.handle(run_id).result()
+        result = await server.handle(run_id).result()
     except WorkflowFailureError as error:
         cause = error.cause
         if isinstance(cause, CancelledError):
@@ -77,10 +78,12 @@ async def run_result(server: TenantClient, run_id: str) -> RunResult:
                 code=ExitCode.FAILED,
             ) from error
         raise StarterError(f"run {run_id} failed: {cause}", code=ExitCode.FAILED) from error
+    return understood(result, RunResult, f"the result of run {run_id}")
 
 
 def _failed(run_id: str, cause: ApplicationError) -> RunResult:
     details: Any = cause.details[0] if cause.details else None
+    require_readable(details, f"run {run_id} failed: {cause.message}; its result")
     if cause.type == ErrorType.RUN_FAILED and isinstance(details, Mapping):
         return RunResult.model_validate(details)
     if cause.type == ErrorType.PLAN_INVALID and isinstance(details, list):

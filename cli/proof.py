@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from temporalio.api.common.v1 import Payload
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli import options
@@ -122,7 +123,8 @@ async def _history_heads(server: TenantClient, run_id: str) -> list[ChainHead]:
     try:
         async for event in every_event(server.client, run_id):
             result = event.activity_task_completed_event_attributes.result
-            for payload in result.payloads:
+            # What is kept elsewhere and cannot be fetched has no head that could be read.
+            for payload in await _fetched(server, result.payloads):
                 head = _head(payload.data)
                 if head is not None:
                     heads.append(head)
@@ -131,6 +133,11 @@ async def _history_heads(server: TenantClient, run_id: str) -> list[ChainHead]:
             return []  # Retention is over; the ledger outlives it.
         raise NotReachable(f"Temporal's history of {run_id}: {error}") from error
     return heads
+
+
+async def _fetched(server: TenantClient, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    codec = server.client.data_converter.payload_codec
+    return payloads if codec is None else await codec.decode(payloads)
 
 
 def _head(data: bytes) -> ChainHead | None:

@@ -10,13 +10,14 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
 from cli import options
 from cli.caller import Caller, perform
-from cli.exits import ExitCode, NeverTakenUp, NoWorker, WrongUse
+from cli.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
 from cli.follow import tell
 from cli.heartbeats import told_by_calls
 from cli.ids import find_approval, find_run_id
 from cli.launch import PLAN_MEMO
 from cli.newest import newest_runs
 from cli.one_approval import approval_lines, find_shown
+from cli.out_of_reach import show_kept
 from cli.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from cli.render import print_view
 from cli.shapes import CutOffRun, RunList, RunSummary, ShownRun
@@ -144,6 +145,9 @@ def show(
         state = state_of(found)
         try:
             view = await server.view(run_id)
+        except OutOfReach as error:
+            await show_kept(caller.printer, server, run_id, error)
+            return ExitCode.DONE
         except (NoWorker, NeverTakenUp):
             if state not in CUT_OFF_BY_SERVER:
                 raise

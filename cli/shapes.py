@@ -22,6 +22,7 @@ from workflows.contracts import (
     StoppedRun,
     ToolSpec,
 )
+from workflows.payload_codec import Unreadable
 
 
 class Shape(BaseModel):
@@ -92,6 +93,16 @@ class CutOffRun(Shape):
     ended_at: datetime | None
     plan: str
     last_known_state: str
+    web_ui: str
+
+
+class KeptRun(Shape):
+    """``show`` and ``--wait`` where what the run says is in a store that this starter has not."""
+
+    run_id: str
+    state: str
+    payload: Unreadable
+    """Where it is, and why it cannot be read here."""
     web_ui: str
 
 

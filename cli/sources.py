@@ -21,6 +21,8 @@ SETTINGS_FILE: Final = Path("surehand.toml")
 #: Names another settings file; itself no setting, so that a file cannot name the next one.
 FILE_VARIABLE: Final = "SUREHAND_SETTINGS"
 ENVIRONMENT: Final = "environment"
+#: Large values of workers and starters that name no other place: those of one folder share it.
+DEFAULT_ARTIFACTS: Final = ".surehand/artifacts"
 
 
 class SourceError(Exception):

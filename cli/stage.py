@@ -101,6 +101,7 @@ def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> St
         | {
             "TEMPORAL_ADDRESS": server.address,
             "SUREHAND_TOOL_MODULES": "examples.shop.tools",
+            "SUREHAND_ARTIFACTS": str(folder / "artifacts"),
             "SHOP_URL": shop_url,
         },
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -30,14 +31,16 @@ from cli.exits import (
     NotFound,
     NotReachable,
     NoWorker,
+    OutOfReach,
     Refused,
     StarterError,
     WrongUse,
 )
 from cli.settings import StarterSettings
 from cli.text import command
-from workflows.contracts import RunResult, RunView
+from workflows.contracts import RunView
 from workflows.names import CHECKPOINT, IS_RUN, RUN_STATE, TENANT, VIEW, WORKFLOW
+from workflows.payload_codec import StoreUnavailable, as_unreadable
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)
@@ -59,9 +62,9 @@ class TenantClient:
         self.target = target
         self.settings = settings
 
-    def handle(self, run_id: str) -> WorkflowHandle[Any, RunResult]:
-        """Return the handle of a run."""
-        return self.client.get_workflow_handle(run_id, result_type=RunResult)
+    def handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        """Return the handle of a run; what it returns is to be ``understood``."""
+        return self.client.get_workflow_handle(run_id)
 
     def web_ui(self, run_id: str) -> str:
         """Return the run's page in the Web UI."""
@@ -114,27 +117,39 @@ class TenantClient:
         Raises:
             NotFound: If there is no such run in this tenant.
             NoWorker: If no worker answers in time.
+            OutOfReach: It answers more than this starter can fetch.
         """
         async with self._by_worker(run_id):
             # Around it, because the SDK repeats what the server is too busy for.
             async with asyncio.timeout((limit or ANSWER_TIME).total_seconds()):
-                view: RunView = await self.handle(run_id).query(
-                    VIEW, result_type=RunView, rpc_timeout=limit or ANSWER_TIME
-                )
+                answer = await self.handle(run_id).query(VIEW, rpc_timeout=limit or ANSWER_TIME)
+        view = understood(answer, RunView, f"the view of run {run_id}")
         if view.tenant != self.settings.tenant:
             raise NotFound(f"run not found: {run_id}")
         return view
+
+    async def require_answer(self, run_id: str) -> None:
+        """Look whether a worker answers for a run, whatever it says.
+
+        Raises:
+            NotFound: If there is no such run in this tenant.
+            NoWorker: If no worker answers in time.
+        """
+        with suppress(OutOfReach):
+            await self.view(run_id)
 
     async def checkpoint(self, run_id: str) -> dict[str, Any]:
         """Return the run's state as one document.
 
         Raises:
             NoWorker: If no worker answers in time.
+            OutOfReach: It answers more than this starter can fetch.
         """
         async with self._by_worker(run_id):
             document: dict[str, Any] = await self.handle(run_id).query(
                 CHECKPOINT, rpc_timeout=ANSWER_TIME
             )
+        require_readable(document, f"the checkpoint of run {run_id}")
         return document
 
     async def update(
@@ -202,6 +217,8 @@ class TenantClient:
             raise self._of_rpc(error, run_id) from error
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise _no_worker(run_id) from error
+        except StoreUnavailable as error:
+            raise NotReachable(str(error)) from error
         except WorkflowQueryFailedError as error:
             if "is not registered on this worker" in str(error):
                 raise NotReachable(
@@ -247,6 +264,27 @@ class TenantClient:
                 "(TEMPORAL_API_KEY, TEMPORAL_TLS_*)"
             )
         return StarterError(f"Temporal server: {text}", code=ExitCode.UNEXPECTED)
+
+
+def require_readable(value: Any, what: str) -> None:
+    """Refuse what stands for a payload that cannot be fetched.
+
+    Raises:
+        OutOfReach: It does, and where the payload is.
+    """
+    unreadable = as_unreadable(value)
+    if unreadable is not None:
+        raise OutOfReach(what, unreadable)
+
+
+def understood(value: Any, model: type[Message], what: str) -> Message:
+    """Return what a run has said as a message.
+
+    Raises:
+        OutOfReach: It was too large to be sent, and cannot be fetched.
+    """
+    require_readable(value, what)
+    return model.model_validate_json(json.dumps(value))
 
 
 def _no_worker(run_id: str) -> NoWorker:

@@ -27,6 +27,12 @@ from workflows.ports import In, Out, Port
 FIRST_PAUSE: Final = timedelta(seconds=2)
 LONGEST_PAUSE: Final = timedelta(minutes=10)
 
+#: Local activities of one workflow task: what they return goes to the server in one message with
+#: it, each up to 8 KiB (``payload_codec.LARGEST_LOCAL``), and it takes 4 MiB.
+MOST_LOCAL: Final = 200
+#: A timer ends the workflow task.
+_NEXT_TASK: Final = timedelta(milliseconds=1)
+
 
 async def call_port(
     port: Port[In, Out],
@@ -92,6 +98,8 @@ class Calls:
         self._changed = changed
         self.under_way = 0
         """Calls that have not ended."""
+        self._local = 0
+        """Local activities since the workflow task was last ended for them."""
 
     async def __call__(
         self,
@@ -121,6 +129,8 @@ class Calls:
         self.under_way += 1
         try:
             while True:
+                if local is not None:
+                    await self._make_room()
                 try:
                     result = await call_port(port, message, summary, options=options, local=local)
                 except ActivityError as error:
@@ -143,6 +153,12 @@ class Calls:
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             self.under_way -= 1
+
+    async def _make_room(self) -> None:
+        if self._local >= MOST_LOCAL:
+            self._local = 0
+            await workflow.sleep(_NEXT_TASK)
+        self._local += 1
 
     def _note(self, lost: str | None) -> None:
         if lost == self._book.lost:

@@ -1,4 +1,4 @@
-"""What a run's book takes along into another execution: all that is needed, and well under 2 MiB.
+"""What a run's book takes along into another execution: all that is needed, and little else.
 
 The ledger has everything. What travels is what steps ahead refer to, what has to be undone, what
 people wait for, and of the rest as much as ``show`` needs.
@@ -33,8 +33,8 @@ from workflows.step_views import StepViews
 MOST_LISTED: Final = 200
 #: Effects that are listed; the ledger's own list replaces them at the end.
 MOST_EFFECTS: Final = 200
-#: Characters of JSON of outputs that nothing ahead refers to.
-MOST_OUTPUTS: Final = 256 * 1024
+#: Characters of JSON of outputs that nothing ahead refers to; another plan may.
+MOST_OUTPUTS: Final = 8 * 1024 * 1024
 #: Characters of one line of the story, and of a signal's refusal.
 LONGEST_LINE: Final = 500
 #: Executions before this one whose signatures are remembered; a signature lasts ten minutes.

@@ -43,6 +43,8 @@ from workflows.plan import Plan
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230
+#: Characters of JSON of what a child waits for, with all that waits in its own children.
+LARGEST_REPORT: Final = 16 * 1024 * 1024
 #: States of a child that its parent's step shows as its own.
 _SHOWN: Final = {state.value: state for state in StepState}
 
@@ -141,7 +143,7 @@ class Children:
     def report(self, payload: Any) -> None:
         """Take note of where a child stands; what is no report of a child of ours is dropped."""
         try:
-            report = parse(ChildReport, payload)
+            report = parse(ChildReport, payload, LARGEST_REPORT)
         except Malformed:
             return
         if self._running.get(report.step_id) != report.run_id:

@@ -148,7 +148,7 @@ class StepMaker:
 
         Approvals, questions, the saga, budgets: all of the run goes along; of the code only
         ``state``, which is ``carried`` there. No step may be under way. Returns only if there is
-        too much to carry (1.5 MB): the code goes on then, and may try again later.
+        too much to carry (32 MiB): the code goes on then, and may try again later.
         """
         if not self.idle:
             raise _mistake("continue_as_new: a step is under way; await it first")

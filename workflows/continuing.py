@@ -26,10 +26,18 @@ from workflows.references import INPUT
 MOST_EVENTS: Final = 4000
 #: A run that has just been continued makes some way before it is again, however full it is.
 LEAST_EVENTS: Final = 20
+#: Bytes after which it is in any case: what people send may be large.
+LARGEST_BEGUN: Final = 8 * 1024 * 1024
 #: Children keep a run from continuing: until its history is this long nothing is held back for it.
 MOST_WITH_CHILDREN: Final = 40_000
-#: Characters of JSON of all that is carried: the server takes 2 MiB.
-MOST_CARRIED: Final = 1_500_000
+#: The same in bytes. The server suggests it at 4 MiB, and ends a run at 50 MiB.
+LARGEST_WITH_CHILDREN: Final = 32 * 1024 * 1024
+#: A run that could not be continued until here fails, while there is room to undo what it has done.
+MOST_AT_ALL: Final = 45_000
+LARGEST_AT_ALL: Final = 40 * 1024 * 1024
+#: Characters of JSON of all that is carried: what an execution can read while its worker waits for
+#: it. On its way it is in the artifact store.
+MOST_CARRIED: Final = 32 * 1024 * 1024
 #: No call is under way in these.
 _WAITING: Final = OPEN - {StepState.RUNNING}
 _PATCH: Final = "continue-as-new"
@@ -68,6 +76,7 @@ class Continuing:
         self._parts = parts
         self._begun_at = 0
         self._not_before = 0
+        self._hindered: str | None = None
 
     def begun(self) -> None:
         """Note that this execution is open: from here on its history counts."""
@@ -80,12 +89,26 @@ class Continuing:
         limit = self._book.request.continue_after or MOST_EVENTS
         if length < limit and not info.is_continue_as_new_suggested():
             return False
-        if length < max(self._begun_at + LEAST_EVENTS, self._not_before):
+        size = info.get_current_history_size()
+        least = self._begun_at + LEAST_EVENTS if size < LARGEST_BEGUN else 0
+        if length < max(least, self._not_before):
             return False
-        if self._children() and length < MOST_WITH_CHILDREN:
+        room = length < MOST_WITH_CHILDREN and size < LARGEST_WITH_CHILDREN
+        if room and self._children():
             return False
         # A run of an earlier version may have gone on here; its history is to be replayed.
         return workflow.patched(_PATCH)
+
+    def too_long(self) -> str | None:
+        """Return why the run cannot go on in this history, nor in another one."""
+        info = workflow.info()
+        length, size = info.get_current_history_length(), info.get_current_history_size()
+        if length < MOST_AT_ALL and size < LARGEST_AT_ALL:
+            return None
+        return (
+            f"its history is as long as it may be ({length} events, {size} bytes), and it could"
+            f" not continue as new: {self._hindered or 'what is under way has not ended'}"
+        )
 
     def possible(self) -> bool:
         """Return whether the run can continue as new at this very point."""
@@ -133,7 +156,8 @@ class Continuing:
         if size > MOST_CARRIED:
             now = workflow.info().get_current_history_length()
             self._not_before = now + MOST_EVENTS // 2
-            text = f"cannot continue as new: {size} characters to carry; going on in this history"
+            self._hindered = f"{size} characters to carry, {MOST_CARRIED} at most"
+            text = f"cannot continue as new: {self._hindered}; going on in this history"
             self._book.say(workflow.now(), text)
             return
         workflow.continue_as_new(following, initial_versioning_behavior=_VERSION)

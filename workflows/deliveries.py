@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -25,19 +26,19 @@ class Deliveries(Generic[Told]):
     new, counts anew."""
     answers: dict[str, Told] = field(default_factory=dict)
     _standing: dict[str, str] = field(default_factory=dict)
-    """Ids of those that count, or still may, by content."""
+    """Ids of those that count, or still may, by the digest of their content."""
     _received: int = field(default=0, compare=False)
 
     def known(self, content: str | None) -> str | None:
         """Return the id of a delivery of this content that counts, or still may."""
-        return None if content is None else self._standing.get(content)
+        return None if content is None else self._standing.get(_digest(content))
 
     def number(self, content: str | None) -> str:
         """Return the id of a new delivery; without content it is like no other one."""
         self._received += 1
         id_ = f"{self.prefix}{self._received}"
         if content is not None:
-            self._standing[content] = id_
+            self._standing[_digest(content)] = id_
         return id_
 
     def answer(self, id_: str, told: Told, *, counts: bool) -> None:
@@ -61,3 +62,7 @@ class Deliveries(Generic[Told]):
     def restore(self, standing: Mapping[str, str], answers: Mapping[str, Told]) -> None:
         """Take over what another execution has carried."""
         self._standing, self.answers = dict(standing), dict(answers)
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()

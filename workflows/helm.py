@@ -32,14 +32,11 @@ from workflows.contracts import (
 )
 from workflows.deliveries import Deliveries
 from workflows.ends import reason_of
-from workflows.payloads import Malformed, as_sent, parse
+from workflows.payloads import LARGEST, LARGEST_PLAN, Malformed, as_sent, parse
 
 #: What a child is told when its parent is told; the rest it is told itself, and no parent's word
 #: for it counts.
 HANDED_ON: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.ANSWER})
-#: Characters of JSON that are looked at at all: of an amended plan, and of the rest. The ledger
-#: takes less, and says so.
-LARGEST: Final = {True: 1024 * 1024, False: 256 * 1024}
 
 
 @dataclass(frozen=True)
@@ -80,24 +77,6 @@ Prepare = Callable[[Any], dict[str, Any]]
 
 def _nothing_more(_: Any) -> dict[str, Any]:
     return {}
-
-
-def checked(verb: Verb, message: Steering) -> Steering:
-    """Return a message that the ledger can be asked about.
-
-    Raises:
-        Malformed: It is too large for that, or nothing that a database keeps.
-    """
-    # The server ends a run for good, undoing nothing, that hands on more than 2 MiB; answers are
-    # handed on twice, with their questions.
-    try:
-        size = len(json.dumps(message.content(), allow_nan=False))
-    except ValueError as error:
-        # No database has it: it would be tried for ever, and hold up all that arrives after it.
-        raise Malformed(f"{verb}: it has a number that JSON does not have: {error}") from error
-    if size > LARGEST[verb is Verb.AMEND]:
-        raise Malformed(f"{verb}: it is too large")
-    return message
 
 
 class Helm:
@@ -201,7 +180,8 @@ class Helm:
         Raises:
             Malformed: It is not what the verb takes, and why.
         """
-        message = checked(verb, parse(self._verbs[verb][0], payload))
+        largest = LARGEST_PLAN if verb is Verb.AMEND else LARGEST
+        message = parse(self._verbs[verb][0], payload, largest)
         content = self._once(verb, message)
         known = self._deliveries.known(content)
         if known is not None:
@@ -218,7 +198,7 @@ class Helm:
             if parent is None or forwarded.verb not in HANDED_ON:
                 raise Malformed("there is no parent that could hand this on")
             model = self._verbs[forwarded.verb][0]
-            message = checked(forwarded.verb, parse(model, forwarded.content))
+            message = parse(model, forwarded.content)
             if isinstance(message, AnswerInterrupts):
                 message = message.inside(parent.step_id)
                 if not message.answers:

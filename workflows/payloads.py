@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -10,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from workflows.contracts import Message
+from workflows.payload_codec import as_unreadable
 from workflows.wording import reasons
 
 M = TypeVar("M", bound=Message)
@@ -17,6 +19,11 @@ M = TypeVar("M", bound=Message)
 #: What is wrong with a payload is told up to this many things, and characters.
 MOST_REASONS: Final = 20
 LONGEST_REASON: Final = 4000
+#: Characters of JSON of what is looked at at all. The ledger takes less, and says so; what is
+#: larger is kept nowhere but in the history that it came with.
+LARGEST: Final = 256 * 1024
+#: The same of another plan.
+LARGEST_PLAN: Final = 1024 * 1024
 
 
 class Malformed(ValueError):
@@ -41,16 +48,33 @@ def as_sent(signal: str, payload: Any, more: tuple[Any, ...]) -> Any:
         raise Malformed(f"{signal}: cannot be read: {error}"[:LONGEST_REASON]) from error
 
 
-def parse(model: type[M], payload: Any) -> M:
+def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
     """Return a payload as the message it is meant to be.
 
     Raises:
-        Malformed: It is none.
+        Malformed: It is none, or too large, or nothing that a database keeps.
     """
+    name = model.__name__.lower()
+    unreadable = as_unreadable(payload)
+    if unreadable is not None:
+        raise Malformed(f"{name}: {unreadable}"[:LONGEST_REASON])
+    try:
+        size = _size_of(payload)
+    except (ValueError, RecursionError) as error:
+        # No database has it: it would be tried for ever, and hold up all that arrives after it.
+        raise Malformed(f"{name}: it has what JSON does not have: {error}") from error
+    if size > largest:
+        raise Malformed(f"{name}: it is too large: {size} characters, {largest} at most")
     try:
         return model.model_validate(payload)
     except ValidationError as error:
         raise Malformed(_explain(model, payload, error)) from error
+
+
+def _size_of(payload: Any) -> int:
+    """Return the characters of JSON of what was sent; what is no JSON is refused for that."""
+    value = payload.model_dump(mode="json") if isinstance(payload, Message) else payload
+    return len(json.dumps(value, allow_nan=False, default=str, skipkeys=True))
 
 
 def _explain(model: type[Message], payload: Any, error: ValidationError) -> str:

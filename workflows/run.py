@@ -57,6 +57,10 @@ T = TypeVar("T")
 
 #: Who cancels when Temporal's own cancellation arrives: it carries no actor.
 TEMPORAL: Final = "temporal"
+#: Who has a run end whose history is full.
+ITSELF: Final = "the run itself"
+#: Characters of the message that a run fails with; all of it is in its result.
+LONGEST_ERROR: Final = 4000
 
 
 class Run:
@@ -139,19 +143,40 @@ class Run:
         desk = asyncio.create_task(self._desk.work())
         # What was sent while the run was being opened is judged before anything is called.
         await self._undisturbed(workflow.wait_condition(lambda: self._desk.idle))
-        failure = await forward()
+        failure = await self._within_history(forward)
         self._book.closing = True
         result = await self._undisturbed(self._closing.close(failure))
         desk.cancel()
         if result.state is RunState.FAILED:
             raise ApplicationError(
-                result.error or "failed", result, type=ErrorType.RUN_FAILED, non_retryable=True
+                (result.error or "failed")[:LONGEST_ERROR],
+                result,
+                type=ErrorType.RUN_FAILED,
+                non_retryable=True,
             )
         # A parent needs to know what its child has left.
         ended = result.state is RunState.CANCELLED and request.parent is None
         if self._cancelled_by_temporal and ended:
             raise asyncio.CancelledError
         return result
+
+    async def _within_history(self, forward: Callable[[], Awaitable[str | None]]) -> str | None:
+        """Take the steps; a run fails before the server would end it for its history."""
+        book, ours = self._book, CancelRun(actor=ITSELF)
+
+        async def watch() -> None:
+            await workflow.wait_condition(lambda: self._continuing.too_long() is not None)
+            book.cancel = book.cancel or ours
+
+        watching = asyncio.create_task(watch())
+        try:
+            failure = await forward()
+        finally:
+            watching.cancel()
+        if book.cancel is ours:
+            book.cancel = None
+            return failure or self._continuing.too_long()
+        return failure
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T]) -> T:
         """Bring work to its end although Temporal cancels the run meanwhile."""
@@ -194,7 +219,7 @@ class Run:
         )
         if described.problems:
             problems = [problem.model_dump() for problem in described.problems]
-            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)
+            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)[:LONGEST_ERROR]
             self._book.ended, self._book.error = RunState.FAILED, text
             self._changed()
             raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)

@@ -12,7 +12,7 @@ from workflows.contracts import NextStep, StepState, Stretch, ToolCall, ToolSpec
 from workflows.plan import ITERATION, Step, item_id
 from workflows.references import references, resolve
 
-#: Steps of one stretch: their outputs, of 8 KiB at most, have to fit into one message of 2 MiB.
+#: Steps of one stretch: the run hears of all of them at once, at its end.
 MOST_STEPS: Final = 100
 #: Bytes of what a stretch takes along of earlier outputs.
 MOST_FACTS: Final = 256 * 1024

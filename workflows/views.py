@@ -24,9 +24,9 @@ from workflows.contracts import (
     as_artifact,
 )
 
-#: Characters of all outputs together that a result or a view carries: a message over 4 MiB is
-#: refused by the server, and a run that cannot report its result cannot end.
-MOST_OUTPUT: Final = 1024 * 1024
+#: Characters of all outputs together that a view shows: a starter without the workers' artifact
+#: store can read it all the same. The result of a run that has ended has all of them.
+MOST_SHOWN: Final = 512 * 1024
 #: How a run in these states is gone on with; in the others that depends on its effects.
 _POLICIES: Final = {
     RunState.NEEDS_INTERVENTION: ResumePolicy.MANUAL,
@@ -46,7 +46,7 @@ def result_of(book: Book) -> RunResult:
     return RunResult(
         run_id=book.request.run_id,
         state=book.state,
-        steps=_shown_steps(book),
+        steps=list(book.steps.values()),
         more_steps=book.more_steps,
         more_effects=book.more_effects,
         effects=own + _of_children(book, lambda result: result.effects),
@@ -65,10 +65,10 @@ def _of_children(book: Book, part: Callable[[RunResult], list[EffectView]]) -> l
     ]
 
 
-def _shown_steps(book: Book) -> list[StepView]:
-    """Return the steps with as much of their outputs as one message can carry."""
-    shown, left = [], MOST_OUTPUT
-    for view in book.steps.values():
+def _shown(steps: list[StepView]) -> list[StepView]:
+    """Return steps with as much of their outputs as people look at."""
+    shown, left = [], MOST_SHOWN
+    for view in steps:
         size = len(json.dumps(view.output)) if view.output is not None else 0
         if size > left:
             view = view.model_copy(update={"output": {"too_large": {"bytes": size}}})
@@ -80,8 +80,9 @@ def _shown_steps(book: Book) -> list[StepView]:
 
 def view_of(book: Book) -> RunView:
     """Return the answer of the query ``view``."""
+    result = result_of(book)
     return RunView(
-        result=result_of(book),
+        result=result.model_copy(update={"steps": _shown(result.steps)}),
         tenant=book.request.tenant,
         user=book.request.user,
         started_by=book.request.started_by or book.request.user,

@@ -65,7 +65,13 @@ class Ground:
             kept = {key: value for key, value in kept.items() if not key.startswith("TEMPORAL_")}
         # Workers run in the case's folder, where no .env is read a second time.
         path = [str(ROOT), str(Path.cwd()), *filter(None, [user.get("PYTHONPATH")])]
-        return {**kept, **self.temporal, "PYTHONPATH": os.pathsep.join(path)}
+        return {
+            **kept,
+            **self.temporal,
+            # One for all cases, by content; the drill reads it, too.
+            "SUREHAND_ARTIFACTS": str(self.folder / "artifacts"),
+            "PYTHONPATH": os.pathsep.join(path),
+        }
 
     def keep(self) -> None:
         """Let the folder stay: its ledgers and logs say why."""

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.ledger.store import Ledger
-from tests.e2e.stage import Stage
+from tests.e2e.stage import Stage, speaking
 from tests.shop_process import ShopProcess
 
 
@@ -23,6 +23,7 @@ async def stage(
     tmp_path: Path,
 ) -> AsyncIterator[Stage]:
     """A stage; after each test what its runs have left in the ledger is audited."""
+    client = speaking(client, tmp_path / "artifacts")
     stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
     yield stage
     await stage.audit()

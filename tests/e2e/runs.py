@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -118,8 +117,8 @@ class Run:
         # Where it was started: some tests have a server of their own.
         client = self.handle._client
         async for event in every_event(client, self.run_id):
-            for payload in event.activity_task_completed_event_attributes.result.payloads:
-                result = json.loads(payload.data)
+            payloads = event.activity_task_completed_event_attributes.result.payloads
+            for result in await client.data_converter.decode(payloads):
                 if isinstance(result, dict) and result.get("head"):
                     heads.append(ChainHead.model_validate(result["head"]))
         return heads

@@ -19,6 +19,7 @@ from temporalio.worker import Worker
 
 from activities.artifacts import ArtifactStore
 from activities.attempt import Resources
+from activities.blobs import Blobs
 from activities.crashpoints import Crash
 from activities.ledger.audit import verify_chain, verify_entries, verify_story
 from activities.ledger.reads import chain_of, effects_of, events_of
@@ -37,9 +38,16 @@ from workflows.durability import Durability
 from workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
 from workflows.names import WORKFLOW
 from workflows.options import move_timeout
+from workflows.payload_codec import data_converter
 from workflows.plan import Plan
 
 SHOP_TOOLS = "examples.shop.tools"
+
+
+def speaking(client: Client, artifacts: Path) -> Client:
+    """Return a client on the same connection that keeps large payloads as workers do."""
+    converter = data_converter(lambda: Blobs(str(artifacts)), waits=True)
+    return Client(**{**client.config(), "data_converter": converter})
 
 
 @dataclass(frozen=True)

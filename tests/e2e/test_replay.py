@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from activities.blobs import Blobs
 from examples.late_orders import LateOrders
 from tests.record_histories import FOLDER, SCENES
 from worker import workflow_runner
 from workflows.agent_run import AgentRun
 from workflows.model_run import ModelRun
+from workflows.payload_codec import data_converter
 
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
@@ -32,7 +33,7 @@ def replayer() -> Replayer:
     return Replayer(
         workflows=[AgentRun, ModelRun, LateOrders],
         workflow_runner=workflow_runner(),
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter(lambda: Blobs("memory:///"), waits=True),
     )
 
 

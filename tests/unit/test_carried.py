@@ -267,12 +267,12 @@ def many(count: int, output: Callable[[int], Any]) -> dict[str, Any]:
     return parts
 
 
-def test_ten_thousand_steps_are_carried_in_well_under_two_mebibytes() -> None:
+def test_of_ten_thousand_steps_the_newest_are_carried_and_all_that_is_to_be_undone() -> None:
     parts = many(10_000, lambda n: {"text": "x" * 8000})
 
     found = carried(parts, {"s0"}, {})
 
-    assert len(found.model_dump_json()) < 1_000_000
+    assert len(found.model_dump_json()) < 3_000_000
     assert len(found.steps) == 3 + MOST_LISTED
     assert found.more_steps == 10_000 - MOST_LISTED
     # All that is to be undone is known, whether it is listed or not.

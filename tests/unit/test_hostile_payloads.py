@@ -9,7 +9,7 @@ import pytest
 from workflows.approvals import Gate
 from workflows.contracts import Resolution
 from workflows.contracts.base import MOST_LEVELS
-from workflows.payloads import Malformed, parse
+from workflows.payloads import LARGEST, Malformed, parse
 
 DECISION = {
     "approval_id": "run/step/1",
@@ -80,3 +80,21 @@ def test_a_reason_for_refusing_is_no_longer_than_somebody_reads() -> None:
     gate.receive({**DECISION, "params": {str(number): {1} for number in range(20_000)}})
 
     assert all(len(delivery.refused or "") < 5_000 for delivery in gate.inbox)
+
+
+def test_a_decision_that_is_too_large_is_refused_and_not_kept() -> None:
+    gate = Gate("run", "first")
+
+    gate.receive({**DECISION, "reason": "x" * LARGEST})
+
+    [delivery] = gate.inbox
+    assert delivery.decision is None
+    assert "too large" in (delivery.refused or "")
+
+
+def test_what_is_kept_to_know_a_decision_again_does_not_grow_with_it() -> None:
+    gate = Gate("run", "first")
+
+    gate.receive({**DECISION, "reason": "x" * (LARGEST // 2)})
+
+    assert len(str(gate.carry(set())["decisions_standing"])) < 200

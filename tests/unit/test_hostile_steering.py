@@ -10,10 +10,9 @@ import pytest
 from activities.describing import describe_plan
 from activities.json_schemas import problems, schema_problem
 from activities.toolbox import Toolbox
-from workflows.contracts import Amend, AnswerInterrupts, InterruptKind, TopUp, Verb
+from workflows.contracts import Amend, AnswerInterrupts, InterruptKind, TopUp
 from workflows.contracts.interrupts import accept_replace_reject
-from workflows.helm import LARGEST, checked
-from workflows.payloads import Malformed, parse
+from workflows.payloads import LARGEST, LARGEST_PLAN, Malformed, parse
 from workflows.plan import Plan
 
 
@@ -102,13 +101,13 @@ def test_more_budget_is_refused_that_cannot_be_added_up(more: dict[str, Any]) ->
 @pytest.mark.parametrize("answer", [float("nan"), [float("inf")]])
 def test_a_number_that_json_does_not_have_is_refused(answer: Any) -> None:
     with pytest.raises(Malformed, match="JSON does not have"):
-        checked(Verb.ANSWER, AnswerInterrupts(actor="ana", answer=answer))
+        parse(AnswerInterrupts, {"actor": "ana", "answer": answer})
 
 
 def test_the_same_in_an_amended_plan_is_refused() -> None:
-    plan = Plan.model_validate([{"tool": "a.b", "params": {"n": float("nan")}}])
+    plan = [{"tool": "a.b", "params": {"n": float("nan")}}]
     with pytest.raises(Malformed, match="JSON does not have"):
-        checked(Verb.AMEND, Amend(actor="ana", plan=plan, based_on=1))
+        parse(Amend, {"actor": "ana", "plan": plan, "based_on": 1})
 
 
 def test_an_amended_plan_without_a_digest_is_refused_and_not_tried_for_ever() -> None:
@@ -117,9 +116,19 @@ def test_an_amended_plan_without_a_digest_is_refused_and_not_tried_for_ever() ->
     assert [problem.where for problem in describe_plan(Toolbox([]), plan).problems] == ["plan"]
 
 
-def test_what_the_server_would_end_the_run_for_is_refused_before() -> None:
+def test_what_nobody_would_read_is_refused_before_it_is_kept() -> None:
     with pytest.raises(Malformed, match="too large"):
-        checked(Verb.ANSWER, AnswerInterrupts(actor="ana", answer="x" * LARGEST[False]))
+        parse(AnswerInterrupts, {"actor": "ana", "answer": "x" * LARGEST})
+
+
+def test_a_plan_may_be_larger_than_other_things_that_are_sent() -> None:
+    plan = [{"tool": "a.b", "params": {"text": "x" * LARGEST}}]
+
+    amend = parse(Amend, {"actor": "ana", "plan": plan, "based_on": 1}, LARGEST_PLAN)
+
+    assert len(amend.plan.steps) == 1
+    with pytest.raises(Malformed, match="too large"):
+        parse(Amend, {"actor": "ana", "plan": plan * 4, "based_on": 1}, LARGEST_PLAN)
 
 
 @pytest.mark.parametrize("time", ["999999999d", "-P1D"])

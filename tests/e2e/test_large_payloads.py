@@ -1,0 +1,272 @@
+"""No plan is ended by the server's limits of size: what is large travels by reference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RawValue
+
+from tests.e2e.runs import Run, decision_on, states, step, until
+from tests.e2e.stage import Stage, speaking
+from tests.e2e.test_continuing import SOON, executions
+from tests.e2e.test_controls import event, told
+from tests.e2e.test_interrupts import plan, refund_step
+from tests.e2e.test_lists import MODES
+from tests.e2e.test_model_run import asked, call, driven
+from workflows import continuing
+from workflows.contracts import RunState, Verb
+from workflows.payload_codec import ENCODING
+
+PAGES = {"tool_modules": "tests.variants.pages", "max_cached_workflows": "100"}
+MANY = 300
+#: Characters of JSON that an event from outside has at most, with some room.
+EVENT = 8000
+#: The server takes a signal of 2 MiB.
+LARGEST_SIGNAL = 2 * 1024 * 1024 - 800
+
+
+def pages(count: int = MANY, **params: Any) -> dict[str, Any]:
+    return {
+        "id": "pages",
+        "tool": "pages.read",
+        "for_each": "${input.numbers}",
+        "item": "n",
+        "params": {"n": "${n}", **params},
+    }
+
+
+def numbers(count: int = MANY) -> dict[str, Any]:
+    return {"numbers": list(range(count))}
+
+
+COUNT = {"id": "count", "tool": "pages.count", "params": {"pages": "${pages}"}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_outputs_of_a_long_list_are_handed_on_to_a_step(
+    stage: Stage, order_id: str, mode: str
+) -> None:
+    steps = plan(refund_step(order_id), pages(), COUNT, input=numbers())
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(steps, durability=mode)
+        result = await run.result(timeout_s=200)
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert step(result, "count").output == MANY
+    assert len(step(result, "pages").output) == MANY  # type: ignore[arg-type]
+
+
+async def test_a_condition_asks_about_the_outputs_of_a_long_list(
+    stage: Stage, order_id: str
+) -> None:
+    late = {"id": "late", "tool": "pages.read", "when": "pages[7].n == 7", "params": {"n": 1}}
+    steps = plan(refund_step(order_id), pages(), late, input=numbers())
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(steps, durability="exit")
+        result = await run.result(timeout_s=200)
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert states(result)["late"] == "succeeded"
+
+
+async def test_a_model_is_told_of_all_that_was_done_however_much_it_was(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    script = [call("pages.read", n=n, length=300_000) for n in range(8)]
+    async with stage.worker_here(**PAGES, largest_inline=str(1024 * 1024)):
+        run = await stage.start(driven(tmp_path, *script, {"do": "finish", "output": "ok"}))
+        result = await run.result(timeout_s=200)
+
+    assert (result.state, result.output) == (RunState.COMPLETED, "ok"), result.error
+    assert asked(tmp_path) == len(script) + 1
+
+
+async def test_a_child_is_given_the_outputs_of_a_long_list(stage: Stage, order_id: str) -> None:
+    count = {"id": "count", "tool": "pages.count", "params": {"pages": "${input.pages}"}}
+    inner = {"id": "inner", "plan": {"name": "inner", "steps": [count]}}
+    child = {**inner, "params": {"pages": "${pages}"}}
+    steps = plan(refund_step(order_id), pages(), child, input=numbers())
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(steps, durability="exit")
+        result = await run.result(timeout_s=200)
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert step(result, "inner").output == {"count": MANY}
+
+
+@pytest.mark.parametrize("mode", ["async", "exit"])
+async def test_outputs_that_stay_inline_by_a_large_setting_are_reported_at_once(
+    stage: Stage, mode: str
+) -> None:
+    steps = plan(pages(length=60_000), input=numbers(100))
+    async with stage.worker_here(**PAGES, largest_inline=str(64 * 1024)):
+        run = await stage.start(steps, durability=mode)
+        result = await run.result(timeout_s=200)
+
+    assert result.state is RunState.COMPLETED, result.error
+
+
+async def test_steps_that_begin_at_once_hand_on_more_than_a_message_takes(stage: Stage) -> None:
+    each = {"tool": "pages.count", "params": {"pages": ["x" * 20_000]}, "after": []}
+    steps = plan(*({**each, "id": f"count{n}"} for n in range(220)))
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(steps)
+        result = await run.result(timeout_s=200)
+
+    assert result.state is RunState.COMPLETED, result.error
+
+
+@pytest.mark.parametrize("decisions", ["open", "signed"])
+async def test_a_decision_as_large_as_the_server_takes_is_refused_and_the_run_goes_on(
+    stage: Stage, client: Client, decisions: str
+) -> None:
+    order_id, other = stage.shop.new_order(), stage.shop.new_order()
+    gated = refund_step(other, approval={"expires_in": "1h"}) | {"id": "second"}
+    async with stage.worker_here(**PAGES, decisions=decisions):
+        run = await stage.start(plan(refund_step(order_id), gated))
+        request = await run.asks("second")
+        decision = decision_on(request).model_dump(mode="json")
+        # Whoever sends it knows of no artifact store.
+        stranger = client.get_workflow_handle(run.run_id)
+        length = LARGEST_SIGNAL - len(str(decision))
+        await stranger.signal("decide", {**decision, "reason": "x" * length})
+        view = await run.until(lambda seen: bool(seen.verdicts))
+        await run.handle.cancel()  # unsigned, as Temporal has it
+        with pytest.raises(WorkflowFailureError):
+            await run.result()
+        events = await stage.events(run, "decision.refused")
+
+    assert [verdict.code.value for verdict in view.verdicts] == ["malformed"]
+    assert "too large" in view.verdicts[0].message
+    assert len(events) == 1
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+
+
+async def test_events_that_are_kept_for_later_go_along_into_the_next_execution(
+    stage: Stage,
+) -> None:
+    waits = [
+        {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}
+        for n in (0, 200)
+    ]
+    later = [{"id": f"p{n}", "tool": "pages.read", "params": {"n": n}} for n in range(3)]
+    text = "x" * EVENT
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(plan(*waits, {**later[0], "after": ["w0"]}), continue_after=SOON)
+        for n in range(1, 201):
+            await run.handle.signal("event", event(f"e{n}", text, key=f"k{n}"))
+        await run.until(lambda view: "w200" in done(view.result), timeout_s=200)
+        before = len(await executions(stage, run))
+        for n in range(20):  # some more history
+            await run.handle.signal("event", event(f"f{n}", 1, key="nobody"))
+        await until(lambda: executions(stage, run), lambda found: len(found) > before)
+        await told(run, Verb.EVENT, event("e0", "last", key="k0"))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert step(result, "w200").output == text
+
+
+def done(result: Any) -> list[str]:
+    return [view.id for view in result.steps if view.state == "succeeded"]
+
+
+async def test_a_run_whose_history_is_full_fails_and_undoes_what_it_has_done(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuing, "MOST_CARRIED", 10)
+    monkeypatch.setattr(continuing, "MOST_AT_ALL", 200)
+    steps = plan(refund_step(order_id), pages(), input=numbers())
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(steps, continue_after=SOON)
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "characters to carry, 10 at most" in (result.error or "")
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert [row["type"] for row in await stage.events(run, "run.failed")] == ["run.failed"]
+
+
+async def test_a_worker_that_cannot_reach_the_store_loses_nothing_and_goes_on_later(
+    stage: Stage, order_id: str
+) -> None:
+    folder, away = stage.folder / "artifacts", stage.folder / "away"
+    gated = refund_step(order_id, approval={"expires_in": "1h"})
+    steps = plan(pages(), gated, COUNT, input=numbers())
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(steps, durability="exit")
+        request = await run.asks()
+    await run.send(decision_on(request))
+    # Another one that has read nothing of it yet; a file is where the folder was.
+    other = speaking(stage.client, folder)
+    async with stage.worker_here(**PAGES, client=other):
+        folder.rename(away)
+        folder.touch()
+        await until(lambda: attempts(run), lambda made: made > 1)
+        folder.unlink()
+        away.rename(folder)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert step(result, "count").output == MANY
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_run_that_was_started_with_what_is_not_there_yet_waits_for_it(
+    stage: Stage, order_id: str
+) -> None:
+    folder, away = stage.folder / "artifacts", stage.folder / "away"
+    each = {"tool": "pages.count", "params": {"pages": ["x" * 300_000]}}
+    run = await stage.start(plan(*({**each, "id": f"count{n}"} for n in range(5))))
+    folder.rename(away)
+    # An empty folder: one that is not shared, or not mounted.
+    async with stage.worker_here(**PAGES, client=speaking(stage.client, folder)):
+        await until(lambda: attempts(run), lambda made: made > 1)
+        for file in away.rglob("*"):
+            target = folder / file.relative_to(away)
+            target.mkdir(exist_ok=True) if file.is_dir() else file.rename(target)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+
+
+async def attempts(run: Run) -> int:
+    """Return how often it was tried to move the run on."""
+    found = await run.handle.describe()
+    return found.raw_description.pending_workflow_task.attempt
+
+
+async def send_raw(run: Run, signal: str, content: Any) -> None:
+    """Send what a client's codec would have put in the place of a large payload."""
+    payload = Payload(metadata={"encoding": ENCODING}, data=json.dumps(content).encode())
+    await run.handle.signal(signal, RawValue(payload))
+
+
+async def test_a_reference_to_nothing_stops_no_run(stage: Stage, order_id: str) -> None:
+    hostile: list[Any] = [
+        {"uri": "default/sha256/00/" + "0" * 64, "sha256": "0" * 64, "bytes": 9},
+        {"uri": "../../etc/passwd", "sha256": "no digest", "bytes": -1},
+        "no reference",
+    ]
+    gated = refund_step(order_id, approval={"expires_in": "1h"})
+    async with stage.worker_here(**PAGES):
+        run = await stage.start(plan(gated))
+        request = await run.asks()
+        for content in hostile:
+            await send_raw(run, "decide", content)
+            await send_raw(run, "cancel", content)
+        await run.until(lambda seen: len(seen.verdicts) == len(hostile))
+        view = await run.until(lambda seen: len(seen.refused_signals) == len(hostile))
+        await run.decide(decision_on(request))
+        result = await run.result()
+
+    assert {verdict.code.value for verdict in view.verdicts} == {"malformed"}
+    assert all("cannot be read" in one.reason for one in view.refused_signals)
+    assert result.state is RunState.COMPLETED
