@@ -33,7 +33,7 @@ from workflows.contracts import (
     StepState,
     Verb,
 )
-from workflows.ends import StepFailed
+from workflows.ends import StepFailed, StepRefused
 from workflows.errors import ErrorType
 from workflows.helm import HANDED_ON, Delivery
 from workflows.identity import child_run_id, run_of_approval
@@ -71,7 +71,7 @@ class Children:
         self._tries[step_id] += 1
         child_id = child_run_id(request.run_id, step_id, self._tries[step_id])
         if len(child_id) > LONGEST_ID:
-            raise StepFailed(f"child runs are nested too deeply: {child_id}", called=False)
+            raise StepRefused(f"child runs are nested too deeply: {child_id}", called=False)
         start = StartRun(
             run_id=child_id,
             tenant=request.tenant,
@@ -84,7 +84,7 @@ class Children:
         try:
             return await self._run(step_id, start)
         except WorkflowAlreadyStartedError as error:
-            raise StepFailed(f"there is a run {child_id} already", called=False) from error
+            raise StepRefused(f"there is a run {child_id} already", called=False) from error
         finally:
             del self._running[step_id]
             self._starting.pop(step_id, None)

@@ -333,8 +333,10 @@ class StepMaker:
         asked = DescribeTools(plan=plan)
         described = await self._run._call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
         if described.problems:
-            why = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)
-            raise StepFailed(why, called=False)
+            inside = f"steps.0 ({step.id})."
+            problems = [(p.where.removeprefix(inside), p.reason) for p in described.problems]
+            why = "; ".join(f"{where}: {reason}" for where, reason in problems)
+            raise await self._run._stepper.refused(step.id, step.does, why)
         self._run._tools.update(described.tools)
 
     async def _record(self, step_id: str, value: Callable[[], Any]) -> JsonValue:
