@@ -11,7 +11,7 @@ from activities import rules
 from activities.json_schemas import schema_problem
 from activities.toolbox import Tool, Toolbox
 from workflows.contracts import Effect, PlanError, ToolsDescribed
-from workflows.identity import NotCanonical, digest
+from workflows.identity import LOST_DIGITS, NotCanonical, digest, has_lost_digits
 from workflows.plan import Plan, Step
 from workflows.references import REFERENCE
 from workflows.wording import reason_of
@@ -23,10 +23,13 @@ _Loc = tuple[int | str, ...]
 def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     """Return the specs of a plan's tools, and what in the plan does not fit them."""
     try:
-        digest(plan.model_dump(mode="json"))
+        written = plan.model_dump(mode="json")
+        digest(written)
     except NotCanonical as error:
         # The ledger keeps its digest: without one, it would be asked for ever.
         return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=str(error))])
+    if has_lost_digits(written):
+        return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=LOST_DIGITS)])
     specs, problems = {}, []
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"

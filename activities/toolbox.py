@@ -184,6 +184,10 @@ def tool(
                 f"tool {name[:LONGEST_NAME]!r}: a name has 1 to {LONGEST_NAME} characters,"
                 f" a version 1 to {LONGEST_VERSION}"
             )
+        window = dedupes.window if dedupes else None
+        for what, time in (("timeout", timeout), ("settle", settle), ("dedupes window", window)):
+            if time is not None and time <= timedelta(0):
+                raise ToolboxError(f"tool {name!r}: its {what} has to be more than nothing: {time}")
         model = _params_model(name, fn)
         settled_by = derive_recovery(
             effect,
