@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,8 +11,10 @@ from pydantic_core import ErrorDetails
 from activities import rules
 from activities.json_schemas import schema_problem
 from activities.toolbox import Tool, Toolbox
-from workflows.contracts import Effect, PlanError, ToolsDescribed
+from workflows.contracts import Effect, PlanError, ToolsDescribed, ToolSpec
 from workflows.identity import LOST_DIGITS, NotCanonical, digest, has_lost_digits
+from workflows.model_tools import MODEL, TOOLS, allowed, input_problems, is_reference
+from workflows.names import MODEL_RUN
 from workflows.plan import Plan, Step
 from workflows.references import REFERENCE
 from workflows.wording import reason_of
@@ -30,7 +33,10 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=str(error))])
     if has_lost_digits(written):
         return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=LOST_DIGITS)])
-    specs, problems = {}, []
+    specs: dict[str, ToolSpec] = {}
+    problems: list[PlanError] = []
+    if plan.code == MODEL_RUN:
+        specs, problems = _of_model(toolbox, plan.input)
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
         if step.when is not None and (wrong := rules.condition_problem(step.when)) is not None:
@@ -38,7 +44,8 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         if step.wait is not None:
             continue
         if step.plan is not None:
-            inside = describe_plan(toolbox, step.plan)
+            given = {**step.plan.input, **step.params}
+            inside = describe_plan(toolbox, step.plan.model_copy(update={"input": given}))
             problems += [
                 PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
                 for problem in inside.problems
@@ -72,6 +79,34 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             for reason in rules.problems(plan.approvals(step), tool.params_model)
         ]
     return ToolsDescribed(tools=specs, problems=problems)
+
+
+def _of_model(
+    toolbox: Toolbox, given: Mapping[str, Any]
+) -> tuple[dict[str, ToolSpec], list[PlanError]]:
+    """Return the specs of the tools that a model may call and of itself, and what is wrong."""
+    wrong = {f"input.{field}": reason for field, reason in input_problems(given).items()}
+    listed = given.get(TOOLS)
+    if wrong or is_reference(listed):
+        return {}, [PlanError(where=where, reason=reason) for where, reason in wrong.items()]
+    names, undoing = toolbox.names(), toolbox.undoing()
+    problems = []
+    for pattern in listed or []:
+        if allowed([pattern], names, undoing):
+            continue
+        reason = f"{pattern!r} names no tool; loaded are: {', '.join(names)}"
+        if undone := sorted(allowed([pattern], names, ())):
+            reason = f"{pattern!r} names only tools that undo others: name them exactly: "
+            reason += ", ".join(undone)
+        problems.append(PlanError(where=f"input.{TOOLS}", reason=reason))
+    model = toolbox.get(str(given[MODEL]))
+    if not is_reference(given[MODEL]) and (model is None or model.effect is not Effect.READ):
+        reason = f"{given[MODEL]!r} is no READ that is loaded; loaded are: {', '.join(names)}"
+        problems.append(PlanError(where=f"input.{MODEL}", reason=reason))
+    if problems:
+        return {}, problems
+    named = {*allowed(listed or [], names, undoing), *([model.name] if model else [])}
+    return {spec.name: spec for spec in toolbox.specs() if spec.name in named}, []
 
 
 def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:

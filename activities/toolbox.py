@@ -325,6 +325,11 @@ class Toolbox:
         """Return all names, sorted."""
         return sorted(self._tools)
 
+    def undoing(self) -> frozenset[str]:
+        """Return the names of the tools that undo another one's effect."""
+        undos = (undo for item in self._tools.values() for undo in (item.compensate, item.cleanup))
+        return frozenset(undo.tool for undo in undos if undo is not None)
+
     def specs(self) -> list[ToolSpec]:
         """Return all specs, sorted by name."""
         return [self._tools[name].spec() for name in self.names()]

@@ -204,6 +204,13 @@ class StepMaker:
         )
         return await self._make(step, given)
 
+    async def refuse(self, tool: str, reason: str, *, id: str | None = None) -> None:
+        """Tell, as a step and as an event, that a call is not made, and why."""
+        step_id = self._id(id, tool.rpartition(".")[2])
+        self._book.steps[step_id] = StepView(id=step_id, tool=tool, state=StepState.PENDING)
+        self._taken.add(step_id)
+        await self._run._stepper.refused(step_id, tool, reason)
+
     async def ask(
         self,
         question: str,

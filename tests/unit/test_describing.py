@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from activities.describing import literal_problems
-from activities.toolbox import READ, Tool, ToolContext, tool
-from workflows.plan import Step
+from activities.describing import describe_plan, literal_problems
+from activities.toolbox import READ, WRITE, Tool, Toolbox, ToolContext, Undo, tool
+from workflows.plan import Plan, Step
 
 
 class Card(BaseModel):
@@ -136,3 +136,76 @@ def test_a_rule_over_several_params_waits_for_what_they_refer_to() -> None:
 
     assert told(Range, {"low": "9", "high": "${a.x}"}) == []
     assert told(Range, {"low": "9", "high": "1"}) == [(".value", "low is above high")]
+
+
+class Nothing(BaseModel):
+    pass
+
+
+def box() -> Toolbox:
+    def made(name: str, **more: Any) -> Tool:
+        async def called(params: Nothing, ctx: ToolContext) -> None:
+            """Do it."""
+
+        called.__annotations__["params"] = Nothing
+        return tool(name, **more)(called)
+
+    human: dict[str, Any] = {"effect": WRITE, "recovery": "human"}
+    undo = Undo("billing.undo", lambda params, receipt: {})
+    drop = Undo("billing.drop", lambda params, receipt: {})
+    pay = made("billing.pay", **human, compensate=undo, cleanup=drop)
+    undos = (made("billing.undo", **human), made("billing.drop", **human))
+    return Toolbox([pay, *undos, made("billing.read", effect=READ), made("model", effect=READ)])
+
+
+def given(**input_: Any) -> tuple[list[str], str]:
+    """Return the tools that a model is given, and what is wrong with that."""
+    plan = Plan.model_validate({"code": "ModelRun", "input": {"model": "model", **input_}})
+    described = describe_plan(box(), plan)
+    told = [f"{problem.where}: {problem.reason}" for problem in described.problems]
+    return sorted(set(described.tools) - {"model"}), "; ".join(told)
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        (["billing.*"], ["billing.pay", "billing.read"]),
+        (["*"], ["billing.pay", "billing.read"]),
+        (["billing.undo"], ["billing.undo"]),
+        (["billing.p?y", "billing.drop"], ["billing.drop", "billing.pay"]),
+    ],
+)
+def test_a_model_is_given_the_tools_that_its_run_names(tools: Any, expected: list[str]) -> None:
+    assert given(tools=tools) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("input_", "why"),
+    [
+        ({}, "input.tools: must list the tools that the model may call"),
+        ({"tools": []}, "input.tools: must list"),
+        ({"tools": "billing.*"}, "input.tools: must list"),
+        ({"tools": [1]}, "input.tools: must list"),
+        ({"tools": ["billing.*", "mail.*"]}, "input.tools: 'mail.*' names no tool; loaded are: "),
+        ({"tools": ["billing.u*"]}, "names only tools that undo others: name them exactly"),
+        ({"tools": ["*"], "model": None}, "input.model: must name the tool that is the model"),
+        ({"tools": ["*"], "model": "no"}, "input.model: 'no' is no READ that is loaded"),
+        ({"tools": ["*"], "model": "billing.pay"}, "input.model: 'billing.pay' is no READ"),
+    ],
+)
+def test_a_model_run_that_does_not_say_what_its_model_may_call_is_refused(
+    input_: Any, why: str
+) -> None:
+    tools, told = given(**input_)
+
+    assert tools == []
+    assert why in told
+
+
+def test_a_child_run_of_a_model_is_looked_at_with_the_params_of_its_step() -> None:
+    child = {"code": "ModelRun", "input": {"model": "model"}}
+    steps = [{"id": "s", "plan": child, "params": {"tools": ["mail.*"]}}]
+    [problem] = describe_plan(box(), Plan.model_validate(steps)).problems
+    assert problem.where == "steps.0 (s).plan.input.tools"
+    steps[0]["params"] = {"tools": "${input.tools}"}
+    assert describe_plan(box(), Plan.model_validate(steps)).problems == []
