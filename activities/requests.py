@@ -180,6 +180,7 @@ def claim_request(
         standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
+        observes=tool.lookup_by == "state",
         stretch=attempt.stretch,
         first_attempt=call.attempts_before + 1,
     )

@@ -250,4 +250,5 @@ def test_a_model_run_that_names_no_tools_is_refused_before_anything_is_asked(
         load_plan(str(file))
 
     assert [problem.where for problem in refused.value.problems] == ["input.tools"]
-    assert load_plan(str(file), ['input.tools=["a.*"]']).input["tools"] == ["a.*"]
+    file.write_text("{code: ModelRun, input: {model: a.b, tools: [a.*]}}")
+    assert load_plan(str(file)).input["tools"] == ["a.*"]
