@@ -17,6 +17,7 @@ from workflows.model_tools import MODEL, TOOLS, allowed, input_problems, is_refe
 from workflows.names import MODEL_RUN
 from workflows.plan import Plan, Step
 from workflows.references import REFERENCE
+from workflows.tree import overgrown
 from workflows.wording import reason_of
 
 #: The place of an error, as pydantic has it.
@@ -25,6 +26,12 @@ _Loc = tuple[int | str, ...]
 
 def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     """Return the specs of a plan's tools, and what in the plan does not fit them."""
+    described = _described(toolbox, plan)
+    large = [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
+    return described.model_copy(update={"problems": [*described.problems, *large]})
+
+
+def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     try:
         written = plan.model_dump(mode="json")
         digest(written)
@@ -45,7 +52,7 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             continue
         if step.plan is not None:
             given = {**step.plan.input, **step.params}
-            inside = describe_plan(toolbox, step.plan.model_copy(update={"input": given}))
+            inside = _described(toolbox, step.plan.model_copy(update={"input": given}))
             problems += [
                 PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
                 for problem in inside.problems

@@ -26,6 +26,7 @@ from workflows.names import MODEL_RUN
 from workflows.plan import Defaults, Goto, Plan, Step, names_in
 from workflows.policy import ApprovalPolicy, ApprovalRule, Escalate
 from workflows.references import INPUT, PATH, ReferenceUnresolved, references, resolve
+from workflows.tree import overgrown
 from workflows.wording import reason_of
 
 _WRITTEN: Final = (Plan, Step, Defaults, ApprovalPolicy, ApprovalRule, Escalate, Goto)
@@ -73,6 +74,7 @@ def load_plan(file: str, overrides: Sequence[str] = ()) -> Plan:
     except ValidationError as error:
         problems = [*_problems(error, document), *_of_steps(steps), *problems]
         raise PlanRefused(file, _in_order(problems)) from error
+    problems += [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
     if plan.code == MODEL_RUN:
         wrong = input_problems(plan.input).items()
         problems += [PlanError(where=f"input.{field}", reason=reason) for field, reason in wrong]

@@ -40,6 +40,7 @@ from workflows.identity import child_run_id, run_of_approval
 from workflows.options import compensation_call, move_timeout
 from workflows.payloads import Malformed, parse
 from workflows.plan import Plan
+from workflows.tree import too_deep
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230
@@ -61,13 +62,20 @@ class Children:
         self._told_to_end: set[str] = set()
         self._tries: Counter[str] = Counter()
 
-    async def run(self, step_id: str, plan: Plan) -> RunResult:
+    async def run(self, step_id: str, plan: Plan, room: int) -> RunResult:
         """Run a child to its end and return its result.
+
+        Args:
+            step_id: The step that it is.
+            plan: Its plan.
+            room: How many steps it may have, with all runs inside it.
 
         Raises:
             StepFailed: It has not completed; what it had done, it has undone itself.
         """
         request = self._book.request
+        if (deep := too_deep(request.level)) is not None:
+            raise StepRefused(deep, called=False)
         self._tries[step_id] += 1
         child_id = child_run_id(request.run_id, step_id, self._tries[step_id])
         if len(child_id) > LONGEST_ID:
@@ -79,6 +87,8 @@ class Children:
             plan=plan,
             parent=Parent(run_id=request.run_id, step_id=step_id),
             durability=request.durability,
+            level=request.level + 1,
+            room=room,
         )
         self._running[step_id], self._starting[step_id] = child_id, []
         try:

@@ -51,6 +51,7 @@ from workflows.plan import ITERATION, Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved, resolve
 from workflows.time_limits import LimitedCalls
+from workflows.tree import room_of_child
 
 
 class Stepper:
@@ -373,8 +374,9 @@ class Stepper:
         book = self._book
         book.saga.register(step.id)
         started = plan.model_copy(update={"input": {**plan.input, **params}})
+        room = room_of_child(book.request.plan, book.request.room, self._items_of(step))
         try:
-            result = await self._children.run(step.id, started)
+            result = await self._children.run(step.id, started, room)
         except StepFailed:
             # It has undone what it had done, or says what it could not.
             book.saga.drop(step.id)
@@ -385,6 +387,15 @@ class Stepper:
         self.facts[step.id] = output
         book.say(workflow.now(), f"child run {result.run_id} is done", step.id)
         self._set(step, StepState.SUCCEEDED, output=output)
+
+    def _items_of(self, step: Step) -> int:
+        """Return how many items the list of a step has; 0: it is of no list."""
+        base = ITERATION.sub("", step.id)
+        if base == step.id:
+            return 0
+        items = self._book.at(base).items
+        reference = self._book.request.plan.step(base).for_each
+        return len(resolve(reference, self.facts) if items is None else items)
 
     async def _ask(self, step: Step, ask: Ask, facts: dict[str, Any]) -> None:
         """Ask a human; the answer is the step's output."""

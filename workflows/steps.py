@@ -27,6 +27,7 @@ from workflows.interrupts import Interrupts
 from workflows.plan import Goto, Step, names_in
 from workflows.references import INPUT, ReferenceUnresolved, resolve
 from workflows.stepper import Stepper
+from workflows.tree import too_many_items
 
 #: Items of one list: each is a call, and a run's history has an end.
 MOST_ITEMS: Final = 1000
@@ -174,6 +175,10 @@ class Steps:
                 items = resolve(reference, self._stepper.facts)
             if not isinstance(items, list) or len(items) > MOST_ITEMS:
                 raise StepFailed(f"{reference} is no list of at most {MOST_ITEMS} items")
+            request = book.request
+            much = too_many_items(request.plan, request.room, step, len(items))
+            if much is not None:
+                raise StepFailed(much)
         except (ReferenceUnresolved, StepFailed) as error:
             raise await self._refused(step, str(error)) from error
         if not reference.startswith(f"${{{INPUT}."):  # what a run was given stays as it is

@@ -30,3 +30,13 @@ class Payment(BaseModel):
 async def price(params: Payment, ctx: ToolContext) -> str:
     """Say what a payment costs."""
     return f"{params.amount} {params.when} {type(params.to).__name__} {params.parts}"
+
+
+class Many(BaseModel):
+    many: int
+
+
+@tool("numbers.upto", effect=READ)
+async def upto(params: Many, ctx: ToolContext) -> list[int]:
+    """Say the numbers below one."""
+    return list(range(params.many))

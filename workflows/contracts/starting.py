@@ -9,6 +9,7 @@ from workflows.contracts.carried import Carried
 from workflows.contracts.tools import ToolSpec
 from workflows.durability import Durability
 from workflows.plan import Plan
+from workflows.tree import MOST_STEPS
 
 
 class Parent(Message):
@@ -41,6 +42,10 @@ class StartRun(Message):
     linked: Linked | None = None
     durability: Durability | None = None
     """When its progress is written to history; ``None``: as the plan says, else ``sync``."""
+    level: int = 0
+    """Of a child run: how many runs it is inside of."""
+    room: int = MOST_STEPS
+    """How many steps it may have, with all runs inside it (``workflows/tree.py``)."""
 
     @property
     def mode(self) -> Durability:
