@@ -31,7 +31,7 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     return described.model_copy(update={"problems": [*described.problems, *large]})
 
 
-def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
+def _described(toolbox: Toolbox, plan: Plan, *, inside: bool = False) -> ToolsDescribed:
     try:
         written = plan.model_dump(mode="json")
         digest(written)
@@ -43,7 +43,7 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     specs: dict[str, ToolSpec] = {}
     problems: list[PlanError] = []
     if plan.code == MODEL_RUN:
-        specs, problems = _of_model(toolbox, plan.input)
+        specs, problems = _of_model(toolbox, plan.input, inside=inside)
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
         if step.when is not None and (wrong := rules.condition_problem(step.when)) is not None:
@@ -52,10 +52,11 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             continue
         if step.plan is not None:
             given = {**step.plan.input, **step.params}
-            inside = _described(toolbox, step.plan.model_copy(update={"input": given}))
+            child = step.plan.model_copy(update={"input": given})
+            described = _described(toolbox, child, inside=True)
             problems += [
                 PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
-                for problem in inside.problems
+                for problem in described.problems
             ]
             continue
         if step.ask is not None:
@@ -89,10 +90,12 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
 
 
 def _of_model(
-    toolbox: Toolbox, given: Mapping[str, Any]
+    toolbox: Toolbox, given: Mapping[str, Any], *, inside: bool
 ) -> tuple[dict[str, ToolSpec], list[PlanError]]:
     """Return the specs of the tools that a model may call and of itself, and what is wrong."""
-    wrong = {f"input.{field}": reason for field, reason in input_problems(given).items()}
+    wrong = {
+        f"input.{field}": reason for field, reason in input_problems(given, inside=inside).items()
+    }
     listed = given.get(TOOLS)
     if wrong or is_reference(listed):
         return {}, [PlanError(where=where, reason=reason) for where, reason in wrong.items()]

@@ -13,17 +13,20 @@ TOOLS: Final = "tools"
 MODEL: Final = "model"
 
 
-def input_problems(given: Mapping[str, Any]) -> dict[str, str]:
+def input_problems(given: Mapping[str, Any], *, inside: bool = False) -> dict[str, str]:
     """Return what is wrong with a model run's input, by field, as far as that shows without tools.
 
-    A field that is one reference is only known when the run starts.
+    Args:
+        given: The input.
+        inside: It is a child run's, in its parent's plan: a field that is one reference is only
+            known when the child run starts.
     """
     problems = {}
     model, tools = given.get(MODEL), given.get(TOOLS)
     if not isinstance(model, str) or not model:
         problems[MODEL] = "must name the tool that is the model"
     named = isinstance(tools, list) and all(isinstance(one, str) and one for one in tools)
-    if not (named and tools) and not is_reference(tools):
+    if not (named and tools) and not (inside and is_reference(tools)):
         problems[TOOLS] = 'must list the tools that the model may call, such as ["billing.*"]'
     return problems
 

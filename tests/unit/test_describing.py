@@ -186,6 +186,7 @@ def test_a_model_is_given_the_tools_that_its_run_names(tools: Any, expected: lis
         ({"tools": []}, "input.tools: must list"),
         ({"tools": "billing.*"}, "input.tools: must list"),
         ({"tools": [1]}, "input.tools: must list"),
+        ({"tools": "${*}"}, "input.tools: must list"),
         ({"tools": ["billing.*", "mail.*"]}, "input.tools: 'mail.*' names no tool; loaded are: "),
         ({"tools": ["billing.u*"]}, "names only tools that undo others: name them exactly"),
         ({"tools": ["*"], "model": None}, "input.model: must name the tool that is the model"),
