@@ -126,6 +126,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             steering.record_interrupt,
             recording.record_value,
             plans.evaluate,
+            plans.record_refusal,
             plans.amend_run,
             upkeep.sweep,
             upkeep.begin_unwind,

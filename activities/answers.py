@@ -69,4 +69,5 @@ class Unknown:
     reason: str
 
 
-LookupAnswer = Found | NotFound | Partial | Unknown
+#: A ``No``: the outside system was asked, and has refused.
+LookupAnswer = Found | NotFound | Partial | Unknown | No

@@ -108,7 +108,9 @@ class CompensationActivities:
                 return _asked(intervention_id, question, effect.head)
             case Barred(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
-            case SaidNo() | WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden():
+            case SaidNo(reason, _, _):
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
+            case WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden():
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
                 assert_never(result)
@@ -226,6 +228,7 @@ class CompensationActivities:
             recovery=tool.recovery,
             window=tool.repeatable_for,
             undoes=undoes,
+            observes=tool.lookup_by == "state",
         )
 
     async def _ask(

@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, assert_never
 
+import structlog
 from pydantic import BaseModel
 from temporalio.exceptions import ApplicationError
 
@@ -24,8 +25,9 @@ from activities.endings import again, stop
 from activities.failures import Failure, FailureClass, classify
 from activities.health import STILL_DOWN, is_healthy
 from activities.lease import hold
-from activities.ledger import claims, outcomes
+from activities.ledger import claims, outcomes, takes
 from activities.ledger.entries import (
+    UNASKED,
     Answered,
     ApprovalRefused,
     Asked,
@@ -48,10 +50,13 @@ from activities.questions import NeedsAnswer
 from activities.recorder import DATABASE_PAUSE, Done, Recorder, SaidNo, WantsAnswer
 from activities.resource_leases import BUSY_PAUSE, NO_RESOURCES, HeldResources
 from activities.settling import Settling
-from activities.toolbox import No, Tool, ToolContext
+from activities.toolbox import Found, No, NotFound, Tool, ToolContext
 from activities.watchdog import grace
 from workflows.contracts import ChainHead
 from workflows.errors import ErrorType
+from workflows.identity import digest
+
+log = structlog.get_logger()
 
 #: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
 _CLAIM_TRIES: Final = 3
@@ -117,7 +122,7 @@ class EffectCall:
             forward: Whether the tool may be called when the effect is proven not to have happened.
         """
         settled = await Settling(self._recorder, self.params, entry, forward).run()
-        return settled if isinstance(settled, Done) else await self._go_on(settled)
+        return settled if isinstance(settled, Done | SaidNo) else await self._go_on(settled)
 
     async def _claim(self) -> ClaimResult:
         tries = 1
@@ -133,6 +138,11 @@ class EffectCall:
     async def _go_on(self, result: ClaimResult) -> CallResult:
         match result:
             case Claimed(entry):
+                if entry.observed == UNASKED:
+                    observed = await self._observe(entry)
+                    if not isinstance(observed, Entry):
+                        return observed
+                    entry = observed
                 self._recorder.crash(CrashPoint.AFTER_CLAIM)
                 return await self._call(entry)
             case Committed(entry):
@@ -152,6 +162,41 @@ class EffectCall:
                 return result
             case _:
                 assert_never(result)
+
+    async def _observe(self, entry: Entry) -> Entry | Asked:
+        """Ask a lookup that goes by the state of the world, before the call, and keep its answer.
+
+        Where it is so already, the call is made all the same: that is what was decided. What was so
+        before the call proves nothing after it.
+        """
+        tool, request = self.tool, self.request
+        assert tool.lookup is not None, "only its tool says that it is to be asked"
+        said, evidence = "unknown", None
+        try:
+            answer: object = await hold(
+                tool.lookup(self.params, self._recorder.context(entry)),
+                lambda: self._renew(entry),
+                lease=request.lease,
+                every=self.resources.renew_every,
+                timeout=request.timeout,
+                claimed=self._recorder.asked,
+                under=self.held.kept,
+            )
+        except Exception as error:
+            log.info("effect.not_observed", entry_id=entry.entry_id, error=classify(error).message)
+        else:
+            said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
+            evidence = digest(to_json(answer))
+        kept = await self._recorder.in_ledger(
+            lambda tx: takes.keep_observed(tx, request, entry, said, evidence)
+        )
+        if kept is None:
+            self._recorder.fenced()
+        if said == "not_found" or entry.recovering_ms is None:
+            return kept
+        # Another attempt has died over this call: what is so now may be its work.
+        why = "a crash left its outcome unknown, and its lookup does not say that it is still to do"
+        return await self._recorder.ask(kept, why)
 
     async def _call(self, entry: Entry) -> CallResult:
         if time.monotonic() >= self._recorder.asked + self.request.lease.total_seconds():

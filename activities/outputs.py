@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from workflows.identity import UNSAFE_INTEGER, canonical_json
+from workflows.identity import canonical_json, loses_digits
 
 #: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
 LARGEST: Final = 64 * 1024 * 1024  # bytes
@@ -56,15 +56,15 @@ def _text_of(value: Any) -> str:
 
 
 def _clean(value: Any) -> Any:
-    """Replace what RFC 8785 or a database refuses: huge integers, infinity, surrogates, NUL."""
+    """Replace what RFC 8785 or a database refuses: huge numbers, infinity, surrogates, NUL."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, int) and abs(value) >= UNSAFE_INTEGER:
-        return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int | float) and loses_digits(value):
+        return str(value)
     if isinstance(value, dict):
         return {clean_text(str(key)): _clean(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from temporalio import activity
 
-from activities.attempt import Resources
+from activities.attempt import Attempt, Resources
 from activities.describing import describe_plan
 from activities.ledger import runs as run_rows
+from activities.ledger import steps as step_rows
 from activities.rules import RuleBroken, condition_holds
-from workflows.contracts import Amended, AmendRun, Evaluate, Evaluated
+from workflows.contracts import (
+    Amended,
+    AmendRun,
+    Evaluate,
+    Evaluated,
+    Recorded,
+    RecordRefusal,
+)
 
 
 class PlanActivities:
-    """``evaluate`` and ``amend_run``."""
+    """``evaluate``, ``amend_run`` and ``record_refusal``."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -35,3 +43,11 @@ class PlanActivities:
             tx.watch(asked.run_id)
             await run_rows.amend(tx, asked, described.tools)
         return Amended(tools=described.tools, head=tx.heads[asked.run_id])
+
+    @activity.defn(name="record_refusal")
+    async def record_refusal(self, asked: RecordRefusal) -> Recorded:
+        """Record that a step was refused before anything of it began."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.watch(asked.run_id)
+            await step_rows.refuse(tx, asked, Attempt.current().activity_key)
+        return Recorded(head=tx.heads[asked.run_id])

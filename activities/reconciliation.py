@@ -21,7 +21,7 @@ from activities.ledger import outcomes
 from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
 from activities.ledger.questions import open_intervention
-from activities.recorder import Done
+from activities.recorder import Done, SaidNo
 from activities.resource_leases import sweep_leases
 from activities.toolbox import Tool
 from workflows.contracts import Swept
@@ -91,7 +91,7 @@ async def _settle(resources: Resources, entry: Entry) -> str:
     match result:
         case Done():
             return "committed"
-        case Barred():
+        case Barred() | SaidNo():
             return "not_applied"
         case Asked():
             return "asked"

@@ -21,7 +21,14 @@ from activities.tool import explain
 from activities.toolbox import Tool, Toolbox
 from workflows.contracts import Assurance, ToolCall
 from workflows.errors import ErrorType
-from workflows.identity import NotCanonical, identity_hash, params_hash, step_key
+from workflows.identity import (
+    LOST_DIGITS,
+    NotCanonical,
+    has_lost_digits,
+    identity_hash,
+    params_hash,
+    step_key,
+)
 from workflows.late import fill_in
 from workflows.policy import Needs, combine
 from workflows.references import ReferenceUnresolved
@@ -93,6 +100,9 @@ def prepare_params(
     Raises:
         ApplicationError: ``InvalidParams``, not retryable.
     """
+    if has_lost_digits(dict(given)):
+        # Before the model makes text or a `Decimal` of what may have been another amount.
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {LOST_DIGITS}")
     try:
         params = tool.validate(given)
         plain = params.model_dump(mode="json")
@@ -170,6 +180,7 @@ def claim_request(
         standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
+        observes=tool.lookup_by == "state",
         stretch=attempt.stretch,
         first_attempt=call.attempts_before + 1,
     )

@@ -1,9 +1,18 @@
-"""Rules of approval policies: expressions over a call's validated params."""
+"""Rules of approval policies and conditions of steps: expressions over JSON values.
+
+Whoever writes a plan writes expressions, and they are evaluated between the heartbeats of all
+calls. So the language is small: what makes text or lists longer, or loops, is not in it. An
+evaluation makes no value larger than those it is given, and has an end.
+"""
 
 from __future__ import annotations
 
 import ast
+import decimal
+import math
 import operator
+import reprlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
@@ -13,11 +22,41 @@ from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
 
 from workflows.policy import ApprovalPolicy
 
+#: Seconds of the processor for one evaluation: rules of people need a thousandth.
+LONGEST: Final = 0.5
+#: Digits of a number, as written and as computed: exact, or refused.
+MOST_DIGITS: Final = 60
+_LONGEST_REASON: Final = 300
+_LARGEST: Final = 10**MOST_DIGITS
+#: Our own: a tool may have changed its thread's. What would have to be rounded is refused.
+_EXACT: Final = decimal.Context(
+    prec=MOST_DIGITS,
+    traps=[decimal.InvalidOperation, decimal.Overflow, decimal.Underflow, decimal.Inexact],
+)
+
+
+def _of_numbers(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator for numbers only: of texts and lists, it would make longer ones."""
+
+    def computed(*values: Any) -> Any:
+        if not all(isinstance(value, int | Decimal) for value in values):
+            raise TypeError("only numbers can be added, subtracted and multiplied")
+        return _bounded(compute(*values))
+
+    return computed
+
+
+def _bounded(number: Any) -> Any:
+    if isinstance(number, int) and abs(number) >= _LARGEST:
+        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+    return number
+
+
 #: Comparisons and sums: what a limit needs, and nothing that runs for long.
 _OPERATORS: Final = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Add: _of_numbers(operator.add),
+    ast.Sub: _of_numbers(operator.sub),
+    ast.Mult: _of_numbers(operator.mul),
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Gt: operator.gt,
@@ -25,9 +64,24 @@ _OPERATORS: Final = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Not: operator.not_,
-    ast.USub: operator.neg,
+    ast.USub: _of_numbers(operator.neg),
     ast.In: lambda item, container: item in container,
     ast.NotIn: lambda item, container: item not in container,
+}
+#: All that an expression may be made of.
+_LANGUAGE: Final = (
+    *_OPERATORS,
+    *(ast.Expression, ast.Load, ast.Constant, ast.Name, ast.Attribute, ast.Subscript),
+    *(ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp),
+    *(ast.List, ast.Tuple),
+)
+#: What people write that is not in it, in their words.
+_UNKNOWN: Final = {
+    ast.Call: "calls no functions",
+    ast.JoinedStr: "makes no texts (f'...')",
+    ast.Slice: "takes no parts of texts and lists ([a:b])",
+    ast.Pow: "knows no powers (**)",
+    ast.Mod: "knows no remainders and no formats (%)",
 }
 
 
@@ -46,13 +100,50 @@ def holds(expression: str, params: BaseModel) -> bool:
 
 def _evaluated(expression: str, names: Callable[[], dict[str, Any]]) -> bool:
     try:
-        evaluator = _Evaluator(operators=_OPERATORS, functions={}, names=names())
-        answer: object = evaluator.eval(expression)
+        tree = _parsed(expression)
+        with decimal.localcontext(_EXACT):
+            answer: object = _Evaluator(names()).eval(expression, tree.body)
+        shown = reprlib.repr(answer)
+    except RuleBroken:
+        raise
     except Exception as error:
-        raise RuleBroken(f"rule {expression!r}: {error}") from error
+        # A signal of the decimal module has no text of its own.
+        why = str(error) if not isinstance(error, ArithmeticError) else "its numbers are too long"
+        raise RuleBroken(f"rule {expression!r}: {why[:_LONGEST_REASON]}") from error
     if not isinstance(answer, bool):
-        raise RuleBroken(f"rule {expression!r}: is {answer!r}, neither true nor false")
+        raise RuleBroken(f"rule {expression!r}: is {shown}, neither true nor false")
     return answer
+
+
+def _parsed(expression: str) -> ast.Expression:
+    """Return an expression that the language has.
+
+    Raises:
+        RuleBroken: It is none, or not of this language.
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+        nodes = list(ast.walk(tree))
+    except (SyntaxError, ValueError) as error:
+        raise RuleBroken(f"rule {expression!r}: {getattr(error, 'msg', error)}") from error
+    except (RecursionError, MemoryError) as error:
+        raise RuleBroken(f"rule {expression!r}: is nested too deeply") from error
+    for node in nodes:
+        if not isinstance(node, _LANGUAGE):
+            kind = next((text for type_, text in _UNKNOWN.items() if isinstance(node, type_)), None)
+            why = kind or f"knows no {type(node).__name__}"
+            raise RuleBroken(f"rule {expression!r}: {why}")
+        if isinstance(node, ast.Constant):
+            _check_constant(expression, node.value)
+    return tree
+
+
+def _check_constant(expression: str, value: object) -> None:
+    if not isinstance(value, str | int | float | None):
+        raise RuleBroken(f"rule {expression!r}: knows no {type(value).__name__}")
+    too_long = isinstance(value, int) and abs(value) >= _LARGEST
+    if too_long or (isinstance(value, float) and not math.isfinite(value)):
+        raise RuleBroken(f"rule {expression!r}: a number has more than {MOST_DIGITS} digits")
 
 
 def condition_holds(expression: str, values: Mapping[str, Any]) -> bool:
@@ -67,11 +158,10 @@ def condition_holds(expression: str, values: Mapping[str, Any]) -> bool:
 def condition_problem(expression: str) -> str | None:
     """Return what is wrong with a condition, as far as that shows without values."""
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError) as error:
-        return f"{expression!r}: {getattr(error, 'msg', error)}"
-    calls = any(isinstance(node, ast.Call) for node in ast.walk(tree))
-    return f"{expression!r}: calls no functions" if calls else None
+        _parsed(expression)
+    except RuleBroken as error:
+        return str(error)
+    return None
 
 
 def exact_names(params: BaseModel) -> dict[str, Any]:
@@ -82,6 +172,18 @@ def exact_names(params: BaseModel) -> dict[str, Any]:
 
 class _Evaluator(EvalWithCompoundTypes):  # type: ignore[misc]
     """Reads fractions as they are written: 0.1 is a tenth, not the float next to it."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        super().__init__(operators=_OPERATORS, functions={}, names=names)
+        self.functions: dict[str, Any] = {}  # without those that the library adds, such as `list`
+        # The thread's own time: one that was stopped for a while has not taken long.
+        self._ends_at = time.thread_time() + LONGEST
+
+    def _eval(self, node: ast.AST) -> Any:
+        # Values are JSON: there is nothing in them that would have to be looked for.
+        if time.thread_time() > self._ends_at:
+            raise TimeoutError("takes too long to evaluate")
+        return self.nodes[type(node)](node)
 
     def _eval_constant(self, node: ast.Constant) -> Any:
         return _exact(super()._eval_constant(node))
@@ -124,9 +226,9 @@ def problems(policies: Iterable[ApprovalPolicy], model: type[BaseModel]) -> Iter
 def problem(expression: str, model: type[BaseModel]) -> str | None:
     """Return what is wrong with an expression, as far as that shows without params."""
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except SyntaxError as error:
-        return f"rule {expression!r}: {error.msg}"
+        tree = _parsed(expression)
+    except RuleBroken as error:
+        return str(error)
     unknown = {
         node.id
         for node in ast.walk(tree)
@@ -135,5 +237,4 @@ def problem(expression: str, model: type[BaseModel]) -> str | None:
     if unknown:
         known = ", ".join(model.model_fields)
         return f"rule {expression!r}: no param {', '.join(sorted(unknown))}; there are {known}"
-    calls: list[Any] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return f"rule {expression!r}: calls no functions" if calls else None
+    return None

@@ -14,16 +14,23 @@ from pydantic import BaseModel
 from activities.endings import again
 from activities.failures import classify
 from activities.ledger import lookups
-from activities.ledger.entries import Asked, ClaimResult, Entry, Held, milliseconds
+from activities.ledger.entries import (
+    UNASKED,
+    Asked,
+    ClaimResult,
+    Entry,
+    Held,
+    milliseconds,
+)
 from activities.ledger.store import Transaction
 from activities.outputs import clean_text, to_json
-from activities.recorder import Done, Recorder
-from activities.toolbox import Found, NotFound, Partial, Unknown
+from activities.recorder import Done, Recorder, SaidNo
+from activities.toolbox import Found, No, NotFound, Partial, Unknown
 from workflows.errors import ErrorType
 
 log = structlog.get_logger()
 
-Settled = Done | Asked | ClaimResult
+Settled = Done | SaidNo | Asked | ClaimResult
 
 
 @dataclass(frozen=True)
@@ -45,14 +52,19 @@ class Settling:
         never_in_doubt = tool.transactional and self.entry.tool_version == tool.version
         if never_in_doubt and not self.forward:
             # However late: without an outcome nothing has happened.
-            return await self._not_applied(None, time.monotonic())
+            return await self._not_applied(None, time.monotonic(), "transactional")
+        if self.entry.observed == UNASKED:
+            # A lookup by state is asked, and its answer recorded, before anything is called.
+            return await self._not_applied(None, time.monotonic(), "not_called")
         if self._too_long():
             limit = recorder.request.recovery_limit.total_seconds()
             return await self._ask(f"its recovery has taken longer than {limit:g} s")
         if never_in_doubt:
-            return await self._not_applied(None, time.monotonic())
+            return await self._not_applied(None, time.monotonic(), "transactional")
         if tool.lookup is None:
             return await self._ask("a crash left its outcome unknown")
+        if tool.lookup_by == "state" and (proves_nothing := self._proves_nothing()):
+            return await self._ask(proves_nothing)
         looked = time.monotonic()
         try:
             async with asyncio.timeout(recorder.request.timeout.total_seconds()):
@@ -68,13 +80,18 @@ class Settling:
         match answer:
             case Found(receipt):
                 evidence: dict[str, Any] = {"rule": "lookup", "answer": "found"}
+                if self.recorder.tool.lookup_by == "state":
+                    evidence["before"] = self.entry.observed
                 return await self.recorder.commit(self.entry, to_json(receipt), evidence)
             case NotFound() if self.recorder.tool.settle is None:
                 return await self._ask(
                     "the lookup found nothing, and the tool declares no settle time"
                 )
             case NotFound():
-                return await self._not_applied(self.recorder.tool.settle, looked)
+                settle = self.recorder.tool.settle
+                return await self._not_applied(settle, looked, "lookup_not_found")
+            case No():
+                return await self.recorder.say_no(self.entry, answer.cleaned())
             case Partial(details, receipt):
                 resources, tenant = self.recorder.resources, self.recorder.request.tenant
                 part = await resources.artifacts.keep(tenant, to_json(receipt))
@@ -96,12 +113,24 @@ class Settling:
         limit = milliseconds(self.recorder.request.recovery_limit)
         return self.recorder.now_ms - self.entry.recovering_ms > limit
 
-    async def _not_applied(self, settle: timedelta | None, looked: float) -> ClaimResult:
+    def _proves_nothing(self) -> str | None:
+        """Return why the state of the world, as it is now, tells nothing of the call."""
+        before = (self.entry.observed or {}).get("answer")
+        if before == "not_found":
+            return None
+        if before == "found":
+            return "a crash left its outcome unknown, and its lookup was true before the call"
+        return "a crash left its outcome unknown, and its lookup could not tell before the call"
+
+    async def _not_applied(self, settle: timedelta | None, looked: float, rule: str) -> ClaimResult:
         async def go_on(tx: Transaction) -> ClaimResult:
             # What was not there when it was looked for may have come since.
             ago = timedelta(seconds=time.monotonic() - looked)
             return await lookups.after_not_found(
-                tx, self.recorder.request, self.entry, settle, forward=self.forward, looked=ago
+                *(tx, self.recorder.request, self.entry, settle),
+                forward=self.forward,
+                looked=ago,
+                rule=rule,
             )
 
         result = await self.recorder.in_ledger(go_on)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -90,6 +90,8 @@ class ToolContext:
 
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
 PreconditionFunction = Callable[[Any, ToolContext], Awaitable[JsonValue]]
+#: What a lookup goes by: our key, which only our call can have left, or how the world is.
+LookupBy = Literal["key", "state"]
 LookupFunction = Callable[[Any, ToolContext], Awaitable[LookupAnswer]]
 
 
@@ -106,6 +108,7 @@ class Tool:
     key: Callable[[Any], str] | None = None
     dedupes: Dedupes | None = None
     lookup: LookupFunction | None = None
+    lookup_by: LookupBy = "key"
     settle: timedelta | None = None
     transactional: bool = False
     recovery: Recovery = Recovery.READ

@@ -32,6 +32,7 @@ from activities.answers import (
 )
 from activities.resource_names import limits_problem
 from activities.tool import (
+    LookupBy,
     LookupFunction,
     PreconditionFunction,
     Tool,
@@ -118,6 +119,7 @@ def tool(
     key: Callable[[Any], str] | None = None,
     dedupes: Dedupes | None = None,
     lookup: LookupFunction | None = None,
+    lookup_by: LookupBy = "key",
     settle: timedelta | None = None,
     transactional: bool = False,
     recovery: Literal["human"] | None = None,
@@ -147,6 +149,10 @@ def tool(
             run for the same business fact.
         dedupes: The provider honours ``ctx.idempotency_key``.
         lookup: Asks the outside system whether the effect of this key happened.
+        lookup_by: What the lookup goes by. ``"key"``: it finds our own call, by
+            ``ctx.idempotency_key``. ``"state"``: it asks how the world is ("is the flight
+            changed?"), which may be so without us. It is then asked before each call, too; where it
+            did not say ``NotFound`` then, it proves nothing later, and a human is asked.
         settle: How long after a call's deadline its effect may still appear; without it a lookup
             that finds nothing proves nothing.
         transactional: The effect lies in the ledger's own database and is made through
@@ -184,6 +190,10 @@ def tool(
                 f"tool {name[:LONGEST_NAME]!r}: a name has 1 to {LONGEST_NAME} characters,"
                 f" a version 1 to {LONGEST_VERSION}"
             )
+        window = dedupes.window if dedupes else None
+        for what, time in (("timeout", timeout), ("settle", settle), ("dedupes window", window)):
+            if time is not None and time <= timedelta(0):
+                raise ToolboxError(f"tool {name!r}: its {what} has to be more than nothing: {time}")
         model = _params_model(name, fn)
         settled_by = derive_recovery(
             effect,
@@ -215,6 +225,10 @@ def tool(
                 raise ToolboxError(
                     f"tool {name!r}: {undo.tool!r} as its undo: its params= takes (params, receipt)"
                 )
+        if lookup_by not in typing.get_args(LookupBy) or (lookup_by == "state" and not lookup):
+            raise ToolboxError(
+                f"tool {name!r}: lookup_by= says of a lookup= what it goes by: 'key' or 'state'"
+            )
         recoverable = dedupes or lookup or transactional
         if precondition is not None and effect is Effect.READ:
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")
@@ -241,6 +255,7 @@ def tool(
             key=key,
             dedupes=dedupes,
             lookup=lookup,
+            lookup_by=lookup_by,
             settle=settle,
             transactional=transactional,
             recovery=settled_by,
@@ -320,6 +335,11 @@ class Toolbox:
     def names(self) -> list[str]:
         """Return all names, sorted."""
         return sorted(self._tools)
+
+    def undoing(self) -> frozenset[str]:
+        """Return the names of the tools that undo another one's effect."""
+        undos = (undo for item in self._tools.values() for undo in (item.compensate, item.cleanup))
+        return frozenset(undo.tool for undo in undos if undo is not None)
 
     def specs(self) -> list[ToolSpec]:
         """Return all specs, sorted by name."""

@@ -23,6 +23,7 @@ from cli.versions import all_versions
 
 if TYPE_CHECKING:
     from activities.settings import Settings
+    from activities.toolbox import Toolbox
 
 EXAMPLE: Final = "Example: python starter.py doctor"
 
@@ -261,14 +262,22 @@ def _tools(settings: Settings) -> Check:
     if not settings.tool_modules:
         return _no_tools()
     try:
-        names = read_toolbox(settings).names()
+        toolbox = read_toolbox(settings)
     except StarterError as error:
         fix = (
             "mend what it names; a module that is not found is spelt wrong, or its package has to"
             " be installed in this environment, or the folder it lies in to be on PYTHONPATH"
         )
         return Check(name="tools", ok=False, detail=str(error), fix=fix)
-    return Check(name="tools", ok=True, detail=", ".join(names))
+    return Check(name="tools", ok=True, detail="; ".join(_found(toolbox)))
+
+
+def _found(toolbox: Toolbox) -> list[str]:
+    from activities.lookup_keys import lookup_warning
+
+    names = toolbox.names()
+    warnings = [lookup_warning(tool) for name in names if (tool := toolbox.get(name))]
+    return [", ".join(names), *(f"warning: {one}" for one in warnings if one)]
 
 
 def _notifiers(settings: Settings) -> Check:

@@ -19,6 +19,8 @@ class PlanChecked(Shape):
     """Those of plans inside it included."""
     tools_checked: bool
     """False: no tools are named here, and the worker's tools may still refuse it."""
+    warnings: list[str] = []
+    """What is odd about its tools, and refuses nothing."""
 
 
 class GraphEdge(Shape):

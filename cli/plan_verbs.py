@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -17,7 +18,7 @@ from cli.plan_schema import plan_schema
 from cli.plan_shapes import PlanChecked
 from cli.planfile import load_plan
 from cli.text import counted
-from cli.toolcheck import named_tools, problems_of
+from cli.toolcheck import named_tools, problems_of, warnings_of
 from workflows.plan import Plan
 
 CHECK_EXAMPLE: Final = "Example: python starter.py plan check examples/refund.yaml"
@@ -47,6 +48,7 @@ def check(
             plan=parsed.name,
             steps=_steps(parsed),
             tools_checked=problems is not None,
+            warnings=warnings_of(caller, _tools(parsed)),
         )
         if json_output:
             caller.printer.document(checked)
@@ -54,6 +56,8 @@ def check(
         steps = counted(checked.steps, "step")
         made = steps if parsed.code is None else f"its steps are made by the workflow {parsed.code}"
         caller.printer.say(f"{plan}: valid: plan {parsed.name}, {made}")
+        for warning in checked.warnings:
+            caller.printer.warn(warning)
         if not checked.tools_checked:
             caller.printer.say(
                 "Its tools and params are not checked: SUREHAND_TOOL_MODULES names none"
@@ -99,6 +103,13 @@ def schema(json_output: options.Json = False) -> int:
         return ExitCode.DONE
 
     return perform_sync(verb, json_output=json_output)
+
+
+def _tools(plan: Plan) -> Iterator[str]:
+    for step in plan.steps:
+        if step.plan is not None:
+            yield from _tools(step.plan)
+        yield step.tool
 
 
 def _steps(plan: Plan) -> int:

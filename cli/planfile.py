@@ -21,9 +21,12 @@ from cli.overrides import OverrideError, override
 from cli.yamlfile import Unreadable, read_document
 from workflows.coherence import Incoherent, Outline, incoherences
 from workflows.contracts import PlanError
+from workflows.model_tools import input_problems
+from workflows.names import MODEL_RUN
 from workflows.plan import Defaults, Goto, Plan, Step, names_in
 from workflows.policy import ApprovalPolicy, ApprovalRule, Escalate
 from workflows.references import INPUT, PATH, ReferenceUnresolved, references, resolve
+from workflows.tree import overgrown
 from workflows.wording import reason_of
 
 _WRITTEN: Final = (Plan, Step, Defaults, ApprovalPolicy, ApprovalRule, Escalate, Goto)
@@ -71,6 +74,10 @@ def load_plan(file: str, overrides: Sequence[str] = ()) -> Plan:
     except ValidationError as error:
         problems = [*_problems(error, document), *_of_steps(steps), *problems]
         raise PlanRefused(file, _in_order(problems)) from error
+    problems += [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
+    if plan.code == MODEL_RUN:
+        wrong = input_problems(plan.input).items()
+        problems += [PlanError(where=f"input.{field}", reason=reason) for field, reason in wrong]
     if problems:
         raise PlanRefused(file, problems)
     return plan

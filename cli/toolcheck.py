@@ -6,6 +6,7 @@ here leaves no failed run behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cli.caller import Caller
@@ -50,6 +51,28 @@ def problems_of(caller: Caller, plan: Plan) -> list[PlanError] | None:
         from activities.describing import describe_plan
 
         return describe_plan(toolbox, plan).problems
+
+
+def warnings_of(caller: Caller, names: Iterable[str] | None = None) -> list[str]:
+    """Return what is odd about tools, and refuses nothing.
+
+    Args:
+        caller: Whose environment names the modules.
+        names: Those tools only; ``None``: all that are loaded.
+
+    Raises:
+        WrongUse: A tool module cannot be used.
+    """
+    toolbox = named_tools(caller)
+    if toolbox is None:
+        return []
+    with translated():
+        from activities.lookup_keys import lookup_warning
+
+        wanted = toolbox.names() if names is None else sorted(set(names))
+        tools = (toolbox.get(name) for name in wanted)
+        found = (lookup_warning(tool) for tool in tools if tool is not None)
+        return [warning for warning in found if warning is not None]
 
 
 def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:

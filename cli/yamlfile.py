@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from workflows.identity import UNSAFE_INTEGER
+from workflows.identity import LOST_DIGITS, loses_digits
 
 #: Values in a document, aliases expanded: far above any plan, far below what a few nested YAML
 #: aliases can blow up to.
@@ -56,6 +56,26 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader with JSON's scalars, text keys only, and no key written twice."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+    _merged = 0
+    """Pairs that merges have copied so far."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for part in parts:
+                if isinstance(part, yaml.MappingNode):
+                    self.flatten_mapping(part)
+                    # Before they are copied: merges of merges double at each level.
+                    self._merged += len(part.value)
+                if self._merged > MAX_VALUES:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"merges (<<) come to more than {MAX_VALUES:,} values",
+                        problem_mark=key.start_mark,
+                    )
+        super().flatten_mapping(node)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -162,10 +182,10 @@ def _portable(document: Any) -> Any:
 
 
 def _not_portable(value: Any) -> str | None:
-    if isinstance(value, int) and abs(value) >= UNSAFE_INTEGER:
-        return "integers from 2^53 lose digits in JSON; write it in quotes"
     if isinstance(value, float) and not math.isfinite(value):
         return "is not a number JSON can carry"
+    if isinstance(value, int | float) and loses_digits(value):
+        return LOST_DIGITS
     if isinstance(value, str) and _UNSTORABLE.search(value):
         return "text must not contain NUL or half a character (a lone surrogate)"
     if not isinstance(value, str | int | float | None):

@@ -147,7 +147,8 @@ async def driven_by_a_model(stage: Stage) -> Run:
     read = {"do": "call", "tool": "orders.read", "params": {"order_id": order_id}}
     script = [read, {"do": "ask", "question": "Is it damaged?"}, "finish with all"]
     async with stage.worker_here(tool_modules="tests.variants.model"):
-        given = {"model": "model.next", "count": str(stage.folder / "count"), "script": script}
+        given = {"model": "model.next", "tools": ["orders.*"], "script": script}
+        given["count"] = str(stage.folder / "count")
         stage.folder.mkdir(exist_ok=True)
         run = await stage.start(Plan.model_validate({"code": "ModelRun", "input": given}))
         await run.in_state(RunState.WAITING_INPUT)
@@ -175,7 +176,8 @@ async def continued_by_a_model(stage: Stage) -> Run:
     read = {"do": "call", "tool": "orders.read", "params": {"order_id": order_id}}
     script = [read, read, read, read, "finish with all"]
     async with stage.worker_here(tool_modules="tests.variants.model"):
-        given = {"model": "model.next", "count": str(stage.folder / "count"), "script": script}
+        given = {"model": "model.next", "tools": ["orders.*"], "script": script}
+        given["count"] = str(stage.folder / "count")
         stage.folder.mkdir(exist_ok=True)
         plan = Plan.model_validate({"code": "ModelRun", "input": given})
         run = await stage.start(plan, continue_after=40)

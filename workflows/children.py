@@ -33,13 +33,14 @@ from workflows.contracts import (
     StepState,
     Verb,
 )
-from workflows.ends import StepFailed
+from workflows.ends import StepFailed, StepRefused
 from workflows.errors import ErrorType
 from workflows.helm import HANDED_ON, Delivery
 from workflows.identity import child_run_id, run_of_approval
 from workflows.options import compensation_call, fair, move_timeout
 from workflows.payloads import Malformed, parse
 from workflows.plan import Plan
+from workflows.tree import too_deep
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230
@@ -63,17 +64,24 @@ class Children:
         self._told_to_end: set[str] = set()
         self._tries: Counter[str] = Counter()
 
-    async def run(self, step_id: str, plan: Plan) -> RunResult:
+    async def run(self, step_id: str, plan: Plan, room: int) -> RunResult:
         """Run a child to its end and return its result.
+
+        Args:
+            step_id: The step that it is.
+            plan: Its plan.
+            room: How many steps it may have, with all runs inside it.
 
         Raises:
             StepFailed: It has not completed; what it had done, it has undone itself.
         """
         request = self._book.request
+        if (deep := too_deep(request.level)) is not None:
+            raise StepRefused(deep, called=False)
         self._tries[step_id] += 1
         child_id = child_run_id(request.run_id, step_id, self._tries[step_id])
         if len(child_id) > LONGEST_ID:
-            raise StepFailed(f"child runs are nested too deeply: {child_id}", called=False)
+            raise StepRefused(f"child runs are nested too deeply: {child_id}", called=False)
         start = StartRun(
             run_id=child_id,
             tenant=request.tenant,
@@ -81,12 +89,14 @@ class Children:
             plan=plan,
             parent=Parent(run_id=request.run_id, step_id=step_id),
             durability=request.durability,
+            level=request.level + 1,
+            room=room,
         )
         self._running[step_id], self._starting[step_id] = child_id, []
         try:
             return await self._run(step_id, start)
         except WorkflowAlreadyStartedError as error:
-            raise StepFailed(f"there is a run {child_id} already", called=False) from error
+            raise StepRefused(f"there is a run {child_id} already", called=False) from error
         finally:
             del self._running[step_id]
             self._starting.pop(step_id, None)

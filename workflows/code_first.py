@@ -204,6 +204,13 @@ class StepMaker:
         )
         return await self._make(step, given)
 
+    async def refuse(self, tool: str, reason: str, *, id: str | None = None) -> None:
+        """Tell, as a step and as an event, that a call is not made, and why."""
+        step_id = self._id(id, tool.rpartition(".")[2])
+        self._book.steps[step_id] = StepView(id=step_id, tool=tool, state=StepState.PENDING)
+        self._taken.add(step_id)
+        await self._run._stepper.refused(step_id, tool, reason)
+
     async def ask(
         self,
         question: str,
@@ -333,8 +340,10 @@ class StepMaker:
         asked = DescribeTools(plan=plan)
         described = await self._run._call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
         if described.problems:
-            why = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)
-            raise StepFailed(why, called=False)
+            inside = f"steps.0 ({step.id})."
+            problems = [(p.where.removeprefix(inside), p.reason) for p in described.problems]
+            why = "; ".join(f"{where}: {reason}" for where, reason in problems)
+            raise await self._run._stepper.refused(step.id, step.does, why)
         self._run._tools.update(described.tools)
 
     async def _record(self, step_id: str, value: Callable[[], Any]) -> JsonValue:

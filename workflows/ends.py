@@ -12,6 +12,10 @@ from workflows.saga import Saga
 
 #: Ends of a write that say that its effect did not happen. Any other end is in doubt.
 PROVEN: Final = frozenset({ErrorType.TOOL_FAILED})
+#: Ends of a call that was refused before it began. Others write their own event.
+REFUSED: Final = frozenset(
+    {ErrorType.INVALID_PARAMS, ErrorType.TOOL_NOT_FOUND, ErrorType.TOOL_CHANGED}
+)
 
 
 class StepFailed(Exception):
@@ -41,6 +45,10 @@ class StepFailed(Exception):
         self.unsettled = unsettled
         self.called = called
         self.given_up = given_up
+
+
+class StepRefused(StepFailed):
+    """The step was refused before anything of it began: an event says so, and why."""
 
 
 def cut_short(saga: Saga, step_id: str) -> StepFailed:

@@ -8,6 +8,7 @@ and ledger entries unrecognisable.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,6 +18,9 @@ import rfc8785
 #: First integer that RFC 8785 cannot carry exactly (2^53): an IEEE 754 double rounds from here.
 UNSAFE_INTEGER: Final = 2**53
 
+#: What whoever has written such a number is told.
+LOST_DIGITS: Final = "numbers from 2^53 lose digits in JSON; write them as text, in quotes"
+
 #: Workflow Ids are limited to 255 characters by Temporal's SQL stores; this leaves room for the
 #: step id and number that an approval id adds.
 MAX_RUN_ID_LENGTH: Final = 160
@@ -25,6 +29,25 @@ DEFAULT_TENANT: Final = "default"
 #: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
 #: It is part of run ids, of paths in the artifact store and of queries to the server.
 _TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,38}", re.ASCII)
+
+
+def loses_digits(number: float) -> bool:
+    """Return whether a number is one of those that JSON's readers may have rounded."""
+    return UNSAFE_INTEGER <= abs(number) < math.inf
+
+
+def has_lost_digits(value: Any) -> bool:
+    """Return whether a JSON value has such a number in it, whole or with a fraction."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, int | float) and loses_digits(part):
+            return True
+    return False
 
 
 class NotCanonical(ValueError):
@@ -64,8 +87,14 @@ def params_hash(
         version: The tool's version; an approval for one version is none for another.
         params: The *validated* params in JSON form, never raw text.
         answers: What humans have answered to the tool's own questions: they decide what it does.
+
+    Raises:
+        NotCanonical: A number in them may have lost digits on its way.
     """
     material = {"tool": tool, "version": version, "params": dict(params)}
+    if has_lost_digits([dict(params), list(answers)]):
+        # Two amounts may have become one: as a whole number, the canonical form refuses it.
+        raise NotCanonical(f"value has no canonical JSON form: {LOST_DIGITS}")
     return digest({**material, "answers": list(answers)} if answers else material)
 
 

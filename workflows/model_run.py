@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.code_first import CodeRun, StepFailed, StepMaker
     from workflows.contracts import RunResult, StartRun
     from workflows.contracts.base import Message
+    from workflows.model_tools import MODEL, TOOLS, allowed
     from workflows.policy import Written
     from workflows.wording import reasons
 
@@ -68,7 +69,10 @@ class _SoFar(Message):
 
 @workflow.defn(name=names.MODEL_RUN)
 class ModelRun(CodeRun):
-    """A run that a model drives; its plan names the model's tool as ``input.model``."""
+    """A run that a model drives.
+
+    Its plan names the model's tool as ``input.model``, and what it may call as ``input.tools``.
+    """
 
     @workflow.run
     async def run(self, request: StartRun) -> RunResult:
@@ -80,9 +84,7 @@ class ModelRun(CodeRun):
         return await self.drive_code(self._turns)
 
     async def _turns(self, steps: StepMaker) -> JsonValue:
-        model = steps.input.get("model")
-        if not isinstance(model, str):
-            raise StepFailed("input.model has to name the tool that is the model", called=False)
+        model = str(steps.input[MODEL])
         before = _SoFar.model_validate(steps.carried or {})
         so_far, mistakes, number = list(before.so_far), before.mistakes, before.number
         while True:
@@ -101,12 +103,27 @@ class ModelRun(CodeRun):
                     raise StepFailed(f"{model} makes no sense: {what}", called=False) from error
                 so_far.append({"turn": said, "mistake": what})
                 continue
+            if isinstance(turn, CallTool) and turn.tool not in self._may_call(steps):
+                mistakes += 1
+                what = f"{turn.tool!r} is none of the tools that this run has: "
+                what += ", ".join(sorted(self._may_call(steps)))
+                await steps.refuse(turn.tool, what, id=f"step-{number}")
+                if mistakes == MOST_MISTAKES:
+                    raise StepFailed(f"{model} makes no sense: {what}", called=False)
+                so_far.append({"turn": said, "mistake": what})
+                continue
             mistakes = 0
             if isinstance(turn, Finish):
                 return turn.output
             if isinstance(turn, GiveUp):
                 raise StepFailed(f"{model} gives up: {turn.reason}", called=False)
             so_far.append({"turn": said, **await self._done(steps, turn, number)})
+
+    def _may_call(self, steps: StepMaker) -> set[str]:
+        """Return the tools that the input names, of those that the run's start has recorded."""
+        listed: Any = steps.input[TOOLS]
+        # A tool that undoes others is among the recorded ones only where it is named exactly.
+        return allowed(listed, self._tools, ())
 
     async def _done(
         self, steps: StepMaker, turn: CallTool | AskHuman, number: int

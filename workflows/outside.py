@@ -20,7 +20,7 @@ from workflows.contracts import (
     StepState,
     Verb,
 )
-from workflows.ends import StepFailed, leave_if_cancelled
+from workflows.ends import StepFailed, StepRefused, leave_if_cancelled
 from workflows.helm import Answer, Delivery, Helm
 from workflows.interrupts import Interrupts, left
 from workflows.plan import Wait
@@ -57,7 +57,7 @@ class Outside:
         try:
             key = str(resolve(wait.key, facts))
         except ReferenceUnresolved as error:
-            raise StepFailed(str(error), called=False) from error
+            raise StepRefused(str(error), called=False) from error
         correlation = (wait.event, key)
         interrupt, expires_in = self._book.at(step_id).interrupt, wait.expires_in
         if interrupt is not None:

@@ -29,6 +29,7 @@ from workflows.contracts import (
     RecallEffects,
     Recorded,
     RecordInterrupt,
+    RecordRefusal,
     RecordValue,
     RequestApproval,
     RunClosed,
@@ -72,6 +73,7 @@ VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
 CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
 RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
+RECORD_REFUSAL: Final = Port("record_refusal", RecordRefusal, Recorded)
 RECORD_VALUE: Final = Port("record_value", RecordValue, ValueRecorded)
 EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
@@ -93,6 +95,7 @@ ALL: Final = (
     CLOSE_APPROVAL,
     SETTLE_INTERVENTION,
     RECORD_INTERRUPT,
+    RECORD_REFUSAL,
     RECORD_VALUE,
     EVALUATE,
     AMEND_RUN,

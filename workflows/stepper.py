@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
+from workflows import ports
 from workflows.asking import Asking
 from workflows.book import Book, Question
 from workflows.budget import Spending
@@ -25,6 +26,7 @@ from workflows.contracts import (
     PermissionNeeded,
     Progress,
     RateLimited,
+    RecordRefusal,
     StepState,
     Succeeded,
     ToolCall,
@@ -33,7 +35,15 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.durability import Durability
-from workflows.ends import StepFailed, attempts_of, cut_short, reason_of
+from workflows.ends import (
+    REFUSED,
+    StepFailed,
+    StepRefused,
+    attempts_of,
+    cut_short,
+    reason_of,
+    type_of,
+)
 from workflows.interrupts import Interrupts
 from workflows.late import resolve_inline
 from workflows.outside import Outside
@@ -41,6 +51,7 @@ from workflows.plan import ITERATION, Ask, Goto, Plan, Step
 from workflows.policy import ApprovalPolicy
 from workflows.references import INPUT, ReferenceUnresolved, resolve
 from workflows.time_limits import LimitedCalls
+from workflows.tree import room_of_child
 
 
 class Stepper:
@@ -68,6 +79,7 @@ class Stepper:
         self._desk = desk
         self._tools = tools
         self._changed = changed
+        self._call = call
         self.asking = Asking(book, desk, call, changed)
         self.facts: dict[str, Any] = {INPUT: book.request.plan.input}
         """The input, and what finished steps have returned."""
@@ -96,19 +108,40 @@ class Stepper:
         except StepFailed as failed:
             if failed.rejected:
                 await self._rejected(step, failed)
+            if isinstance(failed, StepRefused):
+                await self._record_refusal(step.id, step.does, failed.reason)
             state = StepState.FAILED if failed.called else StepState.SKIPPED
             self._set(step, state, error=failed.reason)
             book.say(workflow.now(), f"{state}: {failed.reason}", step.id)
             raise
         except ActivityError as error:
             reason = reason_of(error)
+            if type_of(error) in REFUSED:
+                await self._record_refusal(step.id, step.does, reason)
+            unsettled = await self.calling.may_have_happened(step.id, error)
             self._set(step, StepState.FAILED, error=reason, attempts=attempts_of(error))
             book.say(workflow.now(), f"failed: {reason}", step.id)
-            unsettled = await self.calling.may_have_happened(step.id, error)
             raise StepFailed(reason, unsettled=unsettled) from error
         finally:
             book.calls.pop(step.id, None)
         return follows
+
+    async def refused(self, step_id: str, does: str, reason: str) -> StepRefused:
+        """Say why a step cannot begin, also where the run goes on without it."""
+        await self._record_refusal(step_id, does, reason)
+        self._book.set_step(step_id, StepState.SKIPPED, error=reason)
+        self._book.say(workflow.now(), f"failed before it began: {reason}", step_id)
+        self._changed()
+        return StepRefused(reason, called=False)
+
+    async def _record_refusal(self, step_id: str, does: str, reason: str) -> None:
+        """Have the ledger tell that a step was refused before it began."""
+        request = self._book.request
+        asked = RecordRefusal(
+            tenant=request.tenant, run_id=request.run_id, step_id=step_id, tool=does, reason=reason
+        )
+        recorded = await self._call(ports.RECORD_REFUSAL, asked, f"{step_id}: refused")
+        self._book.saw(recorded.head)
 
     async def _rejected(self, step: Step, failed: StepFailed) -> None:
         """Where the plan goes on after a rejection, leave nothing of the step behind."""
@@ -135,14 +168,14 @@ class Stepper:
         try:
             params, late = resolve_inline(step.params, facts)
         except ReferenceUnresolved as error:
-            raise StepFailed(str(error)) from error
+            raise StepRefused(str(error)) from error
         plan = self._book.request.plan
         if plan.interrupted(step, "before"):
             question = f"{step.id} is about to start: {step.does}"
             await self._interrupts.static(step.id, InterruptKind.BEFORE, question, params)
         if step.plan is not None:
             if late:
-                raise StepFailed("the input of a child run cannot reach into an artifact")
+                raise StepRefused("the input of a child run cannot reach into an artifact")
             await self._unpaused(step)
             await self._run_child(step, step.plan, params)
             return None
@@ -341,8 +374,9 @@ class Stepper:
         book = self._book
         book.saga.register(step.id)
         started = plan.model_copy(update={"input": {**plan.input, **params}})
+        room = room_of_child(book.request.plan, book.request.room, self._items_of(step))
         try:
-            result = await self._children.run(step.id, started)
+            result = await self._children.run(step.id, started, room)
         except StepFailed:
             # It has undone what it had done, or says what it could not.
             book.saga.drop(step.id)
@@ -354,12 +388,21 @@ class Stepper:
         book.say(workflow.now(), f"child run {result.run_id} is done", step.id)
         self._set(step, StepState.SUCCEEDED, output=output)
 
+    def _items_of(self, step: Step) -> int:
+        """Return how many items the list of a step has; 0: it is of no list."""
+        base = ITERATION.sub("", step.id)
+        if base == step.id:
+            return 0
+        items = self._book.at(base).items
+        reference = self._book.request.plan.step(base).for_each
+        return len(resolve(reference, self.facts) if items is None else items)
+
     async def _ask(self, step: Step, ask: Ask, facts: dict[str, Any]) -> None:
         """Ask a human; the answer is the step's output."""
         try:
             question = str(resolve(ask.question, facts))
         except ReferenceUnresolved as error:
-            raise StepFailed(str(error)) from error
+            raise StepRefused(str(error)) from error
         answer = await self._interrupts.ask(
             *(step.id, InterruptKind.ASK, question, ask.answer),
             expires_in=ask.expires_in,

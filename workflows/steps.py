@@ -27,6 +27,7 @@ from workflows.interrupts import Interrupts
 from workflows.plan import Goto, Step, names_in
 from workflows.references import INPUT, ReferenceUnresolved, resolve
 from workflows.stepper import Stepper
+from workflows.tree import too_many_items
 
 #: Items of one list: each is a call, and a run's history has an end.
 MOST_ITEMS: Final = 1000
@@ -157,7 +158,7 @@ class Steps:
         )
         found = await self._call(ports.EVALUATE, asked, f"{step.id}: when {expression}")
         if found.problem is not None:
-            raise self._not_begun(step, found.problem)
+            raise await self._refused(step, found.problem)
         return found.holds
 
     async def _each(self, step: Step, reference: str) -> Goto | None:
@@ -174,8 +175,12 @@ class Steps:
                 items = resolve(reference, self._stepper.facts)
             if not isinstance(items, list) or len(items) > MOST_ITEMS:
                 raise StepFailed(f"{reference} is no list of at most {MOST_ITEMS} items")
+            request = book.request
+            much = too_many_items(request.plan, request.room, step, len(items))
+            if much is not None:
+                raise StepFailed(much)
         except (ReferenceUnresolved, StepFailed) as error:
-            raise self._not_begun(step, str(error)) from error
+            raise await self._refused(step, str(error)) from error
         if not reference.startswith(f"${{{INPUT}."):  # what a run was given stays as it is
             book.note(step.id, items=items)
         each = [step.of_item(number) for number in range(len(items))]
@@ -225,11 +230,8 @@ class Steps:
         self._set(step, StepState.SUCCEEDED, output=outputs)
         return None
 
-    def _not_begun(self, step: Step, problem: str) -> StepFailed:
-        """Say why a step cannot begin, also where the plan goes on without it."""
-        self._set(step, StepState.SKIPPED, error=problem)
-        self._book.say(workflow.now(), f"failed before it began: {problem}", step.id)
-        return StepFailed(problem, called=False)
+    async def _refused(self, step: Step, problem: str) -> StepFailed:
+        return await self._stepper.refused(step.id, step.does, problem)
 
     def _set(self, step: Step, state: StepState, **changes: Any) -> None:
         self._book.set_step(step.id, state, **changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from activities.ledger.steps import StepAttempt
 from workflows.contracts import Assurance, EffectView, Recovery
@@ -20,6 +20,9 @@ _ENTRY_DIGITS = 24
 
 #: Among an entry's failures: its repeats fail for good, so its first call has to be settled first.
 NO_MORE_REPEATS = "no_more_repeats"
+
+#: What stands in an entry until its lookup by state has been asked: before that nothing is called.
+UNASKED: Final = {"answer": "unasked"}
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -74,6 +77,8 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
+    observes: bool = False
+    """Whether the tool's lookup is asked before the call: it goes by the state of the world."""
     stretch: str | None = None
     """The token of the stretch that it is made in (``ledger/stretches.py``)."""
     first_attempt: int = 1
@@ -109,6 +114,8 @@ class Entry:
     recovering_ms: int | None
     unproven: bool
     failures: dict[str, int]
+    observed: Any
+    """What a lookup by state has said before the newest call; ``None``: it is no such tool's."""
     receipt: Any
     answer: Any
     commit_seq: int | None

@@ -23,6 +23,7 @@ async def after_not_found(
     *,
     forward: bool,
     looked: timedelta = timedelta(0),
+    rule: str = "lookup_not_found",
 ) -> ClaimResult:
     """Go on after a lookup that found nothing.
 
@@ -34,12 +35,12 @@ async def after_not_found(
         tx: The transaction.
         request: The call.
         entry: The entry, in doubt under our fencing token.
-        settle: The tool's settle time; ``None`` for a transactional tool, whose calls are over once
-            the entry is in doubt under a new fencing token.
+        settle: The tool's settle time; ``None`` where no call can be on its way once the entry is
+            in doubt under a new fencing token: a transactional tool's, and one not called yet.
         forward: Claim it again; otherwise record that it did not happen and bar the step.
         looked: How long ago the lookup began: what it found is no younger.
+        rule: What proves it, for the events.
     """
-    rule = "transactional" if settle is None else "lookup_not_found"
     if settle is not None:
         left = await call_left(tx, entry, request.timeout) + milliseconds(settle + looked)
         if left > 0:

@@ -194,6 +194,8 @@ def _hear(past: _Past, event: Mapping[str, Any], versions: Mapping[int, Plan]) -
                 _answered_no(past, step_id, versions)
             elif class_:
                 past.last_error = f"{step_id}: {class_}"
+        case "step.refused":
+            past.last_error = f"{step_id}: refused"
         case "approval.requested":
             past.approvals[str(body["approval_id"])] = PendingCall(
                 tool=body["tool"],

@@ -10,10 +10,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from activities.ledger.store import Transaction
 from activities.ledger.stretches import overtaken
-from activities.ledger.tables import effects, steps
+from activities.ledger.tables import effects, events, steps
+from workflows.contracts import RecordRefusal
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
+#: Characters that an event tells of why a step was refused.
+LONGEST_REASON: Final = 2000
 
 _ANSWERED: Final = or_(steps.c.state == "succeeded", func.coalesce(steps.c.error_class, "") == NO)
 
@@ -270,3 +273,19 @@ async def failures(tx: Transaction, run_id: str, step_id: str, error_class: str)
         )
     )
     return int(row["n"]) if row else 0
+
+
+async def refuse(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
+    """Tell that a step was refused before anything of it began; the same teller tells it once."""
+    rows = await tx.all(
+        select(events.c.body).where(
+            events.c.tenant_id == tx.tenant,
+            events.c.run_id == asked.run_id,
+            events.c.step_id == asked.step_id,
+            events.c.type == "step.refused",
+        )
+    )
+    if any(row["body"]["told_by"] == told_by for row in rows):
+        return
+    body = {"tool": asked.tool, "reason": asked.reason[:LONGEST_REASON], "told_by": told_by}
+    tx.event(asked.run_id, "step.refused", step_id=asked.step_id, **body)

@@ -153,6 +153,8 @@ effects = Table(
     Column("calls", Integer, nullable=False),
     Column("failures", Json, nullable=False),
     Column("approval_id", String(400)),
+    # What a lookup by state has said before the newest call.
+    Column("observed", Json),
     Column("receipt", Json),
     Column("answer", Json),
     Column("evidence", Json),

@@ -15,6 +15,7 @@ from activities.ledger.barring import EVERY_STEP
 from activities.ledger.compensations import still_stands
 from activities.ledger.doubts import give_back
 from activities.ledger.entries import (
+    UNASKED,
     Barred,
     Claimed,
     ClaimRequest,
@@ -108,6 +109,7 @@ async def take_first(
         "undoes": request.undoes,
         "fencing_token": 1,
         "first_call_ms": tx.now_ms,
+        "observed": UNASKED if request.observes else None,
         "unproven": False,
         "calls": 1,
         "failures": {},
@@ -127,6 +129,7 @@ async def take(
     if refused is not None:
         return refused
     mine = entry.owned_by(request.run_id, request.step_id)
+    observed = UNASKED if request.observes else None
     row = await tx.one(
         update(effects)
         .where(
@@ -145,6 +148,8 @@ async def take(
             recovering_ms=None if rule is None else recovery.since(tx),
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
+            # Where the first call may have happened, what was so before it still counts.
+            **({} if rule is Recovery.DEDUPES else {"observed": observed}),
             **_lease(tx, request),
         )
         .returning(effects)
@@ -152,6 +157,35 @@ async def take(
     if row is None:
         return Held(timedelta(seconds=1))
     return await _claimed(tx, request, Entry.from_row(row), rule, found=entry.state)
+
+
+async def keep_observed(
+    tx: Transaction, request: ClaimRequest, entry: Entry, answer: str, evidence: str | None
+) -> Entry | None:
+    """Keep what a lookup has said before the call, whose lease and deadline count from now.
+
+    Returns:
+        The entry; ``None`` when it is not ours any more: nothing may be called then.
+    """
+    fresh = _lease(tx, request)
+    row = await tx.one(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == entry.entry_id,
+            effects.c.state == "claimed",
+            effects.c.fencing_token == entry.fencing_token,
+        )
+        .values(
+            observed={"answer": answer, "evidence": evidence},
+            **{name: fresh[name] for name in ("lease_until_ms", "deadline_ms")},
+        )
+        .returning(effects)
+    )
+    if row is None:
+        return None
+    entry.tell(tx, "effect.observed", answer=answer, evidence=evidence)
+    return Entry.from_row(row)
 
 
 async def find_again(

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from temporalio.service import RPCError
@@ -21,7 +22,8 @@ from cli.drill.ground import Ground
 from cli.drill.interrupting import Interrupting
 from cli.drill.observer import Observer
 from cli.drill.people import People
-from cli.drill.played import Disturbance, Played, count_of
+from cli.drill.played import Disturbance, Played, count_of, skipped
+from cli.drill.points import Beforehand
 from cli.drill.principals import ACTOR, Office
 from cli.drill.proven import tally
 from cli.drill.request import DrillRequest
@@ -99,6 +101,7 @@ class Case:
         office = Office(database_url, settings.tenant, own=self._ground.database is None)
         await office.give(settings.user, "permission", self._permissions)
         people = People(self._server, self.run_id, office)
+        await self._beforehand(Context(self.run_id, plan.input, database_url))
         with self._crew(database_url) as crew:
             # With a kill two, so that another one stands by.
             await crew.start(2 if self._kill else 1)
@@ -126,6 +129,11 @@ class Case:
                 f" which has {', '.join(given) or 'none'}"
             )
         return fresh
+
+    async def _beforehand(self, context: Context) -> None:
+        """Leave the world as the step's call would, where that is what the case does."""
+        if self._kill and isinstance(self._kill.point, Beforehand) and self._request.already:
+            await self._request.already(replace(context, step=self._kill.target.step))
 
     def _crew(self, database_url: str) -> Crew:
         once = self._folder / "crashed"
@@ -207,6 +215,7 @@ class Case:
                 losses = min(played.tally.losses, 1)
                 played.tally = played.tally.model_copy(update={"losses": losses})
                 played.violations += [f"audit: {broken}"] if broken else []
+                played.violations += list(skipped(events, self._disturbance))
         played.counted = count_of(snapshot, played.entries)
         played.tools = self._observer.tools
         end = played.result

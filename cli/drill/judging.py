@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cli.drill.played import Played
-from cli.drill.points import Interruption
+from cli.drill.points import Beforehand, Interruption
 from cli.drill.report import Cell, CellOutcome
 from cli.drill.state import Baseline
 from cli.drill.world import differences
@@ -26,9 +26,16 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
         played: What came of it.
         world: Whether the world outside was looked at, too.
     """
-    found = list(differences(baseline.compared, played.compared))
+    beforehand = cell.point in list(Beforehand)
+    # What was done to the world beforehand is no difference of the run's.
+    kept = baseline.compared.keys() - ({"world"} if beforehand else set())
+    expected, compared = (
+        {name: part for name, part in side.items() if name in kept}
+        for side in (baseline.compared, played.compared)
+    )
+    found = list(differences(expected, compared))
     question = played.question
-    outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
+    outcome = CellOutcome.SAME if world and not beforehand else CellOutcome.SAME_LEDGER
     if played.violations:
         outcome, found = CellOutcome.DIFFERS, [*played.violations, *found]
     elif not played.reached:
@@ -36,11 +43,11 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
         question = question or _NOT_REACHED[cell.point in list(Interruption)]
     elif question:
         # The run stands, so later effects are missing; but nothing may be there twice.
-        expected = baseline.fault_free.counted
+        allowed = baseline.fault_free.counted
         found = [
-            f"{name}: {counted(count, 'effect')}, fault-free {expected.get(name, 0)}"
+            f"{name}: {counted(count, 'effect')}, fault-free {allowed.get(name, 0)}"
             for name, count in played.counted.items()
-            if count > expected.get(name, 0)
+            if count > allowed.get(name, 0)
         ]
         outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
     elif found:

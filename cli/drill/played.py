@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.drill.points import Interruption, Point
+from activities.crashpoints import CrashPoint
+from cli.drill.points import Beforehand, Interruption, Point
 from cli.drill.report import DrilledApproval, Tally, Target
 from cli.drill.world import counted
 from workflows.contracts import RunResult, ToolSpec
@@ -29,7 +31,8 @@ class Disturbance:
     @property
     def crash_at(self) -> str:
         """Return the crash point as the setting ``SUREHAND_CRASH_AT``."""
-        return f"{self.target.tool}:{self.point}@{self.target.step}"
+        point = CrashPoint.AFTER_CLAIM if isinstance(self.point, Beforehand) else self.point
+        return f"{self.target.tool}:{point}@{self.target.step}"
 
 
 @dataclass
@@ -66,3 +69,16 @@ def count_of(snapshot: Any, entries: list[dict[str, Any]]) -> dict[str, int]:
         if entry["state"] in ("committed", "compensating", "compensated"):
             counts[entry["tool"]] = counts.get(entry["tool"], 0) + 1
     return counts
+
+
+def skipped(events: Sequence[Mapping[str, Any]], done: Disturbance | None) -> Iterator[str]:
+    """Yield what was recorded as made although its worker had died before the call."""
+    if done is None or not isinstance(done.point, Beforehand):
+        return
+    for event in events:
+        made = event["type"] == "effect.committed" and event["step_id"] == done.target.step
+        if made and event["body"].get("rule") == "lookup":
+            yield (
+                f"{done.target.step}: {done.target.tool} was skipped in silence: its lookup took"
+                ' for its effect what was so before; declare lookup_by="state"'
+            )

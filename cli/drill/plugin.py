@@ -35,6 +35,7 @@ class Drill:
         *,
         world: str | Callable[[Any], Any] | None = None,
         fresh: str | Callable[[Any], Any] | None = None,
+        already: str | Callable[[Any], Any] | None = None,
         tools: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         points: Sequence[str] = (),
@@ -51,6 +52,7 @@ class Drill:
             plan: A YAML or JSON file.
             world: Returns what a run's effects have left, or ``module:function``.
             fresh: Returns the plan's input for one more run, or ``module:function``.
+            already: Leaves the world as a step's call would, or ``module:function``.
             tools: Modules with the tools; default ``SUREHAND_TOOL_MODULES``.
             environment: More of the workers' environment.
             points: Crash points and interruptions; default all.
@@ -82,6 +84,7 @@ class Drill:
             steps=steps,
             world=Function.load("world", world) if world else None,
             fresh=Function.load("fresh", fresh) if fresh else None,
+            already=Function.load("already", already) if already else None,
             parallel=parallel,
             limit=limit,
         )

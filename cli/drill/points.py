@@ -23,5 +23,13 @@ class Interruption(StrEnum):
     """An approval expires; the one that is asked for anew is given."""
 
 
-Point = CrashPoint | Interruption
-POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *Interruption)
+class Beforehand(StrEnum):
+    """What is done to the world outside before a run whose worker is killed."""
+
+    ALREADY_TRUE = "already_true"
+    """It is already as the call would leave it, and the worker dies between claim and call: the
+    write must not be skipped in silence."""
+
+
+Point = CrashPoint | Interruption | Beforehand
+POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *Interruption, *Beforehand)

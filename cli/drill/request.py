@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from activities.crashpoints import READ_POINTS
-from cli.drill.points import POINTS, Interruption, Point
+from cli.drill.points import POINTS, Beforehand, Interruption, Point
 from cli.drill.report import Target
 from cli.drill.world import Function
 from cli.exits import WrongUse
@@ -39,6 +39,7 @@ class DrillRequest:
     parallel: int
     limit: timedelta
     """How long one case may take."""
+    already: Function | None = None
 
     @classmethod
     def checked(
@@ -54,6 +55,7 @@ class DrillRequest:
         parallel: int | None,
         limit: timedelta,
         own_ledger: bool = True,
+        already: Function | None = None,
     ) -> DrillRequest:
         """Return the request; nothing named means all there is.
 
@@ -67,6 +69,7 @@ class DrillRequest:
             fresh: Makes the world ready for one more run.
             parallel: Cases at a time.
             limit: How long one may take.
+            already: Leaves the world as a step's call would.
             own_ledger: Whether each case has a ledger of its own, whose principals are its own.
 
         Raises:
@@ -78,7 +81,13 @@ class DrillRequest:
                 "--points permission_loss: with --database the permissions are not the drill's to"
                 " take away: leave one of the two out"
             )
+        if Beforehand.ALREADY_TRUE in points and already is None:
+            raise WrongUse(
+                "--points already_true: name --already, which leaves the world as the step's call"
+                " would"
+            )
         there = [p for p in POINTS if own_ledger or p is not Interruption.PERMISSION_LOSS]
+        there = [p for p in there if already or p is not Beforehand.ALREADY_TRUE]
         _known("--modes", modes, MODES)
         ids = [step.id for step in plan.steps]
         _known("--steps", steps, ids)
@@ -97,6 +106,7 @@ class DrillRequest:
             fresh=fresh,
             parallel=parallel or (1 if fresh is None else 2),
             limit=limit,
+            already=already,
         )
 
     def chosen(self, targets: Sequence[Target]) -> list[Target]:
@@ -127,6 +137,7 @@ class DrillRequest:
             "tools": tool_modules,
             "world": self.world.name if self.world else "",
             "fresh": self.fresh.name if self.fresh else "",
+            "already": self.already.name if self.already else "",
             "format": _FORMAT,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -138,6 +149,8 @@ def _has(target: Target, point: Point) -> bool:
             return _may_interrupt(target, point)
         case _ if target.asks:
             return False
+        case Beforehand():
+            return target.effect is not Effect.READ and not target.undo
         case _:
             return target.effect is not Effect.READ or point in READ_POINTS
 

@@ -49,6 +49,10 @@ def drill(
         str | None,
         typer.Option(metavar="MODULE:FUNCTION", help="Returns plan input for one more run."),
     ] = None,
+    already: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Leaves the world as a step's call would."),
+    ] = None,
     points: Annotated[
         str | None,
         typer.Option(help="Crash points and interruptions, comma separated; default all."),
@@ -94,6 +98,8 @@ def drill(
 
     Interruptions: pause, approval, ask, permission_loss, expiry.
 
+    With --already: already_true, the world is so before the call, and no write may be skipped.
+
     Tools run for real, approved by 'drill-approver': drill a test system.
 
     Exits with 3 if a world differs, a point was not reached, or something ran that was not approved
@@ -116,6 +122,7 @@ def drill(
             steps=_names("--steps", steps),
             world=Function.load("--world", world) if world else None,
             fresh=Function.load("--fresh", fresh) if fresh else None,
+            already=Function.load("--already", already) if already else None,
             parallel=parallel,
             limit=timeout,
             own_ledger=database is None,

@@ -2,7 +2,7 @@
 
 ``world(context)`` returns what a run's effects have left behind, as JSON. ``fresh(context)`` makes
 the outside world ready for one more run and returns the plan's input for it, such as the id of a
-new order. Both may be async.
+new order. ``already(context)`` leaves the world as a step's call would. All may be async.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Context:
     """The plan's input; for ``world`` with what ``fresh`` returned."""
     database_url: str
     """The case's ledger, where ``transactional`` tools leave their effects, too."""
+    step: str = ""
+    """For ``already``: the step whose effect the world is to show before the run."""
 
 
 @dataclass(frozen=True)

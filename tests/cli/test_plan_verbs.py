@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from activities.toolbox import load_toolbox
 from cli import app
+from cli.doctor import _found
 from cli.exits import ExitCode
 from cli.plan_graph import graph_of
 from cli.plan_mermaid import mermaid
@@ -54,7 +56,35 @@ def test_a_plan_that_fits_the_tools_is_valid(
         "plan": "refund",
         "steps": 5,
         "tools_checked": True,
+        "warnings": [],
     }
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_check_warns_of_a_lookup_that_may_find_what_others_have_done(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    inside: bool,
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "tests.variants.odd,tests.variants.flights")
+    steps = "[{tool: write.unfound}, {tool: flights.change, params: {booking: a, flight: b}}]"
+    file = tmp_path / "odd.yaml"
+    file.write_text(f"[{{plan: {steps}}}]" if inside else steps)
+
+    assert app.run(["plan", "check", str(file), "--json"]) == ExitCode.DONE
+    [warning] = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning.startswith("write.unfound: its lookup does not use ctx.idempotency_key")
+    assert app.run(["plan", "check", str(file)]) == ExitCode.DONE
+    assert warning in capsys.readouterr().err
+
+
+def test_doctor_tells_the_same_of_all_tools_that_are_loaded() -> None:
+    found = _found(load_toolbox(["tests.variants.odd", "tests.variants.flights"]))
+
+    assert "flights.change" in found[0]
+    assert any(one.startswith("warning: write.unfound: its lookup does not") for one in found)
+    assert not any(one.startswith("warning: flights.change") for one in found)
 
 
 def test_a_plan_of_code_names_the_workflow_and_has_nothing_to_draw(

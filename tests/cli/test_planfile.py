@@ -238,3 +238,17 @@ def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path) -> None:
 
 def test_the_refund_example_takes_another_order() -> None:
     assert load_plan(REFUND, ["input.order_id=order-7"]).input == {"order_id": "order-7"}
+
+
+def test_a_model_run_that_names_no_tools_is_refused_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text("{code: ModelRun, input: {model: a.b}}")
+
+    with pytest.raises(PlanRefused) as refused:
+        load_plan(str(file))
+
+    assert [problem.where for problem in refused.value.problems] == ["input.tools"]
+    file.write_text("{code: ModelRun, input: {model: a.b, tools: [a.*]}}")
+    assert load_plan(str(file)).input["tools"] == ["a.*"]

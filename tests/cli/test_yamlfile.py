@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,8 @@ def test_a_value_is_what_it_looks_like(written: str, value: object) -> None:
         ("a: !!binary aGk=\n", "a", "not JSON"),
         ("a: {b: !!timestamp 2020-01-01}\n", "a.b", "not JSON"),
         ("a: [1, 9007199254740992]\n", "a.1", "2^53"),
+        ("a: 9007199254740993.0\n", "a", "2^53"),
+        ("a: {b: -9.007199254740993e15}\n", "a.b", "2^53"),
         ("a: 1e999\n", "a", "JSON"),
         ('a: "\\0"\n', "a", "NUL"),
         ('a: {"\\ud800": 1}\n', "a", "surrogate"),
@@ -76,6 +79,28 @@ def test_aliases_cannot_blow_up() -> None:
 
     with pytest.raises(Unreadable, match="too large"):
         parse_yaml("\n".join(lines))
+
+
+@pytest.mark.parametrize("copies", [2, 50])
+def test_merges_cannot_blow_up_before_they_are_counted(copies: int) -> None:
+    merged = [f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * copies)}]}}" for n in range(1, 30)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unreadable, match=r"merges .* more than 100,000 values") as refused:
+            parse_yaml("\n".join(["x0: &x0 {k: 1}", *merged]))
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+    assert refused.value.where.startswith("line ")
+
+
+def test_a_json_document_has_no_number_that_may_be_another_one_by_now(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"input": {"amount": 9007199254740993.0}}')
+
+    with pytest.raises(Unreadable, match=r"input.amount: .*2\^53"):
+        read_document(file)
 
 
 def test_anchors_and_merges_are_kept() -> None:

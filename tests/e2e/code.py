@@ -133,3 +133,22 @@ class Hasty(CodeRun):
     async def later(self, steps: StepMaker, order: Any) -> None:
         await asyncio.sleep(0)
         await steps.ask("Well?")
+
+
+@workflow.defn
+class Trying(CodeRun):
+    """Makes the calls that it is given, whatever becomes of each."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> Any:
+        wanted: Any = steps.input["calls"]
+        return [await self.tried(steps, *one) for one in wanted]
+
+    async def tried(self, steps: StepMaker, tool: str, params: dict[str, Any]) -> Any:
+        try:
+            return await steps.call(tool, params)
+        except StepFailed as failed:
+            return {"failed": failed.reason}

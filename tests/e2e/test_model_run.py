@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.runs import decision_on, step
+from tests.e2e.runs import decision_on, example_plan, step
 from tests.e2e.stage import Stage
 from workflows.contracts import RunState
 from workflows.plan import Plan
@@ -16,8 +16,9 @@ MODEL: Final = {"tool_modules": "tests.variants.model"}
 ALL: Final = "finish with all"
 
 
-def driven(tmp_path: Path, *script: Any, model: str = "model.next") -> Plan:
+def driven(tmp_path: Path, *script: Any, model: str = "model.next", tools: Any = ("*",)) -> Plan:
     given = {"model": model, "count": str(tmp_path / "count"), "script": list(script)}
+    given["tools"] = list(tools)
     return Plan.model_validate({"goal": "Refund it", "code": "ModelRun", "input": given})
 
 
@@ -79,7 +80,7 @@ async def test_a_model_is_told_of_a_no_a_rejection_an_unknown_tool_and_a_mistake
     assert result.state is RunState.COMPLETED, result.error
     told: Any = result.output
     assert "no" in told[0]["output"]
-    assert "unknown tool 'no.such'" in told[1]["failed"]
+    assert "'no.such' is none of the tools that this run has" in told[1]["mistake"]
     assert "do" in told[2]["mistake"]
     assert "too much" in told[3]["rejected"]
     assert stage.shop.counts(order_id)["refunds"] == 0
@@ -154,3 +155,82 @@ async def test_a_call_that_did_not_fit_its_tool_can_be_made_right_in_a_later_tur
     told: Any = result.output
     assert "order_id" in told[0]["failed"]
     assert told[1]["output"]["order_id"] == order_id
+
+
+async def test_a_model_may_only_call_the_tools_that_its_run_was_given(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    """A model that was talked into it reaches no other tool, and the run tells that it tried."""
+    script = [refund(order_id), call("mail.send", to="x"), call("orders.read", order_id=order_id)]
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, *script, ALL, tools=["orders.*"]))
+        result = await run.result()
+
+    told: Any = result.output
+    assert ["mistake" in one for one in told] == [True, True, False]
+    assert "'payments.refund' is none of the tools that this run has: orders." in told[0]["mistake"]
+    assert told[2]["output"]["order_id"] == order_id
+    assert stage.shop.counts(order_id) == {**stage.shop.counts(order_id), "refunds": 0, "mails": 0}
+    refused = await stage.events(run, "step.refused")
+    assert [one["body"]["tool"] for one in refused] == ["payments.refund", "mail.send"]
+    assert "is none of the tools" in (step(result, "step-1").error or "")
+    assert await stage.approval_rows(run) == []
+
+
+@pytest.mark.parametrize("tools", [["payments.*"], ["*"], ["payments.refund", "payments.r*"]])
+async def test_a_pattern_gives_a_model_no_tool_that_undoes_another_runs_effect(
+    stage: Stage, order_id: str, tmp_path: Path, tools: list[str]
+) -> None:
+    async with stage.worker_here(**MODEL):
+        honest = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await honest.decide(decision_on(await honest.asks()))
+        receipt = step(await honest.result(), "refund").output
+        undo = call("payments.cancel_refund", refund_id=receipt["refund_id"], order_id=order_id)  # type: ignore[index,call-overload]
+        run = await stage.start(driven(tmp_path, undo, ALL, tools=tools))
+        result = await run.result()
+
+    assert "none of the tools" in str(result.output)
+    assert stage.shop.counts(order_id)["refund_cancellations"] == 0
+    assert (await stage.effect_states(honest))["payments.refund"] == "committed"
+
+
+async def test_a_tool_that_undoes_can_be_given_by_its_name(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    async with stage.worker_here(**MODEL):
+        honest = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await honest.decide(decision_on(await honest.asks()))
+        receipt = step(await honest.result(), "refund").output
+        undo = call("payments.cancel_refund", refund_id=receipt["refund_id"], order_id=order_id)  # type: ignore[index,call-overload]
+        run = await stage.start(driven(tmp_path, undo, ALL, tools=["payments.cancel_refund"]))
+        await run.result()
+
+    assert stage.shop.counts(order_id)["refund_cancellations"] == 1
+
+
+async def test_a_tool_that_is_loaded_later_is_none_of_those_that_a_run_was_given(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    ask = {"do": "ask", "question": "Go on?"}
+    plan = driven(tmp_path, ask, call("payments.price", amount=1), ALL)
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(plan)
+        await run.in_state(RunState.WAITING_INPUT)
+    async with stage.worker_here(tool_modules="tests.variants.amounts"):
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": True})
+        result = await run.result()
+
+    told: Any = result.output
+    assert "'payments.price' is none of the tools" in told[1]["mistake"]
+
+
+async def test_a_model_that_asks_for_others_again_and_again_fails_its_run(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, *[refund(order_id)] * 3, tools=["orders.read"]))
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "none of the tools" in (result.error or "")
+    assert len(await stage.events(run, "step.refused")) == 3

@@ -46,6 +46,8 @@ from workflows.plan import Plan
 from workflows.policy import Needs, Requirement
 
 NOW: Final = timedelta(0)
+#: The shortest settle time there is.
+AT_ONCE: Final = timedelta(milliseconds=1)
 #: As in production: what a dead attempt keeps others away for.
 LEASE: Final = timedelta(seconds=3)
 #: Deadline of one call.

@@ -15,7 +15,7 @@ from activities.ledger.tables import effects, interventions
 from activities.recorder import Done
 from activities.toolbox import Dedupes, Found, NotFound, Partial, Unknown
 from tests.ledger.attempts import Payment, Provider, last_of, request_for
-from tests.ledger.scene import NOW, OTHER_RUN, RUN, WINDOW, Scene
+from tests.ledger.scene import AT_ONCE, OTHER_RUN, RUN, WINDOW, Scene
 from workflows.contracts import Resolution, ResolutionOutcome
 
 DEDUPES = Dedupes(window=WINDOW)
@@ -133,7 +133,7 @@ async def test_a_lookup_that_finds_the_first_call_settles_it(
     provider = Provider([LOST, provably])
     found = looked_up(Found({"id": "r-1"}))
 
-    result = await last_of(scene, provider.tool(dedupes=DEDUPES, lookup=found, settle=NOW))
+    result = await last_of(scene, provider.tool(dedupes=DEDUPES, lookup=found, settle=AT_ONCE))
 
     assert isinstance(result, Done)
     row = await scene.row(effects)
@@ -143,7 +143,7 @@ async def test_a_lookup_that_finds_the_first_call_settles_it(
 
 async def test_a_lookup_that_finds_neither_call_proves_both(scene: Scene) -> None:
     provider = Provider([LOST, Permanent("account closed")])
-    refund = provider.tool(dedupes=DEDUPES, lookup=looked_up(NotFound()), settle=NOW)
+    refund = provider.tool(dedupes=DEDUPES, lookup=looked_up(NotFound()), settle=AT_ONCE)
 
     with pytest.raises(ApplicationError) as failed:
         await last_of(scene, refund)
@@ -168,7 +168,7 @@ async def test_a_lookup_that_finds_neither_call_proves_both(scene: Scene) -> Non
 async def test_a_lookup_that_says_nothing_ends_with_a_human(scene: Scene, answer: Any) -> None:
     provider = Provider([LOST])
 
-    result = await last_of(scene, provider.tool(lookup=looked_up(answer), settle=NOW))
+    result = await last_of(scene, provider.tool(lookup=looked_up(answer), settle=AT_ONCE))
 
     assert isinstance(result, Asked)
     assert len(provider.keys) == 1

@@ -23,7 +23,7 @@ from activities.recorder import Done
 from activities.toolbox import NotFound, ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
-from tests.ledger.scene import LEASE, NOW, RUN, STEP, TIMEOUT, Scene
+from tests.ledger.scene import AT_ONCE, LEASE, RUN, STEP, TIMEOUT, Scene
 
 pytestmark = pytest.mark.postgres
 T = TypeVar("T")
@@ -173,7 +173,7 @@ async def _slow_claim(
     scene: Scene, provider: Provider, lease: timedelta, **changes: Any
 ) -> AsyncIterator[tuple[Transaction, asyncio.Task[Any]]]:
     """A claim that is held up by its run's row, after it has looked at everything else."""
-    loaded = provider.tool(lookup=nothing, settle=NOW)
+    loaded = provider.tool(lookup=nothing, settle=AT_ONCE)
     request = request_for(scene, loaded, lease=lease, **changes)
     attempt = effect_call(scene, loaded, request, lease=lease)
     async with waiting(scene, run_lock, attempt.run) as (holder, task):

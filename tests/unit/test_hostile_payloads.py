@@ -34,6 +34,8 @@ HOSTILE: dict[str, Any] = {
     "half a character in a name": {"a": {HALF: 1}},
     "half a character in the first name": {HALF: 1},
     "no JSON": {"a": {1}},
+    "a number that has lost digits": {"a": [2**53]},
+    "a fraction that has lost digits": {"a": 9007199254740993.0},
 }
 
 

@@ -116,6 +116,26 @@ def test_an_amended_plan_without_a_digest_is_refused_and_not_tried_for_ever() ->
     assert [problem.where for problem in describe_plan(Toolbox([]), plan).problems] == ["plan"]
 
 
+@pytest.mark.parametrize("number", [2**53, 9007199254740993.0, -1e20])
+def test_an_answer_that_may_be_another_number_by_now_is_malformed(number: float) -> None:
+    with pytest.raises(Malformed, match="2\\^53"):
+        parse(AnswerInterrupts, {"actor": "ana", "answers": {"ask.1": [{"n": number}]}})
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"steps": [{"tool": "a.b", "params": {"n": 9007199254740993.0}}]},
+        {"input": {"n": [1e20]}, "steps": [{"ask": "?"}]},
+        {"steps": [{"plan": {"input": {"n": 1e20}, "steps": [{"ask": "?"}]}}]},
+    ],
+)
+def test_a_plan_with_a_number_that_may_be_another_one_by_now_is_refused(plan: Any) -> None:
+    [problem] = describe_plan(Toolbox([]), Plan.model_validate(plan)).problems
+
+    assert "2^53" in problem.reason
+
+
 def test_what_nobody_would_read_is_refused_before_it_is_kept() -> None:
     with pytest.raises(Malformed, match="too large"):
         parse(AnswerInterrupts, {"actor": "ana", "answer": "x" * LARGEST})

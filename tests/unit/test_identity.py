@@ -11,7 +11,9 @@ from tests.unit.values import ODD_TENANTS, json_objects, same_json, texts
 from workflows import identity
 from workflows.identity import (
     DEFAULT_TENANT,
+    NotCanonical,
     approval_id,
+    has_lost_digits,
     identity_hash,
     params_hash,
     provider_key,
@@ -86,6 +88,7 @@ def test_params_that_look_alike_have_different_hashes(
 def test_different_params_have_different_hashes(
     left: dict[str, Any], right: dict[str, Any]
 ) -> None:
+    assume(not has_lost_digits([left, right]))
     same = same_json(left, right)
     assert (params_hash("t", "1", left) == params_hash("t", "1", right)) == same
     assert (identity_hash("t", left) == identity_hash("t", right)) == same
@@ -148,3 +151,12 @@ def test_a_plain_name_can_be_a_tenants(tenant: str) -> None:
 @pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
 def test_a_name_that_means_something_in_a_path_or_a_query_is_no_tenants(tenant: str) -> None:
     assert tenant_problem(tenant) is not None
+
+
+@pytest.mark.parametrize("number", [2.0**53, -(2.0**53), 9007199254740993.0, 1e20])
+def test_a_number_that_may_be_another_one_by_now_has_no_hash(number: float) -> None:
+    with pytest.raises(NotCanonical, match="2\\^53"):
+        params_hash("t", "1", {"amounts": [{"cents": number}]})
+    with pytest.raises(NotCanonical, match="2\\^53"):
+        params_hash("t", "1", {}, [number])
+    params_hash("t", "1", {"amount": 2.0**53 - 1, "text": str(number)})

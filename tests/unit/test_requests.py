@@ -131,7 +131,9 @@ def test_resources_are_named_once_each_in_the_one_order_in_which_all_acquire_the
 REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("no order", make(), {"order": ""}, "InvalidParams", "order: must have at least 1 character"),
     ("no params", make(), {}, "InvalidParams", "order: is missing"),
-    ("big", make(), {"order": "1", "cents": 2**53}, "InvalidParams", "canonical"),
+    ("big", make(), {"order": "1", "cents": 2**53}, "InvalidParams", "2^53"),
+    ("big fraction", make(), {"order": "1", "cents": 2.0**53}, "InvalidParams", "2^53"),
+    ("big text", make(), {"order": "1", "cents": "9007199254740993"}, "InvalidParams", "canonical"),
     ("surrogate", make(), {"order": "\ud800"}, "InvalidParams", ""),
     ("no key", make(key=lambda p: ""), {"order": "1"}, "InvalidParams", "key(params)"),
     ("long key", make(key=lambda p: "k" * 401), {"order": "1"}, "InvalidParams", str(LONGEST_KEY)),

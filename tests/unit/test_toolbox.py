@@ -129,6 +129,35 @@ DECLARED: list[tuple[str, Callable[[], Any], str]] = [
     ("read that dedupes", lambda: make("bad", READ, dedupes=WINDOW), "a READ has no key"),
     ("read with a lookup", lambda: make("bad", READ, lookup=lookup), "a READ has no key"),
     (
+        "no time for a call",
+        lambda: make("bad", **HUMAN, timeout=timedelta(0)),
+        "its timeout has to be more than nothing: 0:00:00",
+    ),
+    ("less than no time", lambda: make("bad", READ, timeout=timedelta(seconds=-1)), "its timeout"),
+    (
+        "no time to settle",
+        lambda: make("bad", lookup=lookup, settle=timedelta(0)),
+        "its settle has to be more than nothing",
+    ),
+    ("a late past", lambda: make("bad", lookup=lookup, settle=timedelta(-1)), "its settle"),
+    (
+        "a window in the past",
+        lambda: make("bad", dedupes=Dedupes(timedelta(hours=-1))),
+        "its dedupes window has to be more than nothing",
+    ),
+    ("no window", lambda: make("bad", dedupes=Dedupes(timedelta(0))), "its dedupes window"),
+    ("stale for ever", lambda: make("bad", READ, fresh_for=timedelta(-1)), "fresh_for="),
+    (
+        "no resource lease",
+        lambda: make("bad", READ, resource=lambda p: "a", resource_lease=timedelta(0)),
+        "at least 3 s",
+    ),
+    (
+        "a resource wait in the past",
+        lambda: make("bad", READ, resource=lambda p: "a", resource_wait=timedelta(-1)),
+        "at most 30 s",
+    ),
+    (
         "a short resource lease",
         lambda: make("bad", READ, resource=lambda p: "a", resource_lease=timedelta(seconds=1)),
         "at least 3 s",

@@ -19,6 +19,9 @@ CALLS: Final[Counter[str]] = Counter()
 DEDUPES: Final = Dedupes(window=timedelta(hours=1))
 UNSPEAKABLE: Final = "the provider said \ud83d and \x00"
 
+#: The shortest settle time there is.
+AT_ONCE = timedelta(milliseconds=1)
+
 
 class Nothing(BaseModel):
     """No params."""
@@ -124,13 +127,25 @@ async def lookup_cancels(params: Any, ctx: ToolContext) -> Any:
     raise asyncio.CancelledError
 
 
-@tool("write.unfound", effect=WRITE, lookup=says_nothing, settle=timedelta(0), irreversible=True)
+@tool(
+    "write.unfound",
+    effect=WRITE,
+    lookup=says_nothing,
+    settle=AT_ONCE,
+    irreversible=True,
+)
 async def unfound(params: Nothing, ctx: ToolContext) -> str:
     """Lose the answer."""
     raise httpx.ReadTimeout("lost")
 
 
-@tool("write.unasked", effect=WRITE, lookup=lookup_cancels, settle=timedelta(0), irreversible=True)
+@tool(
+    "write.unasked",
+    effect=WRITE,
+    lookup=lookup_cancels,
+    settle=AT_ONCE,
+    irreversible=True,
+)
 async def unasked(params: Nothing, ctx: ToolContext) -> str:
     """Lose the answer."""
     raise httpx.ReadTimeout("lost")

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from workflows.identity import LOST_DIGITS, loses_digits
+
 #: Levels of lists and objects: far more than params have, far fewer than the readers of JSON take.
 MOST_LEVELS: Final = 50
 
@@ -43,6 +45,8 @@ def _carried(value: Any) -> Any:
         for text in level:
             if isinstance(text, str):
                 _utf8(text)
+        if any(isinstance(one, int | float) and loses_digits(one) for one in level):
+            raise ValueError(LOST_DIGITS)
         level = [part for item in level for part in _parts(item)]
         if not level:
             return value

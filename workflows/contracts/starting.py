@@ -13,6 +13,7 @@ from workflows.contracts.tools import ToolSpec
 from workflows.durability import Durability
 from workflows.identity import tenant_of_run, tenant_problem
 from workflows.plan import Plan
+from workflows.tree import MOST_STEPS
 
 
 class Parent(Message):
@@ -50,6 +51,10 @@ class StartRun(Message):
     linked: Linked | None = None
     durability: Durability | None = None
     """When its progress is written to history; ``None``: as the plan says, else ``sync``."""
+    level: int = 0
+    """Of a child run: how many runs it is inside of."""
+    room: int = MOST_STEPS
+    """How many steps it may have, with all runs inside it (``workflows/tree.py``)."""
 
     def content(self) -> dict[str, Any]:
         """Return what is signed, in JSON form: all that a person starts, without defaults."""

@@ -35,6 +35,17 @@ class Recovery(StrEnum):
     HUMAN = "human"
 
 
+class RecordRefusal(Message):
+    """Records that a step was refused before anything of it began."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    tool: str
+    """Or `ask`, `plan`, `wait`."""
+    reason: str
+
+
 class ToolSpec(Message):
     """A tool as recorded in history: its shape cannot shift under a running run."""
 

@@ -246,6 +246,7 @@ def _tables() -> None:
         sa.Column("calls", sa.Integer(), nullable=False),
         sa.Column("failures", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("approval_id", sa.String(length=400), nullable=True),
+        sa.Column("observed", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("receipt", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("evidence", sa.JSON(none_as_null=True), nullable=True),

@@ -1,0 +1,103 @@
+"""G2: a write is not skipped because the world was so already, nor made twice (real kills)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from activities.crashpoints import CrashPoint
+from tests.e2e.runs import Run, step
+from tests.e2e.stage import Stage
+from tests.variants.flights import now
+from workflows.contracts import RunState
+from workflows.plan import Plan
+
+pytestmark = pytest.mark.crash
+
+TOOLS: Final = {"tool_modules": "tests.variants.flights"}
+#: A worker that dies here leaves the call's outcome unknown.
+UNKNOWN: Final = (CrashPoint.AFTER_CLAIM, CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
+
+
+@pytest.fixture
+def booking(tmp_path: Path) -> str:
+    """A booking for another flight than the one that is wanted."""
+    path = tmp_path / "booking.json"
+    path.write_text(json.dumps(["LH1"]))
+    return str(path)
+
+
+async def killed(stage: Stage, booking: str, point: CrashPoint, durability: str = "sync") -> Run:
+    params: Any = {"booking": booking, "flight": "LH2"}
+    plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
+    with stage.worker(**TOOLS, crash_at=f"flights.change:{point}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan, durability=durability)
+        doomed.wait_killed()
+    return run
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("point", UNKNOWN)
+async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
+    stage: Stage, booking: str, point: CrashPoint, durability: str
+) -> None:
+    Path(booking).write_text(json.dumps(["LH2"]))
+    run = await killed(stage, booking, point, durability)
+    calls = len(now(booking))
+    async with stage.worker_here(**TOOLS):
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+
+        [asked] = await stage.intervention_rows(run)
+        assert "its lookup was true before the call" in asked["question"]
+        assert len(now(booking)) == calls == (1 if point is CrashPoint.AFTER_CLAIM else 2)
+        assert await stage.effect_states(run) == {"flights.change": "in_doubt"}
+        [seen] = await stage.events(run, "effect.observed")
+        assert seen["body"]["answer"] == "found"
+        await run.cancel(mode="keep")
+
+
+@pytest.mark.parametrize("point", [point for point in CrashPoint])
+async def test_what_was_not_so_before_the_call_is_made_once_wherever_the_worker_dies(
+    stage: Stage, booking: str, point: CrashPoint
+) -> None:
+    run = await killed(stage, booking, point)
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert now(booking) == ["LH1", "LH2"]
+    assert await stage.intervention_rows(run) == []
+
+
+async def test_what_is_so_already_is_called_all_the_same_and_the_ledger_tells(
+    stage: Stage, booking: str
+) -> None:
+    Path(booking).write_text(json.dumps(["LH2"]))
+    params: Any = {"booking": booking, "flight": "LH2"}
+    plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan)
+        result = await run.result()
+
+    assert (result.state, now(booking)) == (RunState.COMPLETED, ["LH2", "LH2"])
+    assert await stage.effect_states(run) == {"flights.change": "committed"}
+    [seen] = await stage.events(run, "effect.observed")
+    assert seen["body"]["answer"] == "found"
+
+
+async def test_a_lookup_that_says_no_after_a_crash_is_the_steps_no(
+    stage: Stage, booking: str
+) -> None:
+    run = await killed(stage, booking, CrashPoint.AFTER_CLAIM)
+    Path(booking).write_text(json.dumps(["LH1", "closed"]))
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "answered no: the booking is closed" in (step(result, "change").error or "")
+    assert await stage.effect_states(run) == {"flights.change": "failed"}
+    assert now(booking) == ["LH1", "closed"]

@@ -1,0 +1,212 @@
+"""What a plan writes out for a tool is checked before it starts; what it refers to is not."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+
+from activities.describing import describe_plan, literal_problems
+from activities.toolbox import READ, WRITE, Tool, Toolbox, ToolContext, Undo, tool
+from workflows.plan import Plan, Step
+
+
+class Card(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["card"] = "card"
+    number: int
+    holder: Card | str = ""
+
+
+class Transfer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["transfer"] = "transfer"
+    iban: str
+    amount: int | float = 0
+
+
+def taking(type_: Any) -> Tool:
+    model = create_model("Params", value=(type_, ...))
+
+    async def called(params: Any, ctx: ToolContext) -> None:
+        """Take a value."""
+
+    called.__annotations__["params"] = model
+    return tool("a.b", effect=READ)(called)
+
+
+def told(type_: Any, value: Any) -> list[tuple[str, str]]:
+    step = Step.model_validate({"id": "s", "tool": "a.b", "params": {"value": value}})
+    return literal_problems(taking(type_), step)
+
+
+TAGGED = Annotated[Card | Transfer, Field(discriminator="kind")]
+TYPES: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "decimal": Decimal,
+    "bool": bool,
+    "str": str,
+    "date": date,
+    "dict": dict[str, int],
+    "list": list[int],
+    "set": set[int],
+    "model": Card,
+    "literal": Literal["a", "b"],
+    "int or float": int | float,
+    "decimal or int": Decimal | int,
+    "date or time": date | datetime,
+    "list or int": list[int] | int,
+    "two models": Card | Transfer,
+    "tagged models": TAGGED,
+    "int or null": int | None,
+    "dict or list": dict[str, int] | list[Card],
+    "tuple or int": tuple[int, str] | int,
+    "with limits": Annotated[int, Field(gt=3)] | Annotated[str, Field(max_length=2)],
+    "made from text": Annotated[int, BeforeValidator(int)],
+    "split from text": Annotated[list[int], BeforeValidator(lambda text: ["split", text][:1])],
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_reference_stands_for_a_value_of_any_type(name: str) -> None:
+    assert told(TYPES[name], "${input.it}") == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (list[int] | int, ["${a.x}", 2]),
+        (Card | Transfer, {"number": "${a.x}"}),
+        (Card | Transfer, {"iban": "x", "amount": "${a.x}"}),
+        (Card | Transfer, {"number": 1, "holder": {"number": "${a.x}"}}),
+        (TAGGED, {"kind": "${a.x}", "number": 1}),
+        (TAGGED, {"kind": "transfer", "iban": "x", "amount": "${a.x}"}),
+        (dict[str, int] | int, {"int": 5, "other": "${a.x}"}),
+    ],
+)
+def test_a_reference_inside_of_a_union_may_be_what_one_member_wants(type_: Any, value: Any) -> None:
+    assert told(type_, value) == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "problem"),
+    [
+        (
+            int | float,
+            "dear",
+            ("value", "must be a whole number; or must be a number such as 12.5"),
+        ),
+        (list[int], ["${a.x}", "dear"], ("value.1", "must be a whole number")),
+        (int, ["${a.x}"], ("value", "must be a whole number")),
+        (Card, {"number": "${a.x}", "colour": "${a.x}"}, ("value.colour", "unknown field")),
+        (Card, {"holder": "${a.x}"}, ("value.number", "is missing")),
+        (
+            Card | Transfer,
+            {"kind": "card", "number": "${a.x}", "iban": "x", "amount": "dear"},
+            None,
+        ),
+        (TAGGED, {"kind": "transfer", "amount": "${a.x}"}, ("value.iban", "is missing")),
+        (TAGGED, {"kind": "cash", "amount": "${a.x}"}, None),
+    ],
+)
+def test_what_no_value_of_a_reference_can_mend_is_told_where_it_is_written(
+    type_: Any, value: Any, problem: tuple[str, str] | None
+) -> None:
+    found = told(type_, value)
+
+    assert found
+    if problem is not None:
+        assert found == [(f".{problem[0]}", problem[1])]
+
+
+def test_a_rule_over_several_params_waits_for_what_they_refer_to() -> None:
+    class Range(BaseModel):
+        low: str | int
+        high: str | int
+
+        @model_validator(mode="after")
+        def _in_order(self) -> Range:
+            if str(self.low) > str(self.high):
+                raise ValueError("low is above high")
+            return self
+
+    assert told(Range, {"low": "9", "high": "${a.x}"}) == []
+    assert told(Range, {"low": "9", "high": "1"}) == [(".value", "low is above high")]
+
+
+class Nothing(BaseModel):
+    pass
+
+
+def box() -> Toolbox:
+    def made(name: str, **more: Any) -> Tool:
+        async def called(params: Nothing, ctx: ToolContext) -> None:
+            """Do it."""
+
+        called.__annotations__["params"] = Nothing
+        return tool(name, **more)(called)
+
+    human: dict[str, Any] = {"effect": WRITE, "recovery": "human"}
+    undo = Undo("billing.undo", lambda params, receipt: {})
+    drop = Undo("billing.drop", lambda params, receipt: {})
+    pay = made("billing.pay", **human, compensate=undo, cleanup=drop)
+    undos = (made("billing.undo", **human), made("billing.drop", **human))
+    return Toolbox([pay, *undos, made("billing.read", effect=READ), made("model", effect=READ)])
+
+
+def given(**input_: Any) -> tuple[list[str], str]:
+    """Return the tools that a model is given, and what is wrong with that."""
+    plan = Plan.model_validate({"code": "ModelRun", "input": {"model": "model", **input_}})
+    described = describe_plan(box(), plan)
+    told = [f"{problem.where}: {problem.reason}" for problem in described.problems]
+    return sorted(set(described.tools) - {"model"}), "; ".join(told)
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        (["billing.*"], ["billing.pay", "billing.read"]),
+        (["*"], ["billing.pay", "billing.read"]),
+        (["billing.undo"], ["billing.undo"]),
+        (["billing.p?y", "billing.drop"], ["billing.drop", "billing.pay"]),
+    ],
+)
+def test_a_model_is_given_the_tools_that_its_run_names(tools: Any, expected: list[str]) -> None:
+    assert given(tools=tools) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("input_", "why"),
+    [
+        ({}, "input.tools: must list the tools that the model may call"),
+        ({"tools": []}, "input.tools: must list"),
+        ({"tools": "billing.*"}, "input.tools: must list"),
+        ({"tools": [1]}, "input.tools: must list"),
+        ({"tools": "${*}"}, "input.tools: must list"),
+        ({"tools": ["billing.*", "mail.*"]}, "input.tools: 'mail.*' names no tool; loaded are: "),
+        ({"tools": ["billing.u*"]}, "names only tools that undo others: name them exactly"),
+        ({"tools": ["*"], "model": None}, "input.model: must name the tool that is the model"),
+        ({"tools": ["*"], "model": "no"}, "input.model: 'no' is no READ that is loaded"),
+        ({"tools": ["*"], "model": "billing.pay"}, "input.model: 'billing.pay' is no READ"),
+    ],
+)
+def test_a_model_run_that_does_not_say_what_its_model_may_call_is_refused(
+    input_: Any, why: str
+) -> None:
+    tools, told = given(**input_)
+
+    assert tools == []
+    assert why in told
+
+
+def test_a_child_run_of_a_model_is_looked_at_with_the_params_of_its_step() -> None:
+    child = {"code": "ModelRun", "input": {"model": "model"}}
+    steps = [{"id": "s", "plan": child, "params": {"tools": ["mail.*"]}}]
+    [problem] = describe_plan(box(), Plan.model_validate(steps)).problems
+    assert problem.where == "steps.0 (s).plan.input.tools"
+    steps[0]["params"] = {"tools": "${input.tools}"}
+    assert describe_plan(box(), Plan.model_validate(steps)).problems == []
