@@ -1,6 +1,6 @@
 """The whole course of a drill: fault-free runs first, then a case for each cell of the matrix.
 
-A cell is a kill or an interruption of one step.
+A cell is one step, and one thing that is done to its run.
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ class Course:
                 violations=[*first.violations, *second.violations],
             ),
             compared=first.compared,
+            standing=first.standing,
+            applied=first.applied,
         )
 
     async def _fault_free(self, server: TenantClient) -> Played:
@@ -185,12 +187,15 @@ class Course:
 
     def _targets(self, played: Played) -> list[Target]:
         """Return the calls of the plan, and those that undid some of them, in their order."""
+        assert played.result is not None
         targets = []
+        children = {view.id for view in played.result.steps if view.child}
         for step in self._request.plan.steps:
-            if not step.tool and step.ask is None:
+            if step.wait is not None:
                 continue  # It calls nothing itself.
             # Of a list, the first item's call.
-            name = f"{step.id}[0]" if f"{step.id}[0]" in played.tools else step.id
+            first = f"{step.id}[0]"
+            name = first if first in children | played.tools.keys() else step.id
             spec = played.tools.get(name)
             policy = spec.approval if spec else None
             targets.append(
@@ -199,6 +204,7 @@ class Course:
                     tool=step.does,
                     effect=spec.effect if spec else None,
                     asks=step.ask is not None,
+                    child=name in children,
                     permission=spec.permission if spec else None,
                     may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
                 )
@@ -214,7 +220,6 @@ class Course:
         for mode in self._request.modes:
             for target in targets:
                 for point in self._request.points_of(target):
-                    called = target.effect is not None or target.asks
                     yield Cell(
                         mode=mode,
                         step=target.step,
@@ -222,7 +227,9 @@ class Course:
                         tool=target.tool,
                         point=point,
                         outcome=CellOutcome.NOT_REACHED,
-                        question="" if called else "the fault-free run never calls this step",
+                        question=""
+                        if _called(target)
+                        else "the fault-free run never calls this step",
                     )
 
     async def _side_by_side(
@@ -236,7 +243,7 @@ class Course:
         async def one_after_another() -> None:
             for cell in left:
                 target = targets[cell.step, cell.undo]
-                if target.effect is not None or target.asks:
+                if _called(target):
                     self._progress.playing(cell)
                     what = Disturbance(target, points[cell.point], Durability(cell.mode))
                     own = (self._request, self._ground, server, self._environment)
@@ -250,6 +257,11 @@ class Course:
 
         await _together(*(one_after_another() for _ in range(self._request.parallel)))
         return made
+
+
+def _called(target: Target) -> bool:
+    """Say whether the fault-free run has come to a step."""
+    return target.effect is not None or target.asks or target.child
 
 
 async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:

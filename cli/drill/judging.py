@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+from activities.crashpoints import CrashPoint
 from cli.drill.played import Played
-from cli.drill.points import Interruption
+from cli.drill.points import Operation
 from cli.drill.report import Cell, CellOutcome
 from cli.drill.state import Baseline
 from cli.drill.world import differences
@@ -15,6 +17,7 @@ from cli.text import counted
 MOST_DIFFERENCES: Final = 20
 #: Why nothing was proven, of a kill and of an interruption.
 _NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
+_RESETS: Final = (Operation.RESET, Operation.RESET_STEP, Operation.RESET_KILLED)
 
 
 def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Cell:
@@ -26,14 +29,17 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
         played: What came of it.
         world: Whether the world outside was looked at, too.
     """
-    found = list(differences(baseline.compared, played.compared))
+    found = list(_differences(cell, baseline, played))
     question = played.question
     outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
     if played.violations:
         outcome, found = CellOutcome.DIFFERS, [*played.violations, *found]
     elif not played.reached:
         outcome = CellOutcome.NOT_REACHED
-        question = question or _NOT_REACHED[cell.point in list(Interruption)]
+        question = question or _NOT_REACHED[cell.point not in list(CrashPoint)]
+    elif question and cell.point in list(Operation):
+        # What stands beside it, nobody is asked about: that would be a violation.
+        outcome, found = CellOutcome.NEEDS_HUMAN, []
     elif question:
         # The run stands, so later effects are missing; but nothing may be there twice.
         expected = baseline.fault_free.counted
@@ -45,6 +51,8 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
         outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
     elif found:
         outcome = CellOutcome.DIFFERS
+    elif cell.point == Operation.TERMINATE:
+        outcome = CellOutcome.UNDONE
     recovery = played.recovery_s
     return cell.model_copy(
         update={
@@ -59,3 +67,24 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
             "tally": played.tally,
         }
     )
+
+
+def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str]:
+    """Yield what is otherwise than it would be, had nothing been done to the run."""
+    if cell.point == Operation.TERMINATE:
+        yield from _uncounted(baseline, played)
+    elif cell.point in _RESETS:
+        # What a run has done, and undone, before it was reset is not there fault-free.
+        stands = {**baseline.compared, "ledger": baseline.standing}
+        yield from differences(stands, {**played.compared, "ledger": played.standing})
+        yield from _uncounted(baseline, played)
+    else:
+        yield from differences(baseline.compared, played.compared)
+
+
+def _uncounted(baseline: Baseline, played: Played) -> Iterator[str]:
+    """Yield that ledger and world do not agree, where they did of the fault-free run."""
+    effects = sum(played.counted.values())
+    if baseline.fault_free.effects == baseline.applied and effects != played.applied:
+        there = counted(effects, "effect")
+        yield f"the world counts {there}, the ledger {played.applied}"

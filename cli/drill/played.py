@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.drill.points import Interruption, Point
+from activities.crashpoints import CrashPoint
+from cli.drill.points import Interruption, Operation, Point
 from cli.drill.report import DrilledApproval, Tally, Target
 from cli.drill.world import counted
-from workflows.contracts import RunResult, ToolSpec
+from workflows.contracts import RunResult, ToolSpec, Unwound
 from workflows.durability import Durability
 
 
@@ -23,13 +24,21 @@ class Disturbance:
 
     @property
     def interruption(self) -> Interruption | None:
-        """Return how the run is made to wait; ``None``: its worker is killed at a crash point."""
+        """Return how the run is made to wait, if that is what is done to it."""
         return self.point if isinstance(self.point, Interruption) else None
 
     @property
+    def operation(self) -> Operation | None:
+        """Return what an operator does, if that is what is done to it."""
+        return self.point if isinstance(self.point, Operation) else None
+
+    @property
     def crash_at(self) -> str:
-        """Return the crash point as the setting ``SUREHAND_CRASH_AT``."""
-        return f"{self.target.tool}:{self.point}@{self.target.step}"
+        """Return the crash point as the setting ``SUREHAND_CRASH_AT``; empty: no worker dies."""
+        point = self.operation.crash_point if self.operation else self.point
+        if not isinstance(point, CrashPoint):
+            return ""
+        return f"{self.target.tool}:{point}@{self.target.step}"
 
 
 @dataclass
@@ -46,6 +55,11 @@ class Played:
     counted: dict[str, int] = field(default_factory=dict)
     approvals: list[DrilledApproval] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
+    """Of the run itself."""
+    standing: list[str] = field(default_factory=list)
+    """What the run and its child runs have done that is not undone."""
+    applied: int = 0
+    """How many effects the ledger says that they have had, undoing ones included."""
     tools: dict[str, ToolSpec] = field(default_factory=dict)
     reached: bool = False
     """Whether the worker was killed, or the run was interrupted, as it was meant to be."""
@@ -54,6 +68,8 @@ class Played:
     """What should not have happened, whatever the world looks like."""
     recovery_s: float | None = None
     seconds: float = 0
+    unwound: Unwound | None = None
+    """What became of the effects of a run that was terminated."""
 
 
 def count_of(snapshot: Any, entries: list[dict[str, Any]]) -> dict[str, int]:

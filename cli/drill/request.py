@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from activities.crashpoints import READ_POINTS
-from cli.drill.points import POINTS, Interruption, Point
+from cli.drill.points import POINTS, Interruption, Operation, Point
 from cli.drill.report import Target
 from cli.drill.world import Function
 from cli.exits import WrongUse
@@ -21,7 +21,7 @@ from workflows.plan import ITERATION, Plan
 #: Durability modes, of which the first is drilled where none is named.
 MODES: Final = tuple(mode.value for mode in Durability)
 #: Of what a drill keeps of its cells: one of another format is not gone on with.
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class DrillRequest:
         Args:
             plan: What is drilled.
             plan_name: Its file.
-            points: Crash points and interruptions.
+            points: Crash points, interruptions, and what operators do.
             modes: Durability modes.
             steps: Steps of the plan.
             world: Looks at the world.
@@ -134,6 +134,12 @@ class DrillRequest:
 
 def _has(target: Target, point: Point) -> bool:
     match point:
+        case Operation() if target.child:
+            return point.crash_point is None
+        case Operation():
+            return target.effect is Effect.WRITE and not target.undo
+        case _ if target.child:
+            return False  # Its own steps have them, in a drill of that plan.
         case Interruption():
             return _may_interrupt(target, point)
         case _ if target.asks:
