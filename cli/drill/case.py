@@ -77,7 +77,7 @@ class Case:
         self._server = TenantClient(server.client, server.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
         self._observer = Observer(self._server, self.run_id)
-        self._played = Played(self.run_id)
+        self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")
 
     async def play(self) -> Played:
         """Run the case to its end, or to where only a human can move it.
@@ -182,6 +182,7 @@ class Case:
         except StarterError as error:
             if self._operation is None:
                 raise
+            self._played.no_end = "ended without a result"
             self._played.violations.append(f"it ended without a result: {error}")
 
     async def _attend(self, people: People, crew: Crew, office: Office) -> None:
@@ -250,7 +251,7 @@ class Case:
         played.tools = self._observer.tools
         end = played.result
         played.compared = {
-            "run": end.state.value if end else f"not ended after {self._request.limit}",
+            "run": end.state.value if end else played.no_end,
             "steps": {s.id: s.state.value for s in end.steps if s.id != HELD} if end else {},
             "ledger": tree.told(),
             "audit": audit,

@@ -30,10 +30,11 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
     how = disturbance.point
     step_id = ITERATION.sub("", disturbance.target.step)
     if isinstance(how, Operation):
-        place = [step.id for step in plan.steps].index(step_id) + 1
-        held = Step(id=HELD, ask=Ask(question="Go on?"), after=(step_id,))
-        steps = (*plan.steps[:place], held, *plan.steps[place:])
-        return Plan.model_validate(plan.model_copy(update={"steps": steps}).model_dump())
+        behind = disturbance.behind or (step_id,)
+        place = max(number for number, step in enumerate(plan.steps, 1) if step.id in behind)
+        held = Step(id=HELD, ask=Ask(question="Go on?"), after=behind)
+        longer = (*plan.steps[:place], held, *plan.steps[place:])
+        return plan.model_copy(update={"steps": longer})
     steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
     changes: dict[str, Any] = {"steps": tuple(steps)}
     if how is Interruption.EXPIRY and plan.defaults.approval is not None:

@@ -17,6 +17,7 @@ from cli.drill.ground import Ground
 from cli.drill.judging import judged
 from cli.drill.people import APPROVER
 from cli.drill.played import Disturbance, Played
+from cli.drill.points import Operation, Point
 from cli.drill.progress import Progress
 from cli.drill.report import (
     GOOD,
@@ -36,7 +37,7 @@ from cli.drill.world import differences
 from cli.exits import ExitCode, PlanRefused, StarterError, WrongUse
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
-from workflows.contracts import Effect
+from workflows.contracts import Effect, StepState
 from workflows.durability import Durability
 
 T = TypeVar("T")
@@ -232,6 +233,15 @@ class Course:
                         else "the fault-free run never calls this step",
                     )
 
+    def _disturbance(
+        self, baseline: Baseline, target: Target, point: Point, mode: str
+    ) -> Disturbance:
+        """Return what is done to a run; one that goes back to a step has come as far as it can."""
+        states = baseline.compared["steps"]
+        there = (s.id for s in self._request.plan.steps if states[s.id] == StepState.SUCCEEDED)
+        behind = tuple(there) if point is Operation.RESET_STEP else ()
+        return Disturbance(target, point, Durability(mode), behind)
+
     async def _side_by_side(
         self, server: TenantClient, baseline: Baseline, cells: list[Cell]
     ) -> list[Cell]:
@@ -245,7 +255,7 @@ class Course:
                 target = targets[cell.step, cell.undo]
                 if _called(target):
                     self._progress.playing(cell)
-                    what = Disturbance(target, points[cell.point], Durability(cell.mode))
+                    what = self._disturbance(baseline, target, points[cell.point], cell.mode)
                     own = (self._request, self._ground, server, self._environment)
                     played = await Case(*own, what, allowed).play()
                     world = self._request.world is not None

@@ -21,6 +21,8 @@ class Disturbance:
     point: Point
     mode: Durability = Durability.SYNC
     """How durable its run is."""
+    behind: tuple[str, ...] = ()
+    """Steps behind which the run waits for an operator; none: behind the target."""
 
     @property
     def interruption(self) -> Interruption | None:
@@ -47,7 +49,9 @@ class Played:
 
     run_id: str
     result: RunResult | None = None
-    """``None``: it did not end in time."""
+    """``None``: it has none."""
+    no_end: str = ""
+    """Why it has none."""
     question: str = ""
     """What the run asks a human; empty if it has ended."""
     compared: dict[str, Any] = field(default_factory=dict)

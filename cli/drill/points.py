@@ -24,16 +24,16 @@ class Interruption(StrEnum):
 
 
 class Operation(StrEnum):
-    """What an operator does to a run, or to its workers, when a step has had its effect."""
+    """What an operator does to a run, or to its workers."""
 
     RESET = "reset"
-    """Temporal begins the run anew, at its first workflow task."""
+    """Behind the step, Temporal begins the run anew at its first workflow task."""
     RESET_STEP = "reset_step"
-    """It begins anew right before the step's call, or before the start of its child run."""
+    """From its end, it begins anew right before the step's call, or the start of its child run."""
     RESET_KILLED = "reset_killed"
     """Its worker is killed in the middle of its calls, and it is reset before another goes on."""
     TERMINATE = "terminate"
-    """It is terminated, and unwound from outside."""
+    """Behind the step it is terminated, and unwound from outside."""
     DEPLOY = "deploy"
     """Its worker is killed in the call; the next one has shorter timeouts and a shorter lease."""
 

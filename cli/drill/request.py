@@ -134,10 +134,8 @@ class DrillRequest:
 
 def _has(target: Target, point: Point) -> bool:
     match point:
-        case Operation() if target.child:
-            return point.crash_point is None
         case Operation():
-            return target.effect is Effect.WRITE and not target.undo
+            return _may_operate(target, point)
         case _ if target.child:
             return False  # Its own steps have them, in a drill of that plan.
         case Interruption():
@@ -146,6 +144,14 @@ def _has(target: Target, point: Point) -> bool:
             return False
         case _:
             return target.effect is not Effect.READ or point in READ_POINTS
+
+
+def _may_operate(target: Target, what: Operation) -> bool:
+    if target.child:
+        return what.crash_point is None  # Its workers die in its own steps' calls.
+    if target.undo or target.asks:
+        return False
+    return target.effect is Effect.WRITE or what is Operation.RESET_STEP
 
 
 def _may_interrupt(target: Target, how: Interruption) -> bool:
