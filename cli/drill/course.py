@@ -97,7 +97,7 @@ class Course:
             self._state.begin(baseline, done)
         targets = self._request.chosen(baseline.targets)
         self._request.refuse_nothing(targets)
-        wanted = list(self._wanted(targets))
+        wanted = list(self.wanted(targets))
         kept = [cell for cell in done if _key(cell) in {_key(cell) for cell in wanted}]
         keys = {_key(cell) for cell in kept}
         self._progress.begin(len(wanted), kept)
@@ -133,7 +133,7 @@ class Course:
     def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
         """Say whether nothing is left to go on with: then all is played anew."""
         targets = self._request.chosen(baseline.targets)
-        return {_key(cell) for cell in self._wanted(targets)} <= {_key(cell) for cell in done}
+        return {_key(cell) for cell in self.wanted(targets)} <= {_key(cell) for cell in done}
 
     async def _baseline(self, server: TenantClient, fingerprint: str) -> Baseline:
         """Play the fault-free run twice: two that differ are no measure for a third."""
@@ -190,7 +190,8 @@ class Course:
         """Return the calls of the plan, and those that undid some of them, in their order."""
         assert played.result is not None
         targets = []
-        children = {view.id for view in played.result.steps if view.child}
+        views = {view.id: view for view in played.result.steps}
+        children = {view.id for view in views.values() if view.child}
         for step in self._request.plan.steps:
             if step.wait is not None:
                 continue  # It calls nothing itself.
@@ -206,6 +207,7 @@ class Course:
                     effect=spec.effect if spec else None,
                     asks=step.ask is not None,
                     child=name in children,
+                    succeeded=name in views and views[name].state is StepState.SUCCEEDED,
                     permission=spec.permission if spec else None,
                     may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
                 )
@@ -216,7 +218,7 @@ class Course:
             targets.append(Target(step=step, tool=tool, effect=Effect.WRITE, undo=True))
         return targets
 
-    def _wanted(self, targets: list[Target]) -> Iterator[Cell]:
+    def wanted(self, targets: list[Target]) -> Iterator[Cell]:
         """Yield the cells of the matrix, with nothing found yet."""
         for mode in self._request.modes:
             for target in targets:

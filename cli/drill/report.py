@@ -46,6 +46,8 @@ class Target(Shape):
     """A step that asks a human and calls no tool."""
     child: bool = False
     """A step that is a plan: a child run does it."""
+    succeeded: bool = True
+    """Whether it has succeeded in the fault-free run: a run can wait behind it then."""
     permission: str | None = None
     """What the acting user must be allowed, as the tool was recorded."""
     may_ask_again: bool = True

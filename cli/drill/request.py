@@ -147,11 +147,13 @@ def _has(target: Target, point: Point) -> bool:
 
 
 def _may_operate(target: Target, what: Operation) -> bool:
-    if target.child:
-        return what.crash_point is None  # Its workers die in its own steps' calls.
     if target.undo or target.asks:
         return False
-    return target.effect is Effect.WRITE or what is Operation.RESET_STEP
+    if what.crash_point is not None:
+        return target.effect is Effect.WRITE  # A child run's workers die in its own steps' calls.
+    if target.effect is Effect.READ and what is not Operation.RESET_STEP:
+        return False  # Behind it nothing has changed.
+    return target.succeeded
 
 
 def _may_interrupt(target: Target, how: Interruption) -> bool:

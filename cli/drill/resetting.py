@@ -13,6 +13,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from cli.drill.points import Operation
 from cli.drill.report import Target
+from cli.exits import WrongUse
 from cli.tenant_client import TenantClient
 from workflows.contracts import Stretch, ToolCall
 from workflows.identity import child_run_id
@@ -38,6 +39,8 @@ async def reset(server: TenantClient, run_id: str, how: Operation, target: Targe
             elif not before and await _begins(server, run_id, event, target.step):
                 before = last
         task = {Operation.RESET: first, Operation.RESET_STEP: before}.get(how, last)
+        if not task:
+            raise WrongUse(f"run {run_id} has not come to {target.step}")
         await server.client.workflow_service.reset_workflow_execution(
             ResetWorkflowExecutionRequest(
                 namespace=server.client.namespace,

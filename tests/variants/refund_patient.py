@@ -31,4 +31,4 @@ async def pay(params: RefundParams, ctx: ToolContext) -> Refund:
     return Refund.model_validate(response.raise_for_status().json())
 
 
-refund = replace(shop.refund, fn=pay, timeout=timedelta(seconds=70))
+refund = replace(shop.refund, fn=pay, timeout=timedelta(seconds=90))
