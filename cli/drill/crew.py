@@ -107,4 +107,5 @@ class Crew:
                 self.died_at = time.monotonic()
                 self._death.set()
                 self._alive.remove(one)
+                one.kill()  # It is dead; nobody has to guard it any more.
             await asyncio.sleep(_DEATH_PAUSE)

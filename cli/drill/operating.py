@@ -86,7 +86,8 @@ class Operating:
                 await self._crew.start(changes=self._release)
 
     async def _reset(self) -> None:
-        await reset(self._server, self._run_id, self._how, self._target)
+        with self._server.translated(self._run_id):
+            await reset(self._server.client, self._run_id, self._how, self._target.step)
         self._people.begin_anew()
 
     async def _unwind(self) -> None:

@@ -38,11 +38,11 @@ def _let_arrive(shop: httpx.Client) -> None:
     requests = shop.get("/admin/requests").raise_for_status().json()
     for endpoint, seen in requests.items():
         if seen["in_flight"]:
-            ended = {"endpoint": endpoint, "finished": seen["received"]}
+            ended = {"endpoint": endpoint, "finished": seen["received"], "timeout_s": 60}
             shop.get("/admin/wait", params=ended).raise_for_status()
 
 
 def _shop() -> httpx.Client:
     # No proxy: the shop is on this machine.
     url = os.environ.get("SHOP_URL", DEFAULT_URL)
-    return httpx.Client(base_url=url, timeout=30, trust_env=False)
+    return httpx.Client(base_url=url, timeout=70, trust_env=False)
