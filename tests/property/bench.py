@@ -401,6 +401,11 @@ class Bench:
         unfinished = [step for step in self.steps if not step.over]
         raise AssertionError(f"still not at an end: {unfinished}")
 
+    async def kill_workers(self) -> None:
+        """Kill all attempts where they stand; their requests may be on the wire."""
+        for attempt in list(self.alive):
+            await self.go_on(attempt, "killed")
+
     async def kill_all(self) -> None:
         """Leave nothing behind in the event loop."""
         for attempt in list(self.alive):

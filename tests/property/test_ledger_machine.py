@@ -190,7 +190,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The next attempts are made by workers with other timeouts and leases."""
         self.bench.deploy(RELEASES[release])
         if kills:
-            self.drive(self.bench.kill_all())
+            self.drive(self.bench.kill_workers())
 
     @precondition(lambda self: self.undoable())
     @rule(data=st.data(), params=st.sampled_from(PARAMS))
