@@ -53,7 +53,7 @@ class Drill:
             fresh: Returns the plan's input for one more run, or ``module:function``.
             tools: Modules with the tools; default ``SUREHAND_TOOL_MODULES``.
             environment: More of the workers' environment.
-            points: Crash points and interruptions; default all.
+            points: Crash points, interruptions and operations; default all.
             steps: Steps of the plan; default all.
             changes: ``path=value``, as ``--set``.
             parallel: Cases at a time; default 2, with ``fresh``.
