@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, note
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.worker import Worker
 
 from tests.e2e.runs import PATIENCE_S
 from tests.property.model_ledger import ModelLedger, World
 from tests.property.people import People
-from tests.property.scenarios import CANCELLED, UNDISTURBED, PlannedStep, Scenario
+from tests.property.scenarios import CANCELLED, RESET, UNDISTURBED, PlannedStep, Scenario
 from tests.property.search import search
 from worker import workflow_runner
 from workflows.agent_run import AgentRun
@@ -50,14 +50,15 @@ class ModelStage:
         early = people.watch(world)
         request = StartRun(run_id=run_id, tenant="default", user="uma", plan=scenario.plan())
         options: dict[str, Any] = {"start_signal": "decide", "start_signal_args": early[:1]}
-        handle = await self.client.start_workflow(
+        await self.client.start_workflow(
             WORKFLOW,
             request,
             id=run_id,
             task_queue=self.task_queue,
-            result_type=RunResult,
             **(options if early else {}),
         )
+        # Whichever execution of it is the newest.
+        handle = self.client.get_workflow_handle(run_id, result_type=RunResult)
         for decision in early[1:]:
             await handle.signal("decide", decision)
         people.started(handle)
@@ -81,6 +82,8 @@ async def _result_of(handle: Any) -> RunResult:
     except WorkflowFailureError as error:
         if isinstance(error.cause, ApplicationError) and error.cause.type == "RunFailed":
             return RunResult.model_validate(error.cause.details[0])
+        if isinstance(error.cause, TerminatedError):  # It was reset.
+            return await _result_of(handle)
         if isinstance(error.cause, CancelledError):
             view: RunView = await handle.query("view", result_type=RunView)
             return view.result
@@ -119,6 +122,17 @@ async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
 ) -> None:
     world, result = await model_stage.play(scenario)
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+    guarantees_hold(world, result)
+
+
+@search(60)
+@given(scenario=RESET)
+async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
+    model_stage: ModelStage, scenario: Scenario
+) -> None:
+    world, result = await model_stage.play(scenario)
+    note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+    assert result.state in (RunState.COMPLETED, RunState.FAILED)
     guarantees_hold(world, result)
 
 
