@@ -134,4 +134,4 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
         report = await course.run()
 
     assert {(cell.step, cell.point, cell.mode) for cell in report.cells} == CELLS[plan]
-    assert report.ok, report
+    assert report.ok, str(report)

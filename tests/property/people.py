@@ -52,8 +52,9 @@ class People:
         """Cancel or reset the run, if this is the moment."""
         assert self._world is not None
         reset = self._world.scenario.reset
-        # One that has ended is not reset here.
-        if reset is not None and reset.at == moment and self._world.closed is None:
+        # One that is about to end is not reset here.
+        ends = self._world.log[-1][0] == "close_run"
+        if reset is not None and reset.at == moment and not ends:
             self._world.lives += 1
             await self._reset(reset)
         cancellation = self._world.scenario.cancellation
