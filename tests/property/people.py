@@ -55,7 +55,7 @@ class People:
         # One that is about to end is not reset here.
         ends = self._world.log[-1][0] == "close_run"
         if reset is not None and reset.at == moment and not ends:
-            self._world.lives += 1
+            self._world.reset_at = len(self._world.log)
             await self._reset(reset)
         cancellation = self._world.scenario.cancellation
         if cancellation is None or cancellation.at != moment:

@@ -192,6 +192,24 @@ class LedgerMachine(RuleBasedStateMachine):
         if kills:
             self.drive(self.bench.kill_workers())
 
+    @precondition(lambda self: self.in_call())
+    @rule(data=st.data())
+    def deploy_in_the_call(self, data: st.DataObject) -> None:
+        """A worker dies in its call, and one of the next release is as hasty as it can be."""
+        bench, in_call = self.bench, self.in_call()
+        step = in_call[data.draw(st.sampled_from(sorted(in_call)), label="step")]
+        assert step.attempt is not None
+        self.drive(bench.go_on(step.attempt, "killed"))
+        bench.deploy(SHORTER)
+        for wait in (LEASE + SECOND, SHORTER.timeout + SETTLE + SECOND):
+            self.drive(bench.pass_time(wait))
+            self._attempt(step.name, None, False, 0, "truth", "done")
+
+    def in_call(self) -> dict[str, BenchStep]:
+        """Return the steps whose attempt stands in its call."""
+        standing = self.bench.standing("call")
+        return {step.name: step for step in self.bench.steps if step.attempt in standing}
+
     @precondition(lambda self: self.undoable())
     @rule(data=st.data(), params=st.sampled_from(PARAMS))
     def reset(self, data: st.DataObject, params: dict[str, str]) -> None:
@@ -290,6 +308,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.drive(self.bench.come_to_an_end())
                 self.loop.run_until_complete(self._holds())
                 self._unwind()
+                # Whatever is on the wire arrives.
+                self.drive(self.bench.pass_time(TIMEOUT + SETTLE))
+                self.loop.run_until_complete(self._holds())
         finally:
             self.loop.run_until_complete(self.bench.kill_all())
 
