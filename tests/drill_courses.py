@@ -42,7 +42,7 @@ _OWN: Final = {"ungated": UNGATED, "patient": PATIENT, "newest": NEWEST}
 #: Of two calls that go out at once, the one that is claimed first is committed last.
 _LATE: Final = {"refunds": {"delay_after_s": 1.5}}
 #: A dead worker's call arrives when the next one's timeout is long over, and not its own.
-_LONG: Final = {"refunds": {"delay_before_s": 25}}
+_LONG: Final = {"refunds": {"delay_before_s": 25, "ignore_keys": True}}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Course:
     points: tuple[str, ...] = ()
     """Empty for all."""
     slow: Mapping[str, Any] = field(default_factory=dict)
-    """How slow the shop is, by endpoint."""
+    """How slow the shop is, and how mean beside what the tools allow, by endpoint."""
     modes: tuple[str, ...] = ()
     """Empty for the first one."""
 
