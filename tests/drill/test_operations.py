@@ -53,21 +53,23 @@ class Place:
     plan: str
     step: str
     operations: tuple[Operation, ...] = tuple(Operation)
+    modes: tuple[Durability, ...] = tuple(Durability)
 
 
+SYNC, ASYNC, EXIT = Durability
 WAITING: Final = tuple(one for one in Operation if one.crash_point is None)
 PLACES: Final = (
     Place("examples/refund_fails.yaml", "refund"),
-    Place("tests/variants/newest.yaml", "newest", (Operation.RESET_STEP,)),
+    Place("tests/variants/newest.yaml", "newest", (Operation.RESET_STEP,), (SYNC, EXIT)),
     Place("tests/variants/parent.yaml", "mail[0]"),
     Place("tests/variants/parent.yaml", "pay", WAITING),
-    Place("tests/variants/parent_fails.yaml", "pay", (Operation.TERMINATE,)),
+    Place("tests/variants/parent_fails.yaml", "pay", (Operation.TERMINATE,), (ASYNC,)),
 )
 
 
 def possible(case: Case) -> bool:
-    place, operation, _ = case
-    return operation in place.operations
+    place, operation, mode = case
+    return operation in place.operations and mode in place.modes
 
 
 def sample() -> dict[str, set[tuple[str, str, str]]]:
