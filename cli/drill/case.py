@@ -236,12 +236,12 @@ class Case:
                 played.entries = await effects_of(ledger, tenant, self.run_id)
                 audit = "holds"
                 for run_id in await runs_of(ledger, tenant, self.run_id):
-                    if broken := await _audited(ledger, tenant, run_id):
-                        audit = "broken"
-                        played.violations.append(f"audit of {run_id}: {broken}")
                     counted, stories = tally(await evidence_of(ledger, tenant, run_id), ACTOR)
                     played.tally = played.tally.plus(counted)
                     played.violations += stories
+                    if broken := await _audited(ledger, tenant, run_id):
+                        audit = "broken"
+                        played.violations.append(f"audit of {run_id}: {broken}")
                     await tree.add(ledger, tenant, run_id)
                 # Taken away once, however many child runs have the same user.
                 losses = min(played.tally.losses, 1)
