@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from activities.crashpoints import READ_POINTS, CrashPoint
+from cli.drill.points import Operation
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
+from workflows.durability import Durability
 
 SHOP: Final = "examples.shop.drill"
 CREDITS: Final = "tests.variants.credits"
@@ -19,12 +21,28 @@ PLANS: Final = {
     "examples/refund_fails.yaml": (("order", "amount", "refund", "restock", "close"), SHOP),
     "tests/variants/credits.yaml": (("add", "refuse"), CREDITS),
 }
+NEWEST: Final = "tests.variants.newest"
+#: The same of plans with child runs and lists, and of one whose read does not say the same again:
+#: for what operators do.
+OPERATED: Final = {
+    "tests/variants/parent.yaml": (("order", "pay", "mail"), SHOP),
+    "tests/variants/parent_fails.yaml": (("order", "pay", "close"), SHOP),
+    "tests/variants/newest.yaml": (("newest", "refund"), NEWEST),
+}
 #: The shop's steps that only read.
 READS: Final = ("order", "amount")
 #: How a crash in the refund is settled, and the tools that do it.
 KINDS: Final = {"lookup": LOOKUP, "dedupes": DEDUPES, "human": NEITHER}
 #: The longest that a slow shop takes: below what a call may.
 SLOWEST_S: Final = 2.0
+#: The tools of courses that are played for one thing only.
+UNGATED: Final = "tests.variants.refund_ungated"
+PATIENT: Final = "tests.variants.refund_patient"
+_OWN: Final = {"ungated": UNGATED, "patient": PATIENT, "newest": NEWEST}
+#: Of two calls that go out at once, the one that is claimed first is committed last.
+_LATE: Final = {"refunds": {"delay_after_s": 1.5}}
+#: A dead worker's call arrives when the next one's timeout is long over, and not its own.
+_LONG: Final = {"refunds": {"delay_before_s": 25, "ignore_keys": True}}
 
 
 @dataclass(frozen=True)
@@ -37,18 +55,20 @@ class Course:
     points: tuple[str, ...] = ()
     """Empty for all."""
     slow: Mapping[str, Any] = field(default_factory=dict)
-    """How slow the shop is, by endpoint."""
+    """How slow the shop is, and how mean beside what the tools allow, by endpoint."""
+    modes: tuple[str, ...] = ()
+    """Empty for the first one."""
 
     @property
     def name(self) -> str:
         """Return what it is called among the courses and its report files."""
         plan = self.plan.rpartition("/")[2].removesuffix(".yaml")
-        return f"{plan}-{self.kind}"
+        return "-".join([plan, self.kind, *self.modes])
 
     @property
     def tools(self) -> str:
         """Return the modules of its tools."""
-        return KINDS.get(self.kind, CREDITS)
+        return {**KINDS, **_OWN}.get(self.kind, CREDITS)
 
     def faults(self) -> dict[str, dict[str, Any]]:
         """Return how the shop behaves: as mean as the tools allow."""
@@ -61,12 +81,13 @@ class Course:
 
     def arguments(self) -> list[str]:
         """Return what ``starter.py drill`` is told of it."""
-        world = PLANS[self.plan][1]
+        world = {**PLANS, **OPERATED}[self.plan][1]
         return [
             self.plan,
             *("--world", f"{world}:world", "--fresh", f"{world}:fresh"),
             *("--steps", ",".join(self.steps)),
             *(("--points", ",".join(self.points)) if self.points else ()),
+            *(("--modes", ",".join(self.modes)) if self.modes else ()),
         ]
 
     def __str__(self) -> str:
@@ -80,11 +101,26 @@ def kinds_of(plan: str) -> list[str]:
     return list(KINDS) if PLANS[plan][1] == SHOP else ["transactional"]
 
 
-#: The kinds differ in the refund only.
+def operated(plan: str, kind: str, modes: Sequence[str] = tuple(Durability)) -> Course:
+    """Return what operators do to a plan's runs, in those modes."""
+    steps, _ = {**PLANS, **OPERATED}[plan]
+    slow = _LATE if kind == "ungated" else {}
+    return Course(plan, kind, steps, tuple(Operation), slow, tuple(modes))
+
+
 COURSES: Final = [
-    Course(plan, kind, ("refund",) if kind in ("dedupes", "human") else steps)
-    for plan, (steps, _) in PLANS.items()
-    for kind in kinds_of(plan)
+    # The kinds differ in the refund only.
+    *(
+        Course(plan, kind, ("refund",) if kind in ("dedupes", "human") else steps)
+        for plan, (steps, _) in PLANS.items()
+        for kind in kinds_of(plan)
+    ),
+    # Kills and interruptions are enough in one mode.
+    *(operated(plan, kinds_of(plan)[0], [*Durability][1:]) for plan in PLANS),
+    operated("tests/variants/parent.yaml", "lookup"),
+    operated("tests/variants/parent_fails.yaml", "ungated"),
+    operated("tests/variants/newest.yaml", "newest"),
+    Course("examples/refund.yaml", "patient", ("refund",), (Operation.DEPLOY.value,), _LONG),
 ]
 
 

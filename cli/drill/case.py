@@ -12,23 +12,26 @@ from typing import Any
 
 from temporalio.service import RPCError
 
-from activities.ledger.audit import verify_chain, verify_entries, verify_story
+from activities.ledger.audit import Break, verify_chain, verify_entries, verify_story
 from activities.ledger.evidence import evidence_of, runs_of
 from activities.ledger.reads import chain_of, effects_of
-from activities.ledger.store import RunNotFound, open_ledger
-from cli.drill.changed_plan import changed
+from activities.ledger.store import Ledger, RunNotFound, open_ledger
+from cli.drill import deploying
+from cli.drill.changed_plan import HELD, changed
 from cli.drill.crew import Crew
 from cli.drill.ground import Ground
 from cli.drill.interrupting import Interrupting
 from cli.drill.observer import Observer
+from cli.drill.operating import Operating
 from cli.drill.people import People
 from cli.drill.played import Disturbance, Played, count_of, skipped
-from cli.drill.points import Beforehand
+from cli.drill.points import Beforehand, Operation
 from cli.drill.principals import ACTOR, Office
 from cli.drill.proven import tally
 from cli.drill.request import DrillRequest
+from cli.drill.standing import RunTree
 from cli.drill.world import Context, comparable
-from cli.exits import WrongUse
+from cli.exits import PlanRefused, StarterError, WrongUse
 from cli.launch import launch
 from cli.outcome import run_result
 from cli.tenant_client import TenantClient
@@ -65,7 +68,8 @@ class Case:
         self._request = request
         self._ground = ground
         self._disturbance = disturbance
-        self._kill = disturbance if disturbance and not disturbance.interruption else None
+        self._kill = disturbance if disturbance and disturbance.crash_at else None
+        self._operation = disturbance.operation if disturbance else None
         self._permissions = permissions
         self._environment = environment
         self._folder = ground.case_folder(name)
@@ -74,7 +78,7 @@ class Case:
         self._server = TenantClient(server.client, server.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
         self._observer = Observer(self._server, self.run_id)
-        self._played = Played(self.run_id)
+        self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")
 
     async def play(self) -> Played:
         """Run the case to its end, or to where only a human can move it.
@@ -96,15 +100,15 @@ class Case:
             tenant=settings.tenant,
             user=settings.user,
             plan=plan,
-            durability=self._kill.mode if self._kill else Durability.SYNC,
+            durability=self._mode,
         )
         office = Office(database_url, settings.tenant, own=self._ground.database is None)
         await office.give(settings.user, "permission", self._permissions)
         people = People(self._server, self.run_id, office)
         await self._beforehand(Context(self.run_id, plan.input, database_url))
         with self._crew(database_url) as crew:
-            # With a kill two, so that another one stands by.
-            await crew.start(2 if self._kill else 1)
+            # With a kill two, so that another one stands by; an operator sees to the next one.
+            await crew.start(2 if self._kill and not self._operation else 1)
             await launch(self._server, start)
             try:
                 await self._until_settled(people, crew, office)
@@ -117,6 +121,11 @@ class Case:
         await self._look(Context(self.run_id, plan.input, database_url), fresh)
         self._played.seconds = time.monotonic() - began
         return self._played
+
+    @property
+    def _mode(self) -> Durability:
+        told = self._disturbance
+        return told.mode if told and not told.interruption else Durability.SYNC
 
     async def _fresh(self, database_url: str) -> dict[str, Any]:
         function, given = self._request.fresh, self._request.plan.input
@@ -153,6 +162,8 @@ class Case:
         attending = asyncio.create_task(self._attend(people, crew, office))
         watching = asyncio.create_task(crew.watch())
         parts = {observing, attending, watching}
+        if self._operation is Operation.TERMINATE:
+            parts.remove(observing)  # Its end is not the end of what is done to it.
         try:
             done, _ = await asyncio.wait(
                 parts,
@@ -162,12 +173,24 @@ class Case:
             for one in done:
                 one.result()
             if observing in done:
-                self._played.result = await run_result(self._server, self.run_id)
                 self._played.question = ""
+                await self._note_end()
         finally:
-            for one in parts:
+            tasks = (observing, attending, watching)
+            for one in tasks:
                 one.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _note_end(self) -> None:
+        try:
+            self._played.result = await run_result(self._server, self.run_id)
+        except PlanRefused:
+            raise
+        except StarterError as error:
+            if self._operation is None:
+                raise
+            self._played.no_end = "ended without a result"
+            self._played.violations.append(f"it ended without a result: {error}")
 
     async def _attend(self, people: People, crew: Crew, office: Office) -> None:
         """Interrupt the run, if that is what the case does, and deal with all that waits."""
@@ -177,13 +200,31 @@ class Case:
                 await forced.run()
             finally:
                 self._played.reached = forced.reached
-                self._played.violations = forced.violations
+                self._played.violations += forced.violations
+        elif self._disturbance and self._operation:
+            release = self._environment.get("SUREHAND_TOOL_MODULES", "")
+            operating = Operating(
+                self._disturbance,
+                self.run_id,
+                self._server,
+                people,
+                crew,
+                await asyncio.to_thread(deploying.release, self._folder, release),
+            )
+            try:
+                await operating.run()
+            finally:
+                self._played.reached = operating.reached
+                self._played.violations += operating.violations
+                self._played.unwound = operating.unwound
+            if self._operation is Operation.TERMINATE:
+                return
         view, question = await people.stay()
         self._played.result, self._played.question = view.result, question
 
     def _note_kill(self, crew: Crew) -> None:
         played, kill = self._played, self._kill
-        if kill is None:
+        if kill is None or self._operation:
             return
         played.reached = crew.killed
         if crew.died_at is not None:
@@ -195,35 +236,49 @@ class Case:
         """Take down what the run, the ledger and the world say in the end."""
         played = self._played
         snapshot = await self._request.world(context) if self._request.world else None
-        audit = "never opened"
+        tree, audit = RunTree(self.run_id), "never opened"
         async with open_ledger(context.database_url) as ledger:
             with contextlib.suppress(RunNotFound):
                 tenant = self._server.settings.tenant
                 played.entries = await effects_of(ledger, tenant, self.run_id)
-                events, rows, head = await chain_of(ledger, tenant, self.run_id)
-                broken = (
-                    verify_chain(events, [head])
-                    or verify_story(events)
-                    or verify_entries(events, rows)
-                )
-                audit = "broken" if broken else "holds"
+                audit = "holds"
                 for run_id in await runs_of(ledger, tenant, self.run_id):
                     counted, stories = tally(await evidence_of(ledger, tenant, run_id), ACTOR)
                     played.tally = played.tally.plus(counted)
                     played.violations += stories
+                    if broken := await _audited(ledger, tenant, run_id):
+                        audit = "broken"
+                        played.violations.append(f"audit of {run_id}: {broken}")
+                    await tree.add(ledger, tenant, run_id)
                 # Taken away once, however many child runs have the same user.
                 losses = min(played.tally.losses, 1)
                 played.tally = played.tally.model_copy(update={"losses": losses})
-                played.violations += [f"audit: {broken}"] if broken else []
-                played.violations += list(skipped(events, self._disturbance))
-        played.counted = count_of(snapshot, played.entries)
+                self._look_at(tree)
+        played.counted = count_of(snapshot, tree.entries)
         played.tools = self._observer.tools
         end = played.result
         played.compared = {
-            "run": end.state.value if end else f"not ended after {self._request.limit}",
-            "steps": {step.id: step.state.value for step in end.steps} if end else {},
-            "ledger": sorted(f"{e['step_id']}: {e['tool']} {e['state']}" for e in played.entries),
+            "run": end.state.value if end else played.no_end,
+            "steps": {s.id: s.state.value for s in end.steps if s.id != HELD} if end else {},
+            "ledger": tree.told(),
             "audit": audit,
         }
         if self._request.world:
             played.compared["world"] = comparable(snapshot, context, fresh)
+
+    def _look_at(self, tree: RunTree) -> None:
+        """Take down what stands of the run and its child runs, and what is wrong with that."""
+        played = self._played
+        played.standing, played.applied = tree.standing(), tree.applied
+        played.violations += [*tree.out_of_order(), *tree.clock_jumps()]
+        played.violations += skipped(tree.events, self._disturbance)
+        if played.unwound is not None:
+            played.violations += tree.not_unwound(played.unwound)
+        elif played.result is not None and not played.question:
+            played.violations += tree.untold(played.result)
+
+
+async def _audited(ledger: Ledger, tenant: str, run_id: str) -> Break | None:
+    """Return what is broken in the story that the ledger tells of a run."""
+    events, rows, head = await chain_of(ledger, tenant, run_id)
+    return verify_chain(events, [head]) or verify_story(events) or verify_entries(events, rows)

@@ -6,13 +6,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 from cli.drill.played import Disturbance
-from cli.drill.points import Interruption
-from workflows.plan import ITERATION, Plan, Step
+from cli.drill.points import Interruption, Operation, Point
+from workflows.plan import ITERATION, Ask, Plan, Step
 from workflows.policy import ApprovalPolicy
 
 #: How long an approval that is to expire may be given and used: enough for an approval that is
 #: given at once, on a busy machine; one that comes too late is asked for once more.
 EXPIRES_IN: Final = timedelta(seconds=2)
+
+#: The step in which a run waits, behind the one that has had its effect.
+HELD: Final = "drill-held"
 
 
 def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
@@ -22,10 +25,16 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
         plan: The user's.
         disturbance: What is done to the run; a kill changes nothing of the plan.
     """
-    how = disturbance.interruption if disturbance else None
-    if disturbance is None or how is None or disturbance.target.asks:
+    if disturbance is None or disturbance.crash_at or disturbance.target.asks:
         return plan
+    how = disturbance.point
     step_id = ITERATION.sub("", disturbance.target.step)
+    if isinstance(how, Operation):
+        behind = disturbance.behind or (step_id,)
+        place = max(number for number, step in enumerate(plan.steps, 1) if step.id in behind)
+        held = Step(id=HELD, ask=Ask(question="Go on?"), after=behind)
+        longer = (*plan.steps[:place], held, *plan.steps[place:])
+        return plan.model_copy(update={"steps": longer})
     steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
     changes: dict[str, Any] = {"steps": tuple(steps)}
     if how is Interruption.EXPIRY and plan.defaults.approval is not None:
@@ -34,7 +43,7 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
     return plan.model_copy(update=changes)
 
 
-def _interrupted(plan: Plan, step: Step, how: Interruption) -> Step:
+def _interrupted(plan: Plan, step: Step, how: Point) -> Step:
     match how:
         case Interruption.PAUSE | Interruption.ASK:
             own = plan.defaults.interrupt if step.interrupt is None else step.interrupt

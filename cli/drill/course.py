@@ -1,6 +1,6 @@
 """The whole course of a drill: fault-free runs first, then a case for each cell of the matrix.
 
-A cell is a kill or an interruption of one step.
+A cell is one step, and one thing that is done to its run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cli.drill.ground import Ground
 from cli.drill.judging import judged
 from cli.drill.people import APPROVER
 from cli.drill.played import Disturbance, Played
+from cli.drill.points import Operation, Point
 from cli.drill.progress import Progress
 from cli.drill.report import (
     GOOD,
@@ -36,7 +37,7 @@ from cli.drill.world import differences
 from cli.exits import ExitCode, PlanRefused, StarterError, WrongUse
 from cli.settings import StarterSettings
 from cli.tenant_client import TenantClient
-from workflows.contracts import Effect
+from workflows.contracts import Effect, StepState
 from workflows.durability import Durability
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Course:
             self._state.begin(baseline, done)
         targets = self._request.chosen(baseline.targets)
         self._request.refuse_nothing(targets)
-        wanted = list(self._wanted(targets))
+        wanted = list(self.wanted(targets))
         kept = [cell for cell in done if _key(cell) in {_key(cell) for cell in wanted}]
         keys = {_key(cell) for cell in kept}
         self._progress.begin(len(wanted), kept)
@@ -132,7 +133,7 @@ class Course:
     def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
         """Say whether nothing is left to go on with: then all is played anew."""
         targets = self._request.chosen(baseline.targets)
-        return {_key(cell) for cell in self._wanted(targets)} <= {_key(cell) for cell in done}
+        return {_key(cell) for cell in self.wanted(targets)} <= {_key(cell) for cell in done}
 
     async def _baseline(self, server: TenantClient, fingerprint: str) -> Baseline:
         """Play the fault-free run twice: two that differ are no measure for a third."""
@@ -163,6 +164,8 @@ class Course:
                 violations=[*first.violations, *second.violations],
             ),
             compared=first.compared,
+            standing=first.standing,
+            applied=first.applied,
         )
 
     async def _fault_free(self, server: TenantClient) -> Played:
@@ -185,12 +188,16 @@ class Course:
 
     def _targets(self, played: Played) -> list[Target]:
         """Return the calls of the plan, and those that undid some of them, in their order."""
+        assert played.result is not None
         targets = []
+        views = {view.id: view for view in played.result.steps}
+        children = {view.id for view in views.values() if view.child}
         for step in self._request.plan.steps:
-            if not step.tool and step.ask is None:
+            if step.wait is not None:
                 continue  # It calls nothing itself.
             # Of a list, the first item's call.
-            name = f"{step.id}[0]" if f"{step.id}[0]" in played.tools else step.id
+            first = f"{step.id}[0]"
+            name = first if first in children | played.tools.keys() else step.id
             spec = played.tools.get(name)
             policy = spec.approval if spec else None
             targets.append(
@@ -199,6 +206,8 @@ class Course:
                     tool=step.does,
                     effect=spec.effect if spec else None,
                     asks=step.ask is not None,
+                    child=name in children,
+                    succeeded=name in views and views[name].state is StepState.SUCCEEDED,
                     permission=spec.permission if spec else None,
                     may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
                 )
@@ -209,12 +218,11 @@ class Course:
             targets.append(Target(step=step, tool=tool, effect=Effect.WRITE, undo=True))
         return targets
 
-    def _wanted(self, targets: list[Target]) -> Iterator[Cell]:
+    def wanted(self, targets: list[Target]) -> Iterator[Cell]:
         """Yield the cells of the matrix, with nothing found yet."""
         for mode in self._request.modes:
             for target in targets:
                 for point in self._request.points_of(target):
-                    called = target.effect is not None or target.asks
                     yield Cell(
                         mode=mode,
                         step=target.step,
@@ -222,8 +230,19 @@ class Course:
                         tool=target.tool,
                         point=point,
                         outcome=CellOutcome.NOT_REACHED,
-                        question="" if called else "the fault-free run never calls this step",
+                        question=""
+                        if _called(target)
+                        else "the fault-free run never calls this step",
                     )
+
+    def _disturbance(
+        self, baseline: Baseline, target: Target, point: Point, mode: str
+    ) -> Disturbance:
+        """Return what is done to a run; one that goes back to a step has come as far as it can."""
+        states = baseline.compared["steps"]
+        there = (s.id for s in self._request.plan.steps if states[s.id] == StepState.SUCCEEDED)
+        behind = tuple(there) if point is Operation.RESET_STEP else ()
+        return Disturbance(target, point, Durability(mode), behind)
 
     async def _side_by_side(
         self, server: TenantClient, baseline: Baseline, cells: list[Cell]
@@ -236,9 +255,9 @@ class Course:
         async def one_after_another() -> None:
             for cell in left:
                 target = targets[cell.step, cell.undo]
-                if target.effect is not None or target.asks:
+                if _called(target):
                     self._progress.playing(cell)
-                    what = Disturbance(target, points[cell.point], Durability(cell.mode))
+                    what = self._disturbance(baseline, target, points[cell.point], cell.mode)
                     own = (self._request, self._ground, server, self._environment)
                     played = await Case(*own, what, allowed).play()
                     world = self._request.world is not None
@@ -250,6 +269,11 @@ class Course:
 
         await _together(*(one_after_another() for _ in range(self._request.parallel)))
         return made
+
+
+def _called(target: Target) -> bool:
+    """Say whether the fault-free run has come to a step."""
+    return target.effect is not None or target.asks or target.child
 
 
 async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:

@@ -41,6 +41,7 @@ class Crew:
         self._started = 0
         self.died_at: float | None = None
         """When a worker was seen to be dead, by this process's monotonic clock."""
+        self._death = asyncio.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -59,13 +60,19 @@ class Crew:
         """Return whether a worker has killed itself, as it was told to."""
         return self._once.exists()
 
-    async def start(self, count: int = 1) -> None:
-        """Start workers and wait until they take work."""
+    async def start(self, count: int = 1, changes: Mapping[str, str] | None = None) -> None:
+        """Start workers and wait until they take work.
+
+        Args:
+            count: How many.
+            changes: Settings in which they differ from the others.
+        """
+        settings = {**self._settings, **(changes or {})}
         new = []
         for _ in range(count):
             self._started += 1
             name = f"worker-{self._started}"
-            new.append(worker(self._environment, self._folder, name, **self._settings))
+            new.append(worker(self._environment, self._folder, name, **settings))
             self._alive.append(new[-1])
         for one in new:
             await asyncio.to_thread(one.wait_for, partial(is_ready, one))
@@ -76,6 +83,10 @@ class Crew:
         for one in gone:
             one.kill()
         await self.start()
+
+    async def death(self) -> None:
+        """Wait until a worker has died as it was told to; somebody has to watch."""
+        await self._death.wait()
 
     async def watch(self) -> None:
         """See the one death that is meant to be; any other is an error.
@@ -94,5 +105,7 @@ class Crew:
                         f" {one.returncode}: {one.last_line()}"
                     )
                 self.died_at = time.monotonic()
+                self._death.set()
                 self._alive.remove(one)
+                one.kill()  # It is dead; nobody has to guard it any more.
             await asyncio.sleep(_DEATH_PAUSE)

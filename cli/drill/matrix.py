@@ -8,7 +8,8 @@ from typing import Final
 
 from rich.console import Console
 
-from cli.drill.points import Interruption
+from activities.crashpoints import CrashPoint
+from cli.drill.points import Beforehand, Interruption, Operation
 from cli.drill.report import ALIKE, Cell, CellOutcome, DrilledApproval, DrillReport, Target
 from cli.printer import Printer, rich_table
 from cli.text import compact, counted
@@ -17,19 +18,25 @@ from workflows.contracts import Effect
 #: A call that has no such point, and a point at which nobody recovered.
 NONE: Final = "-"
 STEP: Final = "step"
+#: At each of these a worker is killed, and another one stands by.
+KILLS: Final = (*CrashPoint, *Beforehand)
 
 
 def parts(report: DrillReport) -> list[list[str]]:
-    """Return the points of each matrix: kills in the first, interruptions in the second one."""
-    forced = [point for point in report.points if point in list(Interruption)]
-    kills = [point for point in report.points if point not in forced]
-    return [points for points in (kills, forced) if points]
+    """Return the points of each matrix: kills, interruptions, and what operators do."""
+    kinds = (KILLS, list(Interruption), list(Operation))
+    found = ([point for point in report.points if point in kind] for kind in kinds)
+    return [points for points in found if points]
 
 
 def rows_of(report: DrillReport, points: Sequence[str]) -> list[Target]:
-    """Return the calls that a matrix has a row for: what undoes waits for nobody."""
-    kills = any(point not in list(Interruption) for point in points)
-    return [target for target in report.targets if kills or not target.undo]
+    """Return the steps that a matrix has a row for."""
+    if points[0] in list(Operation):
+        drilled = {(cell.step, cell.undo) for cell in report.cells if cell.point in points}
+        return [target for target in report.targets if (target.step, target.undo) in drilled]
+    # What undoes waits for nobody, and a child run is a plan of its own.
+    kills = points[0] in KILLS
+    return [target for target in report.targets if not target.child and (kills or not target.undo)]
 
 
 def rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
@@ -42,7 +49,7 @@ def rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
 
 def recovery_rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
     """Yield the recovery times below a matrix of kills."""
-    if all(point in list(Interruption) for point in points):
+    if points[0] not in KILLS:
         return
     by_point = {recovery.point: recovery for recovery in report.recovery}
     for name, field in (("recovery p50", "p50_s"), ("recovery p95", "p95_s")):

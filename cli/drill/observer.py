@@ -30,13 +30,19 @@ class Observer:
     _outcomes: list[tuple[Place, float]] = field(default_factory=list)
 
     async def until_end(self) -> None:
-        """Read the history, which needs no worker, and return at the end of the run."""
-        handle = self.server.handle(self.run_id)
+        """Read the history, which needs no worker, and return at the end of the run.
+
+        A run that is reset goes on under the same id, in another execution.
+        """
+        newest = ""
         with self.server.translated(self.run_id):
-            async for event in handle.fetch_history_events(wait_new_event=True):
-                await self._see(event)
-                if event.event_type in ENDS:
-                    return
+            while (found := await self.server.handle(self.run_id).describe()).run_id != newest:
+                newest = found.run_id
+                handle = self.server.client.get_workflow_handle(self.run_id, run_id=newest)
+                async for event in handle.fetch_history_events(wait_new_event=True):
+                    await self._see(event)
+                    if event.event_type in ENDS:
+                        break
 
     def recovered_at(self, place: Place, died_at: float) -> float | None:
         """Return when the first outcome of a call arrived after a death."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -80,7 +80,7 @@ class People:
             return view
         return None
 
-    async def _deal_with(self, run_id: str, view: RunView, held: str) -> None:
+    async def _deal_with(self, run_id: str, view: RunView, held: str = "") -> None:
         for request in view.pending:
             if request.step_id != held and request.approval_id not in self.ignored:
                 await self.approve(request)
@@ -93,7 +93,7 @@ class People:
             if step.child is not None and step.state not in ENDED_STEPS:
                 with contextlib.suppress(NotFound):  # not taken up yet
                     child = await self._server.view(step.child, _LOOK_LIMIT)
-                    await self._deal_with(step.child, child, "")
+                    await self._deal_with(step.child, child)
 
     async def until(self, seen: Callable[[RunView], T | None]) -> T:
         """Deal with what waits until something is seen, and return that."""
@@ -102,6 +102,21 @@ class People:
             found = seen(view) if view is not None else None
             if found is not None:
                 return found
+
+    async def while_(self, work: Coroutine[Any, Any, None]) -> None:
+        """Deal with what waits until some work is done."""
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await self.look()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    def begin_anew(self) -> None:
+        """Deal once more with all that waits, and hold nothing: the run was reset."""
+        self._dealt_with.clear()
+        self.held = ""
 
     async def stay(self) -> tuple[RunView, str]:
         """Deal with what waits until only a human can move the run; returns what that is asked."""

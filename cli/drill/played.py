@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activities.crashpoints import CrashPoint
-from cli.drill.points import Beforehand, Interruption, Point
+from cli.drill.points import Beforehand, Interruption, Operation, Point
 from cli.drill.report import DrilledApproval, Tally, Target
 from cli.drill.world import counted
-from workflows.contracts import RunResult, ToolSpec
+from workflows.contracts import RunResult, ToolSpec, Unwound
 from workflows.durability import Durability
 
 
@@ -22,16 +22,27 @@ class Disturbance:
     point: Point
     mode: Durability = Durability.SYNC
     """How durable its run is."""
+    behind: tuple[str, ...] = ()
+    """Steps behind which the run waits for an operator; none: behind the target."""
 
     @property
     def interruption(self) -> Interruption | None:
-        """Return how the run is made to wait; ``None``: its worker is killed at a crash point."""
+        """Return how the run is made to wait, if that is what is done to it."""
         return self.point if isinstance(self.point, Interruption) else None
 
     @property
+    def operation(self) -> Operation | None:
+        """Return what an operator does, if that is what is done to it."""
+        return self.point if isinstance(self.point, Operation) else None
+
+    @property
     def crash_at(self) -> str:
-        """Return the crash point as the setting ``SUREHAND_CRASH_AT``."""
-        point = CrashPoint.AFTER_CLAIM if isinstance(self.point, Beforehand) else self.point
+        """Return the crash point as the setting ``SUREHAND_CRASH_AT``; empty: no worker dies."""
+        point = self.operation.crash_point if self.operation else self.point
+        if isinstance(point, Beforehand):
+            point = CrashPoint.AFTER_CLAIM
+        if not isinstance(point, CrashPoint):
+            return ""
         return f"{self.target.tool}:{point}@{self.target.step}"
 
 
@@ -41,7 +52,9 @@ class Played:
 
     run_id: str
     result: RunResult | None = None
-    """``None``: it did not end in time."""
+    """``None``: it has none."""
+    no_end: str = ""
+    """Why it has none."""
     question: str = ""
     """What the run asks a human; empty if it has ended."""
     compared: dict[str, Any] = field(default_factory=dict)
@@ -49,6 +62,11 @@ class Played:
     counted: dict[str, int] = field(default_factory=dict)
     approvals: list[DrilledApproval] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
+    """Of the run itself."""
+    standing: list[str] = field(default_factory=list)
+    """What the run and its child runs have done that is not undone."""
+    applied: int = 0
+    """How many effects the ledger says that they have had, undoing ones included."""
     tools: dict[str, ToolSpec] = field(default_factory=dict)
     reached: bool = False
     """Whether the worker was killed, or the run was interrupted, as it was meant to be."""
@@ -57,6 +75,8 @@ class Played:
     """What should not have happened, whatever the world looks like."""
     recovery_s: float | None = None
     seconds: float = 0
+    unwound: Unwound | None = None
+    """What became of the effects of a run that was terminated."""
 
 
 def count_of(snapshot: Any, entries: list[dict[str, Any]]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a drill does to a run: the crash points, and the interruptions that it forces."""
+"""What a drill does to a run: crash points, interruptions, and what operators do."""
 
 from __future__ import annotations
 
@@ -31,5 +31,30 @@ class Beforehand(StrEnum):
     write must not be skipped in silence."""
 
 
-Point = CrashPoint | Interruption | Beforehand
-POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *Interruption, *Beforehand)
+class Operation(StrEnum):
+    """What an operator does to a run, or to its workers."""
+
+    RESET = "reset"
+    """Behind the step, Temporal begins the run anew at its first workflow task."""
+    RESET_STEP = "reset_step"
+    """From its end, it begins anew right before the step's call, or the start of its child run."""
+    RESET_KILLED = "reset_killed"
+    """Its worker is killed in the middle of its calls, and it is reset before another goes on."""
+    TERMINATE = "terminate"
+    """Behind the step it is terminated, and unwound from outside."""
+    DEPLOY = "deploy"
+    """Its worker is killed in the call; the next one has shorter timeouts and a shorter lease."""
+
+    @property
+    def crash_point(self) -> CrashPoint | None:
+        """Return where the worker is killed; ``None``: the run waits after the step instead."""
+        match self:
+            case Operation.RESET_KILLED:
+                return CrashPoint.AFTER_OUTCOME
+            case Operation.DEPLOY:
+                return CrashPoint.DURING_CALL
+        return None
+
+
+Point = CrashPoint | Interruption | Beforehand | Operation
+POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *Interruption, *Beforehand, *Operation)

@@ -22,18 +22,20 @@ class CellOutcome(StrEnum):
     DIFFERS = "differs"
     NEEDS_HUMAN = "needs human"
     """The run has asked a human, as a tool without recovery must; nothing was done twice."""
+    UNDONE = "undone"
+    """It was terminated and unwound: nothing of it stands that nobody was told of."""
     NOT_REACHED = "not reached"
     """No worker was killed, the run was not interrupted: this cell proves nothing."""
 
 
 #: Outcomes with which a drill has proven what it was asked to.
-GOOD: Final = frozenset({CellOutcome.SAME, CellOutcome.SAME_LEDGER, CellOutcome.NEEDS_HUMAN})
+GOOD: Final = frozenset(CellOutcome) - {CellOutcome.DIFFERS, CellOutcome.NOT_REACHED}
 #: Outcomes of which there is no more to say.
-ALIKE: Final = frozenset({CellOutcome.SAME, CellOutcome.SAME_LEDGER})
+ALIKE: Final = GOOD - {CellOutcome.NEEDS_HUMAN}
 
 
 class Target(Shape):
-    """A row of the matrix: a step's tool call, or the call that undoes it."""
+    """A row of the matrix: a step's tool call or child run, or the call that undoes it."""
 
     step: str
     tool: str
@@ -42,6 +44,10 @@ class Target(Shape):
     undo: bool = False
     asks: bool = False
     """A step that asks a human and calls no tool."""
+    child: bool = False
+    """A step that is a plan: a child run does it."""
+    succeeded: bool = True
+    """Whether it has succeeded in the fault-free run: a run can wait behind it then."""
     permission: str | None = None
     """What the acting user must be allowed, as the tool was recorded."""
     may_ask_again: bool = True
@@ -102,7 +108,7 @@ class PermissionDrift(Shape):
 
 
 class Cell(Shape):
-    """One run whose worker was killed, or that was interrupted, at one point of one call."""
+    """One run that was disturbed at one point of one step."""
 
     mode: str
     step: str

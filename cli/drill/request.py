@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from activities.crashpoints import READ_POINTS
-from cli.drill.points import POINTS, Beforehand, Interruption, Point
+from cli.drill.points import POINTS, Beforehand, Interruption, Operation, Point
 from cli.drill.report import Target
 from cli.drill.world import Function
 from cli.exits import WrongUse
@@ -21,7 +21,7 @@ from workflows.plan import ITERATION, Plan
 #: Durability modes, of which the first is drilled where none is named.
 MODES: Final = tuple(mode.value for mode in Durability)
 #: Of what a drill keeps of its cells: one of another format is not gone on with.
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DrillRequest:
         Args:
             plan: What is drilled.
             plan_name: Its file.
-            points: Crash points and interruptions.
+            points: Crash points, interruptions, and what operators do.
             modes: Durability modes.
             steps: Steps of the plan.
             world: Looks at the world.
@@ -145,6 +145,10 @@ class DrillRequest:
 
 def _has(target: Target, point: Point) -> bool:
     match point:
+        case Operation():
+            return _may_operate(target, point)
+        case _ if target.child:
+            return False  # Its own steps have them, in a drill of that plan.
         case Interruption():
             return _may_interrupt(target, point)
         case _ if target.asks:
@@ -153,6 +157,16 @@ def _has(target: Target, point: Point) -> bool:
             return target.effect is not Effect.READ and not target.undo
         case _:
             return target.effect is not Effect.READ or point in READ_POINTS
+
+
+def _may_operate(target: Target, what: Operation) -> bool:
+    if target.undo or target.asks:
+        return False
+    if what.crash_point is not None:
+        return target.effect is Effect.WRITE  # A child run's workers die in its own steps' calls.
+    if target.effect is Effect.READ and what is not Operation.RESET_STEP:
+        return False  # Behind it nothing has changed.
+    return target.succeeded
 
 
 def _may_interrupt(target: Target, how: Interruption) -> bool:

@@ -19,6 +19,8 @@ class Baseline(BaseModel):
     targets: list[Target]
     fault_free: FaultFree
     compared: dict[str, Any]
+    standing: list[str]
+    applied: int
 
 
 class DrillState:

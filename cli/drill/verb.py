@@ -55,7 +55,7 @@ def drill(
     ] = None,
     points: Annotated[
         str | None,
-        typer.Option(help="Crash points and interruptions, comma separated; default all."),
+        typer.Option(help="What is done to a run, comma separated; default all."),
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Steps, comma separated; default all.")] = None,
     modes: Annotated[
@@ -92,13 +92,17 @@ def drill(
     ] = CASE_LIMIT,
     json_output: options.Json = False,
 ) -> int:
-    """Kill a worker at every crash point of every step, interrupt each, and compare what is left.
+    """Kill workers at every step, interrupt, reset and stop runs there, and compare what is left.
 
     Each case is a fresh run with workers of its own: one dies, another one takes over.
+
+    Crash points: before_claim, after_claim, during_call, after_call, after_outcome, before_report.
 
     Interruptions: pause, approval, ask, permission_loss, expiry.
 
     With --already: already_true, the world is so before the call, and no write may be skipped.
+
+    Operations: reset, reset_step, reset_killed, terminate, deploy.
 
     Tools run for real, approved by 'drill-approver': drill a test system.
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from activities.crashpoints import CrashPoint
-from cli.drill.changed_plan import EXPIRES_IN, changed
+from cli.drill.changed_plan import EXPIRES_IN, HELD, changed
 from cli.drill.people import answer_to
 from cli.drill.played import Disturbance
-from cli.drill.points import Interruption, Point
+from cli.drill.points import Interruption, Operation, Point
 from cli.drill.report import Target
 from cli.exits import StarterError
 from workflows.contracts import Effect, Interrupt, InterruptKind
@@ -44,6 +44,27 @@ def test_a_human_looks_before_the_step_and_where_they_looked_anyway(point: Inter
 
     assert found.interrupted(found.step("pay"), "before")
     assert found.interrupted(found.step("pay"), "after")
+
+
+@pytest.mark.parametrize("behind", [(), ("look",), ("look", "pay")])
+def test_a_run_waits_behind_what_an_operator_waits_for(behind: tuple[str, ...]) -> None:
+    found = changed(plan(), Disturbance(PAY, Operation.TERMINATE, behind=behind))
+
+    last = (behind or ("pay",))[-1]
+    ids = [step.id for step in found.steps]
+    assert ids.index(HELD) == ids.index(last) + 1
+    assert Plan.model_validate(found.model_dump()).dependencies[HELD] >= {last}
+    assert tuple(step for step in found.steps if step.id != HELD) == plan().steps
+
+
+@pytest.mark.parametrize("point", [one for one in Operation if one.crash_point is not None])
+def test_a_worker_that_dies_under_an_operator_is_killed_in_the_users_own_plan(
+    point: Operation,
+) -> None:
+    disturbance = Disturbance(PAY, point)
+
+    assert changed(plan(), disturbance) == plan()
+    assert disturbance.crash_at == f"bank.pay:{point.crash_point}@pay"
 
 
 @pytest.mark.parametrize("point", ["approval", "permission_loss", "expiry"])

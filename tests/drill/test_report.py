@@ -46,7 +46,12 @@ FAULT_FREE = FaultFree(
     approvals=[],
 )
 BASELINE = Baseline(
-    fingerprint="f", targets=[READ, WRITE], fault_free=FAULT_FREE, compared={"run": "completed"}
+    fingerprint="f",
+    targets=[READ, WRITE],
+    fault_free=FAULT_FREE,
+    compared={"run": "completed", "ledger": ["refund: payments.refund committed"]},
+    standing=["refund: payments.refund committed"],
+    applied=1,
 )
 
 
@@ -56,7 +61,8 @@ def cell(point: str = "after_call", **facts: Any) -> Cell:
 
 
 def played(**facts: Any) -> Played:
-    given = {"reached": True, "compared": BASELINE.compared, "counted": {"refunds": 1}, **facts}
+    stands = {"standing": BASELINE.standing, "applied": 1, "counted": {"refunds": 1}}
+    given = {"reached": True, "compared": BASELINE.compared, **stands, **facts}
     return Played("drill-1", **given)
 
 
@@ -79,6 +85,43 @@ def played(**facts: Any) -> Played:
 )
 def test_a_case_is_judged_by_what_it_has_left(facts: dict[str, Any], outcome: CellOutcome) -> None:
     assert judged(cell(), BASELINE, played(**facts), world=True).outcome is outcome
+
+
+UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of which one undoes"]}
+
+
+@pytest.mark.parametrize(
+    ("point", "facts", "outcome"),
+    [
+        # What was undone on the way is not there any more.
+        ("reset", {"compared": UNDONE_BEFORE}, CellOutcome.SAME),
+        ("reset", {"standing": []}, CellOutcome.DIFFERS),
+        ("reset", {"compared": {"run": "failed"}}, CellOutcome.DIFFERS),
+        ("reset", {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
+        ("reset", {"question": "Does it stand?", "counted": {}}, CellOutcome.NEEDS_HUMAN),
+        ("deploy", {"compared": UNDONE_BEFORE}, CellOutcome.DIFFERS),
+        ("terminate", {"compared": {}, "counted": {}, "applied": 0}, CellOutcome.UNDONE),
+        ("terminate", {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
+        ("terminate", {"violations": ["it stands"]}, CellOutcome.DIFFERS),
+        ("terminate", {"reached": False}, CellOutcome.NOT_REACHED),
+    ],
+)
+def test_what_an_operator_has_done_is_judged_by_what_stands(
+    point: str, facts: dict[str, Any], outcome: CellOutcome
+) -> None:
+    assert judged(cell(point), BASELINE, played(**facts), world=True).outcome is outcome
+
+
+def test_each_way_to_disturb_a_run_has_a_matrix_of_its_own() -> None:
+    cells = [cell("after_call", outcome=CellOutcome.SAME), cell("pause"), cell("reset")]
+    found = report(*cells, points=["after_call", "pause", "reset"])
+
+    drawn = [(heads, [row[0] for row in body]) for heads, body in tables(found)]
+    assert drawn == [
+        (["step", "after_call"], ["order", "refund", "recovery p50", "recovery p95"]),
+        (["step", "pause"], ["order", "refund"]),
+        (["step", "reset"], ["refund"]),
+    ]
 
 
 def test_a_world_that_nobody_has_looked_at_is_not_called_the_same() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from activities.crashpoints import CrashPoint
 from cli import app
-from cli.drill.points import Interruption
+from cli.drill.points import Interruption, Operation
 from cli.drill.report import Target
 from cli.drill.request import DrillRequest
 from cli.exits import WrongUse
@@ -86,7 +85,27 @@ def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
 
     assert set(request_of(list(Interruption)).points_of(target)) == there
     shared = request_of([], own_ledger=False)
-    assert set(shared.points_of(target)) - set(CrashPoint) == there - {"permission_loss"}
+    assert set(shared.points_of(target)) & set(Interruption) == there - {"permission_loss"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "there"),
+    [
+        ({"effect": Effect.WRITE}, set(Operation)),
+        ({"effect": Effect.WRITE, "succeeded": False}, {"reset_killed", "deploy"}),
+        ({"effect": Effect.READ}, {"reset_step"}),
+        ({"effect": None, "child": True}, {"reset", "reset_step", "terminate"}),
+        ({"effect": None, "asks": True}, set()),
+        ({"effect": Effect.WRITE, "undo": True}, set()),
+        ({"effect": None, "succeeded": False}, set()),
+    ],
+)
+def test_operators_do_what_can_be_done_behind_a_step_or_in_its_call(
+    facts: dict[str, Any], there: set[str]
+) -> None:
+    target = Target(step="order", tool="orders.read", **facts)
+
+    assert set(request_of(list(Operation)).points_of(target)) == there
 
 
 def test_a_choice_that_proves_nothing_is_refused() -> None:

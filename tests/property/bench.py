@@ -28,7 +28,7 @@ from activities.ledger.tables import effects, events, interventions, runs
 from activities.reconciliation import reconcile_once
 from activities.tools import ToolActivities
 from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
-from tests.property.outside import LEASE, SETTLE, TIMEOUT, Outside
+from tests.property.outside import LEASE, SETTLE, TIMEOUT, Outside, Release
 from workflows.contracts import (
     AnsweredNo,
     ApprovalNeeded,
@@ -70,6 +70,8 @@ class BenchStep:
     activity: int = 1
     number: int = 0
     used_up: int = 0
+    lives: int = 1
+    """Grows when its run is reset to before it."""
 
     @property
     def name(self) -> str:
@@ -130,13 +132,17 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.outside = Outside(self.clock)
-        self.toolbox = self.outside.toolbox()
+        self.deploy(Release())
+
+    def deploy(self, release: Release) -> None:
+        """Have attempts made by workers of this release from now on; earlier ones live on."""
+        self.toolbox = self.outside.toolbox(release.timeout)
         self.resources = Resources(
             self.ledger,
             self.toolbox,
             ArtifactStore("memory:///", self.ledger, largest_inline=8192),
             DyingCrash(),
-            lease=LEASE,
+            lease=release.lease,
             renew_every=timedelta(days=1),
             retries=Retries(recovery_limit=self.patience),
         )
@@ -282,6 +288,15 @@ class Bench:
         step.undoing, step.waits_for, step.attempt = True, None, None
         step.next_activity()
 
+    def begin_anew(self, step: BenchStep, params: dict[str, str]) -> None:
+        """Reset a step's run to before it: what came before it may say something else now.
+
+        An attempt that Temporal has lost sight of lives on.
+        """
+        step.next_activity()
+        step.lives, step.params, step.attempt = step.lives + 1, params, None
+        step.ended, step.waits_for, step.joined = None, None, None
+
     async def pass_time(self, by: timedelta) -> None:
         """Move the clock."""
         await self.pass_time_until(self.clock.now_ms + int(by / timedelta(milliseconds=1)))
@@ -385,6 +400,11 @@ class Bench:
             await self.pass_time(2 * LEASE)
         unfinished = [step for step in self.steps if not step.over]
         raise AssertionError(f"still not at an end: {unfinished}")
+
+    async def kill_workers(self) -> None:
+        """Kill all attempts where they stand; their requests may be on the wire."""
+        for attempt in list(self.alive):
+            await self.go_on(attempt, "killed")
 
     async def kill_all(self) -> None:
         """Leave nothing behind in the event loop."""

@@ -38,6 +38,19 @@ TIMEOUT: Final = timedelta(minutes=50)
 SETTLE: Final = timedelta(minutes=10)
 WINDOW: Final = timedelta(hours=9)
 
+
+@dataclass(frozen=True)
+class Release:
+    """What a deploy changes: how long a call may take, and how long a lease lasts."""
+
+    timeout: timedelta = TIMEOUT
+    lease: timedelta = LEASE
+
+
+SHORTER: Final = Release(timedelta(minutes=4), timedelta(seconds=20))
+#: The same tools, as workers of one release after another have them.
+RELEASES: Final = {"as ever": Release(), "shorter": SHORTER}
+
 #: What a provider makes of a request, and what the caller gets to hear of that; what leaves a doubt
 #: more often than what ends the matter.
 CALL_ANSWERS: Final = (
@@ -137,14 +150,16 @@ class Outside:
                     self.arrive(request)
         self.clock.now_ms = until_ms
 
-    async def call(self, kind: str, ctx: ToolContext, undoes: str | None) -> dict[str, str] | No:
+    async def call(
+        self, kind: str, ctx: ToolContext, undoes: str | None, timeout: timedelta
+    ) -> dict[str, str] | No:
         """Answer as the test decides, when it decides."""
         attempt = current()
         late = timedelta(0) if kind == "dedupes" else SETTLE  # that one declares no settle time
-        lasts = int((TIMEOUT + late) / _MILLISECOND)
+        lasts = int((timeout + late) / _MILLISECOND)
         request = Request(ctx.idempotency_key, kind, undoes, self.clock.now_ms + lasts)
         self.wire.append(request)
-        attempt.deadline_ms = self.clock.now_ms + int(TIMEOUT / _MILLISECOND)
+        attempt.deadline_ms = self.clock.now_ms + int(timeout / _MILLISECOND)
         try:
             return await self._answer(attempt, request)
         finally:
@@ -196,15 +211,15 @@ class Outside:
             return Found({"id": key})
         return Partial("half of it") if key in self.half else NotFound()
 
-    def toolbox(self) -> Toolbox:
+    def toolbox(self, timeout: timedelta = TIMEOUT) -> Toolbox:
         """Return a forward tool of each kind, and the tools that undo them."""
         undoing = sorted({f"undo.{kind}" for kind in KINDS.values() if kind})
         return Toolbox(
-            [self._tool(f"pay.{kind}", kind) for kind in KINDS]
-            + [self._tool(name, name.removeprefix("undo.")) for name in undoing]
+            [self._tool(f"pay.{kind}", kind, timeout) for kind in KINDS]
+            + [self._tool(name, name.removeprefix("undo."), timeout) for name in undoing]
         )
 
-    def _tool(self, name: str, kind: str) -> Tool:
+    def _tool(self, name: str, kind: str, timeout: timedelta) -> Tool:
         undo = KINDS[kind] if name.startswith("pay.") else None
         options: dict[str, Any] = {"irreversible": undo is None}
         if undo:
@@ -217,22 +232,22 @@ class Outside:
             options["settle"] = SETTLE
         if kind == "human":
             options["recovery"] = "human"
-        make: Callable[..., Any] = tool(name, effect=WRITE, timeout=TIMEOUT, **options)
+        make: Callable[..., Any] = tool(name, effect=WRITE, timeout=timeout, **options)
         if name.startswith("undo."):
 
             async def take_back(params: Taking, ctx: ToolContext) -> Any:
-                return await self.call(kind, ctx, params.of)
+                return await self.call(kind, ctx, params.of, timeout)
 
             undoing: Tool = make(take_back)
             return undoing
 
         async def pay(params: Payment, ctx: ToolContext) -> Any:
-            return await self.call(kind, ctx, None)
+            return await self.call(kind, ctx, None, timeout)
 
         paying: Tool = tool(
             name,
             effect=WRITE,
-            timeout=TIMEOUT,
+            timeout=timeout,
             key=lambda params: f"order:{params.order}",
             **options,
         )(pay)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
 from tests.e2e.runs import PATIENCE_S, until
 from tests.property.model_ledger import Question, World, decision, settle
+from tests.property.scenarios import Reset
 from workflows.contracts import ApprovalRequest, Resolution, ResolutionOutcome, RunState, RunView
 from workflows.identity import approval_id, params_hash
 
@@ -44,8 +49,14 @@ class People:
         self._started.set()
 
     async def at(self, moment: int) -> None:
-        """Cancel the run, if this is the moment."""
+        """Cancel or reset the run, if this is the moment."""
         assert self._world is not None
+        reset = self._world.scenario.reset
+        # One that is about to end is not reset here.
+        ends = self._world.log[-1][0] == "close_run"
+        if reset is not None and reset.at == moment and not ends:
+            self._world.reset_at = len(self._world.log)
+            await self._reset(reset)
         cancellation = self._world.scenario.cancellation
         if cancellation is None or cancellation.at != moment:
             return
@@ -54,6 +65,22 @@ class People:
             await handle.cancel()
         else:
             await handle.signal("cancel", {"mode": cancellation.how, "actor": "oscar"})
+
+    async def _reset(self, reset: Reset) -> None:
+        handle, tasks = await self._reach(), []
+        async for event in handle.fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                tasks.append(event.event_id)
+        client, place = handle._client, 0 if reset.to == "its first task" else len(tasks) // 2
+        await client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=handle.id),
+                reason="a property",
+                request_id=uuid.uuid4().hex,
+                workflow_task_finish_event_id=tasks[place],
+            )
+        )
 
     def decide(self, world: World, request: ApprovalRequest) -> None:
         """Decide about a request in the manner of its step's approver."""

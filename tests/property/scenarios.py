@@ -94,11 +94,20 @@ class Cancellation:
 
 
 @dataclass(frozen=True)
+class Reset:
+    """Somebody resets the run while its ``at``-th call of a port is under way."""
+
+    at: int
+    to: Literal["its first task", "halfway"]
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A plan, and all that happens while it runs."""
 
     steps: tuple[PlannedStep, ...]
     cancellation: Cancellation | None = None
+    reset: Reset | None = None
 
     def step(self, step_id: str) -> PlannedStep:
         """Return a step."""
@@ -179,6 +188,8 @@ def _steps(draw: st.DrawFn) -> tuple[PlannedStep, ...]:
 
 _MODES = ["temporal", *(mode.value for mode in CancelMode)]
 _CANCELLATIONS = st.builds(Cancellation, at=st.integers(1, 12), how=st.sampled_from(_MODES))
-#: Nobody interferes, or somebody cancels at some moment.
+_RESETS = st.builds(Reset, at=st.integers(2, 12), to=st.sampled_from(["its first task", "halfway"]))
+#: Nobody interferes, or somebody cancels or resets the run at some moment.
 UNDISTURBED: Final = st.builds(Scenario, steps=_steps())
 CANCELLED: Final = st.builds(Scenario, steps=_steps(), cancellation=_CANCELLATIONS)
+RESET: Final = st.builds(Scenario, steps=_steps(), reset=_RESETS)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, note
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.worker import Worker
 
 from tests.e2e.runs import PATIENCE_S
 from tests.property.model_ledger import ModelLedger, World
 from tests.property.people import People
-from tests.property.scenarios import CANCELLED, UNDISTURBED, PlannedStep, Scenario
+from tests.property.scenarios import CANCELLED, RESET, UNDISTURBED, PlannedStep, Scenario
 from tests.property.search import search
 from worker import workflow_runner
 from workflows.agent_run import AgentRun
@@ -50,14 +50,15 @@ class ModelStage:
         early = people.watch(world)
         request = StartRun(run_id=run_id, tenant="default", user="uma", plan=scenario.plan())
         options: dict[str, Any] = {"start_signal": "decide", "start_signal_args": early[:1]}
-        handle = await self.client.start_workflow(
+        await self.client.start_workflow(
             WORKFLOW,
             request,
             id=run_id,
             task_queue=self.task_queue,
-            result_type=RunResult,
             **(options if early else {}),
         )
+        # Whichever execution of it is the newest.
+        handle = self.client.get_workflow_handle(run_id, result_type=RunResult)
         for decision in early[1:]:
             await handle.signal("decide", decision)
         people.started(handle)
@@ -81,6 +82,8 @@ async def _result_of(handle: Any) -> RunResult:
     except WorkflowFailureError as error:
         if isinstance(error.cause, ApplicationError) and error.cause.type == "RunFailed":
             return RunResult.model_validate(error.cause.details[0])
+        if isinstance(error.cause, TerminatedError):  # It was reset.
+            return await _result_of(handle)
         if isinstance(error.cause, CancelledError):
             view: RunView = await handle.query("view", result_type=RunView)
             return view.result
@@ -119,6 +122,17 @@ async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
 ) -> None:
     world, result = await model_stage.play(scenario)
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+    guarantees_hold(world, result)
+
+
+@search(40)
+@given(scenario=RESET)
+async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
+    model_stage: ModelStage, scenario: Scenario
+) -> None:
+    world, result = await model_stage.play(scenario)
+    note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+    assert result.state in (RunState.COMPLETED, RunState.FAILED)
     guarantees_hold(world, result)
 
 
@@ -173,7 +187,8 @@ def only_as_approved(world: World) -> None:
 
 def nothing_runs_over_a_doubt(world: World, result: RunResult) -> None:
     """G2: what comes after an effect that may have happened is never begun."""
-    called = {what for port, what in world.log if port == "execute_tool"}
+    newest = world.log[world.reset_at :]
+    called = {what for port, what in newest if port == "execute_tool"}
     for view in result.steps:
         doubtful = "ParamsMismatch" in (view.error or "") or "StepBarred" in (view.error or "")
         if doubtful and world.scenario.step(view.id).write:
@@ -228,5 +243,6 @@ def unwound(world: World, result: RunResult) -> None:
         for entry in world.entries
         if entry.commit_seq is not None and entry.step.id in known
     }
-    first = [step_id for step_id in dict.fromkeys(undoing) if step_id in commits]
+    newest = [what for port, what in world.log[world.reset_at :] if port == "compensate"]
+    first = [step_id for step_id in dict.fromkeys(newest) if step_id in commits]
     assert first == sorted(first, key=lambda s: commits[s] or 0, reverse=True)

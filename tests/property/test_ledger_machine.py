@@ -36,7 +36,9 @@ from tests.property.outside import (
     KINDS,
     LEASE,
     LOOKUP_ANSWERS,
+    RELEASES,
     SETTLE,
+    SHORTER,
     TIMEOUT,
     WINDOW,
 )
@@ -53,12 +55,15 @@ STEPS: Final = (
     ("run-2", "c", "2", "10"),
     ("run-3", "a", "2", "10"),
 )
+#: What a step may want after a reset: its own order and amount, or another order.
+PARAMS: Final = ({"order": "1", "amount": "10"}, {"order": "2", "amount": "10"})
 NAMES: Final = [f"{run_id}/{step_id}" for run_id, step_id, *_ in STEPS]
 SECOND: Final = timedelta(seconds=1)
 TIMES: Final = {
     "the lease is over": LEASE + SECOND,
     "the deadline is over": TIMEOUT + SECOND,
     "the settle time is over": TIMEOUT + SETTLE + SECOND,
+    "a shorter settle time is over": SHORTER.timeout + SETTLE + SECOND,
     "the window is nearly over": WINDOW - LEASE,
 }
 #: A death in the middle of a call has a rule of its own.
@@ -85,6 +90,8 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.sound = True
         self.bench: Bench
+        self.unwinds = False
+        """Whether all runs are unwound in the end."""
         self.seen = Snapshot([], [], [], [])
 
     def drive(self, work: Coroutine[Any, Any, T]) -> T:
@@ -96,8 +103,9 @@ class LedgerMachine(RuleBasedStateMachine):
         kind=st.sampled_from(sorted(KINDS)),
         late=st.booleans(),
         patience=st.sampled_from([timedelta(days=1), timedelta(days=1), LEASE]),
+        unwinds=st.booleans(),
     )
-    def open_runs(self, kind: str, late: bool, patience: timedelta) -> None:
+    def open_runs(self, kind: str, late: bool, patience: timedelta, unwinds: bool) -> None:
         steps = [
             BenchStep(run_id, step_id, f"pay.{kind}", {"order": order, "amount": amount})
             for run_id, step_id, order, amount in STEPS
@@ -105,6 +113,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = ClockedLedger(self.engine, self.clock)
         tenant = f"tenant-{next(_tenants)}"
         self.bench = Bench(ledger, self.clock, tenant, steps, late, patience)
+        self.unwinds = unwinds
         self.drive(self.bench.open_runs())
 
     def step(self, name: str) -> BenchStep:
@@ -175,6 +184,38 @@ class LedgerMachine(RuleBasedStateMachine):
         """The run of a step begins to unwind it."""
         name = data.draw(st.sampled_from(self.undoable()), label="step")
         self.drive(self.bench.undo(self.step(name)))
+
+    @rule(release=st.sampled_from(sorted(RELEASES)), kills=st.booleans())
+    def deploy(self, release: str, kills: bool) -> None:
+        """The next attempts are made by workers with other timeouts and leases."""
+        self.bench.deploy(RELEASES[release])
+        if kills:
+            self.drive(self.bench.kill_workers())
+
+    @precondition(lambda self: self.in_call())
+    @rule(data=st.data())
+    def deploy_in_the_call(self, data: st.DataObject) -> None:
+        """A worker dies in its call, and one of the next release is as hasty as it can be."""
+        bench, in_call = self.bench, self.in_call()
+        step = in_call[data.draw(st.sampled_from(sorted(in_call)), label="step")]
+        assert step.attempt is not None
+        self.drive(bench.go_on(step.attempt, "killed"))
+        bench.deploy(SHORTER)
+        for wait in (LEASE + SECOND, SHORTER.timeout + SETTLE + SECOND):
+            self.drive(bench.pass_time(wait))
+            self._attempt(step.name, None, False, 0, "truth", "done")
+
+    def in_call(self) -> dict[str, BenchStep]:
+        """Return the steps whose attempt stands in its call."""
+        standing = self.bench.standing("call")
+        return {step.name: step for step in self.bench.steps if step.attempt in standing}
+
+    @precondition(lambda self: self.undoable())
+    @rule(data=st.data(), params=st.sampled_from(PARAMS))
+    def reset(self, data: st.DataObject, params: dict[str, str]) -> None:
+        """The run of a step is reset to before it."""
+        name = data.draw(st.sampled_from(self.undoable()), label="step")
+        self.bench.begin_anew(self.step(name), dict(params))
 
     def undoable(self) -> list[str]:
         """Return the steps that have begun and are not being undone."""
@@ -255,7 +296,9 @@ class LedgerMachine(RuleBasedStateMachine):
             return True
         if (entry.lease_until_ms or 0) > self.clock.now_ms:
             return True
-        return not self.step(f"{entry.run_id}/{entry.step_id}").over
+        step = self.step(f"{entry.run_id}/{entry.step_id}")
+        # What was under way before a reset is the sweep's, until the step is undone.
+        return not step.over or (step.lives > 1 and not step.undoing)
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
@@ -264,8 +307,19 @@ class LedgerMachine(RuleBasedStateMachine):
             if self.sound:
                 self.drive(self.bench.come_to_an_end())
                 self.loop.run_until_complete(self._holds())
+                self._unwind()
+                # Whatever is on the wire arrives.
+                self.drive(self.bench.pass_time(TIMEOUT + SETTLE))
+                self.loop.run_until_complete(self._holds())
         finally:
             self.loop.run_until_complete(self.bench.kill_all())
+
+    def _unwind(self) -> None:
+        if self.unwinds:
+            for name in self.undoable():
+                self.drive(self.bench.undo(self.step(name)))
+            self.drive(self.bench.come_to_an_end())
+            self.loop.run_until_complete(self._holds())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from activities.crashpoints import Crash, CrashPoint
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
 from tests.property.search import search
-from workflows.contracts import ENDED, RunResult, RunState, Waiting
+from workflows.contracts import ENDED, RunResult, RunState
 from workflows.durability import Durability
 from workflows.plan import Plan
 
@@ -142,14 +142,17 @@ async def test_a_run_over_a_faulty_shop_keeps_its_promises(
 
 @asynccontextmanager
 async def faulty(
-    stage: Stage, faults: dict[str, str], crash: tuple[str, CrashPoint] | None
+    stage: Stage,
+    faults: dict[str, str],
+    crash: tuple[str, CrashPoint] | None,
+    **settings: str,
 ) -> AsyncIterator[None]:
     """Let a worker run over a shop with faults, which dies once at a crash point."""
     stage.shop.clear_faults()
     for endpoint, fault in faults.items():
         stage.shop.fault(endpoint, **FAULTS[fault])
     dies = DiesOnce(*crash) if crash else Crash()
-    async with stage.worker_here(crash=dies, **QUICK):
+    async with stage.worker_here(crash=dies, **(QUICK | settings)):
         yield
 
 
@@ -170,14 +173,15 @@ async def attend(stage: Stage, ending: str, run: Run, order_id: str) -> None:
         for waiting in view.result.waiting_for:
             if waiting.kind == "intervention" and waiting.id not in told:
                 told.add(waiting.id)
-                await run.handle.signal("resolve", await truth(stage, run, waiting, order_id))
+                await run.handle.signal("resolve", await truth(stage, run, waiting.id, order_id))
 
 
-async def truth(stage: Stage, run: Run, waiting: Waiting, order_id: str) -> dict[str, Any]:
+async def truth(stage: Stage, run: Run, intervention_id: str, order_id: str) -> dict[str, Any]:
     """Look into the shop's books, and undo by hand what nothing else can."""
-    [row] = [r for r in await stage.intervention_rows(run) if r["intervention_id"] == waiting.id]
+    rows = await stage.intervention_rows(run)
+    [row] = [r for r in rows if r["intervention_id"] == intervention_id]
     [entry] = [e for e in await stage.effects(run) if e["entry_id"] == row["entry_id"]]
-    answer = {"intervention_id": waiting.id, "actor": "oscar", "evidence": "looked"}
+    answer = {"intervention_id": intervention_id, "actor": "oscar", "evidence": "looked"}
     if entry["state"] == "compensating":
         return answer | {"outcome": "give_up"}
     endpoints = {tool: names[0] for tool, names in TOOLS.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 import yaml
 
 from activities.crashpoints import READ_POINTS
-from tests.drill_courses import COURSES, PLANS, READS, Course, round_of
+from cli.drill.points import Operation
+from tests.drill_courses import COURSES, OPERATED, PLANS, READS, Course, round_of
 from tests.drill_full import DIFFERS, DONE, INTERRUPTED, FullDrill, Kept
 from tests.worker_process import ROOT
+from workflows.durability import Durability
 
 #: Rounds end at once here, so any length of soak that is over after a few of them will do.
 SOAK_S = 0.02
@@ -33,19 +36,32 @@ def drill(file: Path, player: Player) -> FullDrill:
     return FullDrill(file, player, print)
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [*PLANS, *OPERATED])
 def test_every_step_of_a_plan_is_drilled(plan: str) -> None:
     steps = yaml.safe_load((ROOT / plan).read_text())["steps"]
 
-    assert PLANS[plan][0] == tuple(step["id"] for step in steps)
-    assert any(course.plan == plan and course.steps == PLANS[plan][0] for course in COURSES)
+    listed, _ = {**PLANS, **OPERATED}[plan]
+    assert listed == tuple(step["id"] for step in steps)
+    assert any(course.plan == plan and course.steps == listed for course in COURSES)
 
 
 @pytest.mark.parametrize("course", COURSES, ids=lambda course: course.name)
 def test_a_course_that_names_no_points_leaves_the_choice_out(course: Course) -> None:
     # `--points ""` is refused: it names nothing.
     assert "" not in course.arguments()
-    assert "--points" not in course.arguments()
+    assert ("--points" in course.arguments()) == bool(course.points)
+
+
+def test_what_operators_do_is_drilled_in_every_mode_and_with_child_runs() -> None:
+    played = {
+        (course.plan, mode, point)
+        for course in COURSES
+        for mode in course.modes or [Durability.SYNC]
+        for point in course.points or Operation
+    }
+
+    assert {*itertools.product((*PLANS, *OPERATED), Durability, Operation)} <= played
+    assert len({course.name for course in COURSES}) == len(COURSES)
 
 
 def test_a_drill_that_was_ended_goes_on_and_remembers_what_differed(

@@ -12,5 +12,6 @@ cancel_refund = shop.cancel_refund
 restock = shop.restock
 undo_restock = shop.undo_restock
 send_mail = shop.send_mail
+close_ticket = shop.close_ticket
 
 refund = replace(shop.refund, approval=None)
