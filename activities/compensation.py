@@ -223,8 +223,9 @@ class CompensationActivities:
             attempt=attempt.number,
             timeout=tool.timeout,
             lease=self._resources.lease,
-            recovery_limit=tool.recovery_limit(self._resources.retries.recovery_limit),
+            recovery_limit=self._resources.retries.recovery_limit,
             recovery=tool.recovery,
+            settle=tool.settle,
             window=tool.repeatable_for,
             undoes=undoes,
         )

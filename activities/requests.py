@@ -159,8 +159,9 @@ def claim_request(
         attempt=call.attempts_before + attempt.number,
         timeout=tool.timeout,
         lease=lease,
-        recovery_limit=tool.recovery_limit(recovery_limit),
+        recovery_limit=recovery_limit,
         recovery=tool.recovery,
+        settle=tool.settle,
         window=tool.repeatable_for,
         # What was asked for is used, also where this worker's tool would not have asked.
         gated=needs is not None or call.approval_id is not None,

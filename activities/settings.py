@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     sweep_quiet: Duration = _SWEEP.quiet
     """How long the sweep leaves an entry to the attempts of its own run, due within seconds."""
     sweep_batch: int = Field(default=_SWEEP.batch, ge=1)
-    """Most entries of a tenant in one sweep; the next one takes the rest."""
+    """Entries of a tenant that one activity of the sweep looks at; the next one goes on there."""
     resource_lease: Duration = timedelta(seconds=30)
     """Time limit of a resource's lease: how long a dead call keeps others from the resource."""
     resource_wait: Duration = timedelta(seconds=5)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from pydantic import BaseModel
 
+from activities import clock
 from activities.endings import again
 from activities.failures import classify
 from activities.ledger import lookups
-from activities.ledger.entries import Asked, ClaimResult, Entry, Held, milliseconds
+from activities.ledger.entries import Asked, ClaimResult, Entry, Held
 from activities.ledger.store import Transaction
 from activities.outputs import clean_text, to_json
 from activities.recorder import Done, Recorder
@@ -45,15 +45,17 @@ class Settling:
         never_in_doubt = tool.transactional and self.entry.tool_version == tool.version
         if never_in_doubt and not self.forward:
             # However late: without an outcome nothing has happened.
-            return await self._not_applied(None, time.monotonic())
-        if self._too_long():
-            limit = recorder.request.recovery_limit.total_seconds()
-            return await self._ask(f"its recovery has taken longer than {limit:g} s")
+            return await self._not_applied("transactional", clock.now())
+        limit = recorder.request.recovery_limit
+        # By the database's clock, as it was in the newest transaction.
+        if self.entry.recovers_too_long(limit, recorder.now_ms):
+            seconds = limit.total_seconds()
+            return await self._ask(f"its recovery has taken longer than {seconds:g} s")
         if never_in_doubt:
-            return await self._not_applied(None, time.monotonic())
+            return await self._not_applied("transactional", clock.now())
         if tool.lookup is None:
             return await self._ask("a crash left its outcome unknown")
-        looked = time.monotonic()
+        looked = clock.now()
         try:
             async with asyncio.timeout(recorder.request.timeout.total_seconds()):
                 answer: object = await tool.lookup(self.params, recorder.context(self.entry))
@@ -69,12 +71,12 @@ class Settling:
             case Found(receipt):
                 evidence: dict[str, Any] = {"rule": "lookup", "answer": "found"}
                 return await self.recorder.commit(self.entry, to_json(receipt), evidence)
-            case NotFound() if self.recorder.tool.settle is None:
+            case NotFound() if self.entry.settle_ms is None:
                 return await self._ask(
-                    "the lookup found nothing, and the tool declares no settle time"
+                    "the lookup found nothing, and the call was made without a settle time"
                 )
             case NotFound():
-                return await self._not_applied(self.recorder.tool.settle, looked)
+                return await self._not_applied("lookup_not_found", looked)
             case Partial(details, receipt):
                 resources, tenant = self.recorder.resources, self.recorder.request.tenant
                 part = await resources.artifacts.keep(tenant, to_json(receipt))
@@ -89,19 +91,18 @@ class Settling:
     async def _ask(self, why: str) -> Asked:
         return await self.recorder.ask(self.entry, why)
 
-    def _too_long(self) -> bool:
-        """Judge by the database's clock, as it was in the newest transaction."""
-        if self.entry.recovering_ms is None:
-            return False
-        limit = milliseconds(self.recorder.request.recovery_limit)
-        return self.recorder.now_ms - self.entry.recovering_ms > limit
-
-    async def _not_applied(self, settle: timedelta | None, looked: float) -> ClaimResult:
+    async def _not_applied(
+        self, rule: Literal["lookup_not_found", "transactional"], looked: float
+    ) -> ClaimResult:
         async def go_on(tx: Transaction) -> ClaimResult:
             # What was not there when it was looked for may have come since.
-            ago = timedelta(seconds=time.monotonic() - looked)
             return await lookups.after_not_found(
-                tx, self.recorder.request, self.entry, settle, forward=self.forward, looked=ago
+                tx,
+                self.recorder.request,
+                self.entry,
+                forward=self.forward,
+                rule=rule,
+                looked=timedelta(seconds=clock.now() - looked),
             )
 
         result = await self.recorder.in_ledger(go_on)

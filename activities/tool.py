@@ -135,13 +135,6 @@ class Tool:
             return None
         return self.dedupes.window - self.timeout - (self.settle or timedelta(0))
 
-    def recovery_limit(self, limit: timedelta) -> timedelta:
-        """Return how long a recovery of this tool's effects may take, where ``limit`` is usual.
-
-        A tool that is only believed after its deadline and its settle time gets that long, too.
-        """
-        return limit + self.timeout + (self.settle or timedelta(0))
-
     def validate(self, params: Mapping[str, Any]) -> BaseModel:
         """Return the params as the tool's model; ``ValidationError`` if they do not fit."""
         return self.params_model.model_validate(dict(params), by_alias=True, by_name=True)

@@ -26,7 +26,13 @@ class Reconcile:
     @workflow.run
     async def run(self, asked: Sweep) -> Swept:
         """Settle what nobody is settling, and find runs that were stopped from outside."""
-        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call())
+        swept = Swept(next=asked.after)
+        while True:
+            part = asked.model_copy(update={"after": swept.next})
+            done = await call_port(ports.SWEEP, part, "sweep", options=sweep_call())
+            swept = swept.and_then(done)
+            if swept.next is None:
+                return swept
 
 
 @workflow.defn(name=names.UNWIND)

@@ -123,8 +123,11 @@ async def _look_at_claimed(
     tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
 ) -> ClaimResult:
     if entry.holder == request.holder:
-        return await find_again(tx, request, seen, entry)
-    left = await lease_left(tx, entry, request.lease)
+        if _may_call_now(tx, request, entry):
+            return await find_again(tx, request, seen, entry)
+        reason = "it was to be called again, and was held up until that was no way to settle it"
+        return Doubtful(await doubt(tx, entry, reason, rule="held_up"))
+    left = await lease_left(tx, entry)
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
     rule = _rule_to_call_again(tx, request, entry)
@@ -152,8 +155,7 @@ async def _look_at_doubtful(
 
 def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
     """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
-    recovering = tx.now_ms - (entry.recovering_ms or tx.now_ms)
-    if entry.state == "partial" or recovering > milliseconds(request.recovery_limit):
+    if entry.state == "partial" or entry.recovers_too_long(request.recovery_limit, tx.now_ms):
         return None
     if request.recovery is Recovery.TRANSACTIONAL:
         if entry.tool_version != request.tool_version:
@@ -164,14 +166,21 @@ def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) ->
     return Recovery.DEDUPES if _dedupes(tx, request, entry) else None
 
 
+def _may_call_now(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
+    """Return whether what allowed this attempt's own claim still holds: it may have been frozen."""
+    if entry.unproven:
+        return _rule_to_call_again(tx, request, entry) is not None
+    return not entry.recovers_too_long(request.recovery_limit, tx.now_ms)
+
+
 def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
     """Return whether calling again, by the same key, may settle this entry."""
     if request.recovery is not Recovery.DEDUPES or request.window is None:
         return False
     if NO_MORE_REPEATS in entry.failures:
         return False
-    age = tx.now_ms - (entry.first_call_ms or 0)
-    return age < milliseconds(request.window)
+    # Negative: the clock was set back, and nobody knows how long ago the first call was.
+    return 0 <= tx.now_ms - (entry.first_call_ms or 0) < milliseconds(request.window)
 
 
 async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
 from sqlalchemy import update
 
@@ -19,29 +20,29 @@ async def after_not_found(
     tx: Transaction,
     request: ClaimRequest,
     entry: Entry,
-    settle: timedelta | None,
     *,
     forward: bool,
+    rule: Literal["lookup_not_found", "transactional"] = "lookup_not_found",
     looked: timedelta = timedelta(0),
 ) -> ClaimResult:
     """Go on after a lookup that found nothing.
 
-    Until the newest call's deadline plus the tool's settle time, a request may still be on the
-    wire, and the fencing token cannot stop it: wait and look again. After that the effect is
-    proven not to have happened.
+    Until the deadline of the call that was made, plus the settle time that it was made with, a
+    request may still be on the wire, and the fencing token cannot stop it: wait and look again.
+    After that the effect is proven not to have happened.
 
     Args:
         tx: The transaction.
         request: The call.
         entry: The entry, in doubt under our fencing token.
-        settle: The tool's settle time; ``None`` for a transactional tool, whose calls are over once
-            the entry is in doubt under a new fencing token.
         forward: Claim it again; otherwise record that it did not happen and bar the step.
+        rule: What proves it. Calls of a transactional tool are over once the entry is in doubt
+            under a new fencing token, so nothing is waited for.
         looked: How long ago the lookup began: what it found is no younger.
     """
-    rule = "transactional" if settle is None else "lookup_not_found"
-    if settle is not None:
-        left = await call_left(tx, entry, request.timeout) + milliseconds(settle + looked)
+    if rule == "lookup_not_found":
+        assert entry.settle_ms is not None, "without it nothing is proven"
+        left = await call_left(tx, entry) + entry.settle_ms + milliseconds(looked)
         if left > 0:
             return Held(timedelta(milliseconds=left))
     if forward:

@@ -247,7 +247,7 @@ async def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene)
     assert isinstance(found, Doubtful)
     async with scene.tx(after=WINDOW) as tx:
         again = await lookups.after_not_found(
-            tx, scene.undo(committed, attempt=2), found.entry, LEASE, forward=True
+            tx, scene.undo(committed, attempt=2), found.entry, forward=True
         )
 
     assert isinstance(again, Claimed)

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from activities import effects as effect_calls
-from activities import lease, recorder, settling
+from activities import clock as own_clock
 from activities.ledger.entries import Asked, Claimed, Doubtful
 from activities.ledger.tables import effects
 from activities.recorder import Done
@@ -60,9 +59,8 @@ async def test_a_window_shorter_than_a_call_leaves_its_doubt_to_a_human(scene: S
 async def test_a_lookup_that_found_nothing_proves_what_was_so_when_it_looked(
     scene: Scene, held_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(seconds=1000.0, monotonic=lambda: clock.seconds)
-    for module in (effect_calls, recorder, settling, lease):
-        monkeypatch.setattr(module, "time", clock)
+    clock = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(own_clock, "now", lambda: clock.seconds)
 
     async def lookup(params: Payment, ctx: Any) -> NotFound:
         # A frozen process: its answer is in hand, and the world goes on.

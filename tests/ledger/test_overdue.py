@@ -114,7 +114,7 @@ async def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
         await scene.commit(request, seen)
     else:
         async with scene.tx(LATER) as tx:
-            assert await outcomes.renew(tx, seen, LEASE)
+            assert await outcomes.renew(tx, seen)
     before = await scene.entry(seen.entry_id)
 
     assert await take_over(scene, seen) is None
