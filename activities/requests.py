@@ -21,7 +21,7 @@ from activities.tool import explain
 from activities.toolbox import Tool, Toolbox
 from workflows.contracts import Assurance, ToolCall
 from workflows.errors import ErrorType
-from workflows.identity import NotCanonical, identity_hash, params_hash, step_key
+from workflows.identity import NotCanonical, forward_key, identity_hash, params_hash, step_key
 from workflows.late import fill_in
 from workflows.policy import Needs, combine
 from workflows.references import ReferenceUnresolved
@@ -118,15 +118,17 @@ def prepare_params(
 
 def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
     if tool.key is None:
-        return step_key(run_id, step_id)
+        return forward_key(step_key(run_id, step_id))
     try:
         key: object = tool.key(params)
     except Exception as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or key != clean_text(key):
-        problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
-        raise stop(ErrorType.INVALID_PARAMS, problem)
-    return key
+    if isinstance(key, str) and key == clean_text(key):
+        key = forward_key(key)
+        if 0 < len(key) <= LONGEST_KEY:
+            return key
+    problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
+    raise stop(ErrorType.INVALID_PARAMS, problem)
 
 
 def claim_request(

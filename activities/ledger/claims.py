@@ -91,6 +91,9 @@ async def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | Non
 async def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
     same = entry.identity_hash == request.identity_hash
     mine = entry.owned_by(request.run_id, request.step_id)
+    if entry.undoes != request.undoes:
+        undone = entry.undoes or "nothing"
+        return Mismatch(f"the key is that of {entry.entry_id}, which undoes {undone}")
     match entry.state:
         case "failed" if not same:
             return await take_first(tx, request, seen, generation=entry.generation + 1)

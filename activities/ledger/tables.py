@@ -151,6 +151,9 @@ effects = Table(
         "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
         name="recovering_until_settled",
     ),
+    CheckConstraint(
+        "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')", name="undos_have_their_own_keys"
+    ),
     CheckConstraint("generation >= 1 AND fencing_token >= 1 AND calls >= 1", name="counts"),
     CheckConstraint(
         "(commit_seq IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",

@@ -128,6 +128,15 @@ def test_resources_are_named_once_each_in_the_one_order_in_which_all_acquire_the
     assert named([]) == ()
 
 
+@pytest.mark.parametrize("business", [True, False])
+def test_a_key_that_begins_like_an_undos_is_none(business: bool) -> None:
+    """Whoever is called ``undo``: a fact of the business, or a run."""
+    loaded = make(key=lambda p: "undo:ef-1") if business else make()
+    sent = call(loaded).model_copy(update={"run_id": "undo", "step_id": "ef-1"})
+
+    assert prepare(Toolbox([loaded]), sent).key == "=undo:ef-1"
+
+
 REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("no order", make(), {"order": ""}, "InvalidParams", "order: must have at least 1 character"),
     ("no params", make(), {}, "InvalidParams", "order: is missing"),
@@ -135,6 +144,7 @@ REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("surrogate", make(), {"order": "\ud800"}, "InvalidParams", ""),
     ("no key", make(key=lambda p: ""), {"order": "1"}, "InvalidParams", "key(params)"),
     ("long key", make(key=lambda p: "k" * 401), {"order": "1"}, "InvalidParams", str(LONGEST_KEY)),
+    ("set apart", make(key=lambda p: "undo:" + "k" * 395), {"order": "1"}, "InvalidParams", ""),
     ("broken key", make(key=broken), {"order": "1"}, "InvalidParams", "LookupError('no key')"),
     ("broken resource", make(resource=broken), {"order": "1"}, "InvalidParams", "resource(params)"),
     ("no resource", make(resource=lambda p: None), {"order": "1"}, "InvalidParams", "a list"),

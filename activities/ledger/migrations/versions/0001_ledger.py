@@ -261,6 +261,10 @@ def _tables() -> None:
         sa.ForeignKeyConstraint(
             ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_effects_runs")
         ),
+        sa.CheckConstraint(
+            "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')",
+            name=op.f("ck_effects_undos_have_their_own_keys"),
+        ),
         sa.PrimaryKeyConstraint("tenant_id", "entry_id", name=op.f("pk_effects")),
         sa.UniqueConstraint(
             "tenant_id",
