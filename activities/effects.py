@@ -55,6 +55,10 @@ from workflows.errors import ErrorType
 
 #: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
 _CLAIM_TRIES: Final = 3
+_NO_LONGER: Final = (
+    "not done within {:g} s: on SQLite nobody else can write while a transactional tool works, so"
+    " it has no longer; on PostgreSQL it has its whole timeout"
+)
 
 
 class _GaveUp(Exception):
@@ -103,6 +107,13 @@ class EffectCall:
         Raises:
             ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
         """
+        if self.tool.transactional:
+            # Before its claim: what waits here holds nothing, and lets others' work be done.
+            async with self.resources.ledger.transactional:
+                return await self._run(begun)
+        return await self._run(begun)
+
+    async def _run(self, begun: Begun | None) -> CallResult:
         if begun is not None and begun.claimed is not None:
             self._recorder.asked = begun.asked
             return await self._go_on(begun.claimed)
@@ -212,13 +223,16 @@ class EffectCall:
             self._recorder.fenced()
         context = replace(self._recorder.context(entry), session=Session(tx.connection))
         try:
-            async with asyncio.timeout(self.request.timeout.total_seconds()):
+            async with asyncio.timeout(self._in_ledger_for().total_seconds()):
                 answer = await self._watched(clock.now(), context)
         except NeedsAnswer as asked:
             raise _GaveUp(asked) from asked
         except (Exception, asyncio.CancelledError) as error:
             self._recorder.crash(CrashPoint.AFTER_CALL)
             failure = classify(error, self.tool.errors)
+            limit = self._in_ledger_for()
+            if isinstance(error, TimeoutError) and limit < self.request.timeout:
+                failure = replace(failure, message=_NO_LONGER.format(limit.total_seconds()))
             if failure.failure_class is FailureClass.IN_DOUBT:
                 # Whatever it was: what the tool has written goes with the transaction.
                 failure = Failure(FailureClass.TRANSIENT, failure.message)
@@ -232,8 +246,18 @@ class EffectCall:
         assert commit is not None, "the entry's row is locked by this transaction"
         return kept.value, commit
 
+    def _in_ledger_for(self) -> timedelta:
+        """Return how long a transactional tool may work.
+
+        Where it keeps everybody from writing, others have to renew their leases in between.
+        """
+        timeout = self.request.timeout
+        if not self.resources.ledger.one_writer:
+            return timeout
+        return min(timeout, self.request.lease - self.resources.renew_every)
+
     async def _renew(self, entry: Entry) -> bool:
-        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry))
+        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)
 
     async def _watched(self, claimed: float, context: ToolContext) -> Any:
         # Inside the call's own task: one that ignores its cancellation stays watched.

@@ -80,14 +80,16 @@ class Recorder:
         """Pass a crash point."""
         self.resources.crash.at(self.tool.name, self.request.step_id, point)
 
-    async def in_ledger(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Do something in one transaction.
+    async def in_ledger(
+        self, work: Callable[[Transaction], Awaitable[T]], *, first: bool = False
+    ) -> T:
+        """Do something in one transaction; ``first``: before other work (``Ledger.transaction``).
 
         Raises:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
         self.asked = clock.now()
-        async with self.resources.ledger.transaction(self.request.tenant) as tx:
+        async with self.resources.ledger.transaction(self.request.tenant, first=first) as tx:
             result = await work(tx)
             self.now_ms = tx.now_ms
         self.head = tx.heads.get(self.request.run_id, self.head)
@@ -103,7 +105,7 @@ class Recorder:
 
         while True:
             try:
-                return await self.in_ledger(marked)
+                return await self.in_ledger(marked, first=True)
             except LedgerUnavailable as error:
                 log.warning("ledger.unavailable", error=str(error), holding="an outcome")
                 await asyncio.sleep(DATABASE_PAUSE)

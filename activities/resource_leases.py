@@ -104,7 +104,7 @@ async def hold_resources(
     asked, held = await _acquire(resources.ledger, request, wait, attempt)
 
     async def renew() -> bool:
-        async with resources.ledger.transaction(call.tenant) as tx:
+        async with resources.ledger.transaction(call.tenant, first=True) as tx:
             return await leases.renew(tx, held, limit)
 
     try:
@@ -145,7 +145,7 @@ async def _acquire(
 async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None:
     for _ in range(_RELEASE_TRIES):
         try:
-            async with ledger.transaction(tenant) as tx:
+            async with ledger.transaction(tenant, first=True) as tx:
                 await leases.release(tx, held)
             return
         except LedgerUnavailable as error:

@@ -77,6 +77,9 @@ class Settings(BaseSettings):
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``."""
+    fsync_off: Literal["refuse", "allow"] = "refuse"
+    """For tests: ``allow`` lets the ledger lie on a PostgreSQL with ``fsync=off``, which loses
+    recorded effects with the power."""
     artifacts: str = Field(default=".surehand/artifacts", min_length=1)
     """Where large values are kept: a folder all workers share, or a URL (``s3://``, ...)."""
     largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
