@@ -55,10 +55,6 @@ from workflows.errors import ErrorType
 
 #: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
 _CLAIM_TRIES: Final = 3
-_NO_LONGER: Final = (
-    "not done within {:g} s: on SQLite nobody else can write while a transactional tool works, so"
-    " it has no longer; on PostgreSQL it has its whole timeout"
-)
 
 
 class _GaveUp(Exception):
@@ -223,16 +219,13 @@ class EffectCall:
             self._recorder.fenced()
         context = replace(self._recorder.context(entry), session=Session(tx.connection))
         try:
-            async with asyncio.timeout(self._in_ledger_for().total_seconds()):
+            async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer = await self._watched(clock.now(), context)
         except NeedsAnswer as asked:
             raise _GaveUp(asked) from asked
         except (Exception, asyncio.CancelledError) as error:
             self._recorder.crash(CrashPoint.AFTER_CALL)
             failure = classify(error, self.tool.errors)
-            limit = self._in_ledger_for()
-            if isinstance(error, TimeoutError) and limit < self.request.timeout:
-                failure = replace(failure, message=_NO_LONGER.format(limit.total_seconds()))
             if failure.failure_class is FailureClass.IN_DOUBT:
                 # Whatever it was: what the tool has written goes with the transaction.
                 failure = Failure(FailureClass.TRANSIENT, failure.message)
@@ -245,16 +238,6 @@ class EffectCall:
         await self.held.mark(tx, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
         return kept.value, commit
-
-    def _in_ledger_for(self) -> timedelta:
-        """Return how long a transactional tool may work.
-
-        Where it keeps everybody from writing, others have to renew their leases in between.
-        """
-        timeout = self.request.timeout
-        if not self.resources.ledger.one_writer:
-            return timeout
-        return min(timeout, self.request.lease - self.resources.renew_every)
 
     async def _renew(self, entry: Entry) -> bool:
         return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)

@@ -173,6 +173,7 @@ def claim_request(
         standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
+        withdrawn=tool.withdrawn,
         stretch=attempt.stretch,
         first_attempt=call.attempts_before + 1,
     )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -122,6 +122,7 @@ class Tool:
     resource_lease: timedelta | None = None
     resource_wait: timedelta | None = None
     fresh_for: timedelta | None = None
+    withdrawn: Literal["intervention", "notification"] = "intervention"
     description: str = ""
     schema_hash: str = ""
 

@@ -194,7 +194,7 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
             made_by = None if entry.run_id == request.run_id else entry.run_id
             type_ = "effect.replayed"
             body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
-            await note_replay(tx, request.run_id, request.step_id, entry)
+            await note_replay(tx, request, entry)
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             await artifact_rows.record(tx, request.run_id, request.step_id, receipt)
         case (

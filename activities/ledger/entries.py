@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from activities.ledger.steps import StepAttempt
 from workflows.contracts import Assurance, EffectView, Recovery
@@ -77,6 +77,8 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
+    withdrawn: Literal["intervention", "notification"] = "intervention"
+    """How this run is told, should it replay the effect, complete, and see it undone then."""
     stretch: str | None = None
     """The token of the stretch that it is made in (``ledger/stretches.py``)."""
     first_attempt: int = 1

@@ -200,6 +200,9 @@ replays = Table(
     Column("step_id", String(80), primary_key=True),
     Column("entry_id", String(80), primary_key=True),
     Column("replayed_ms", BigInteger, nullable=False),
+    # How a run that has completed is told when the effect is undone: as the tool said then.
+    Column("told_by", String(16), nullable=False),
+    CheckConstraint(one_of("told_by", ("intervention", "notification")), name="told_by"),
     Index("ix_replays_entry", "tenant_id", "entry_id"),
     run_reference(),
 )

@@ -72,23 +72,6 @@ async def test_a_neighbours_transactions_cost_nobody_its_lease(scene: Scene, oth
     assert await scene.events(type_="effect.in_doubt") == []
 
 
-async def test_on_one_writer_a_transactional_tool_has_less_time_than_a_lease(
-    scene: Scene,
-) -> None:
-    """Others have to renew theirs in between; elsewhere it has all that it declares."""
-    short = SECOND * 1.1
-    call = attempt(scene, endless, short)
-
-    allowed = call._in_ledger_for()
-
-    if not scene.ledger.one_writer:
-        assert allowed == SECOND
-        return
-    assert allowed == short - SECOND
-    with pytest.raises(ApplicationError, match="on SQLite nobody else can write"):
-        await call.run()
-
-
 class Work:
     """Transactions that say when they have their turn, and end when they are told."""
 

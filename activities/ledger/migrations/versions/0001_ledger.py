@@ -395,6 +395,10 @@ def _tables() -> None:
         sa.Column("step_id", sa.String(length=80), nullable=False),
         sa.Column("entry_id", sa.String(length=80), nullable=False),
         sa.Column("replayed_ms", sa.BigInteger(), nullable=False),
+        sa.Column("told_by", sa.String(length=16), nullable=False),
+        sa.CheckConstraint(
+            "told_by IN ('intervention', 'notification')", name=op.f("ck_replays_told_by")
+        ),
         sa.ForeignKeyConstraint(
             ["tenant_id", "run_id"],
             ["runs.tenant_id", "runs.run_id"],
