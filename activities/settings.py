@@ -76,7 +76,11 @@ class Settings(BaseSettings):
     )
 
     database_url: str
-    """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``."""
+    """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``.
+
+    SQLite is for one machine, and has one writer: a worker that is stopped (SIGSTOP, a debugger) in
+    a write transaction stops every other one, until it goes on or is ended.
+    """
     fsync_off: Literal["refuse", "allow"] = "refuse"
     """For tests: ``allow`` lets the ledger lie on a PostgreSQL with ``fsync=off``, which loses
     recorded effects with the power."""

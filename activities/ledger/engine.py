@@ -67,7 +67,10 @@ def unreachable(error: BaseException) -> bool:
 def first_line(error: Exception) -> str:
     """Return what the driver says of an error, in one line; its type where it says nothing."""
     said = getattr(error, "orig", None) or error
-    return (str(said).splitlines() or [type(said).__name__])[0]
+    line = (str(said).splitlines() or [type(said).__name__])[0]
+    if isinstance(said, sqlite3.OperationalError) and line == "database is locked":
+        return f"{line} by another process, which `python starter.py doctor` names"
+    return line
 
 
 def _restarting(error: BaseException | None) -> bool:
