@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import structlog
 from pydantic import BaseModel
@@ -24,6 +24,9 @@ from workflows.errors import ErrorType
 log = structlog.get_logger()
 
 Settled = Done | Asked | ClaimResult
+
+#: How often an effect is looked for while "not found" proves nothing.
+_LOOK_AGAIN: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -110,5 +113,6 @@ class Settling:
             tool = self.recorder.tool.name
             self.recorder.resources.metrics.lease_wait(tool, "settling", result.wait)
             message = f"{tool}: not found, but the first call may still arrive"
-            raise again(ErrorType.SETTLING, message, result.wait)
+            # Until then it may be found as well.
+            raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))
         return result
