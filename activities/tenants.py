@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 #: New tenants are heard of when they have a worker run something; this is for what waits.
 EVERY: Final = timedelta(minutes=5)
-#: Most tenants that are learnt of in one round; a query cannot leave out any number of them.
+#: Most tenants that a query leaves out, and queries of one round.
 _MOST: Final = 200
 
 
@@ -38,8 +38,10 @@ async def learn(server: Client, ledger: Ledger) -> int:
         known = sorted({DEFAULT_TENANT, *ledger.tenants})[:_MOST]
         conditions = [IS_RUN, "ExecutionStatus = 'Running'"]
         conditions += [f"{TENANT.name} != '{tenant}'" for tenant in known]
-        runs = server.list_workflows(" AND ".join(conditions), limit=1)
-        found = {tenant_of_run(run.id) async for run in runs} - ledger.tenants
+        # Where not all that are known can be left out, all the others are looked at.
+        all_left_out = {DEFAULT_TENANT, *ledger.tenants} == set(known)
+        runs = server.list_workflows(" AND ".join(conditions), limit=1 if all_left_out else None)
+        found = {tenant_of_run(run.id) async for run in runs} - {DEFAULT_TENANT, *ledger.tenants}
         if not found:
             break
         ledger.tenants |= found

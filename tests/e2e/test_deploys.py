@@ -14,8 +14,8 @@ IMPATIENT = "tests.variants.refund_impatient"
 async def test_a_deploy_that_shortens_a_timeout_repeats_no_call_that_is_on_its_way(
     stage: Stage, order_id: str
 ) -> None:
-    """The shop has taken the request, and pays ten seconds later."""
-    stage.shop.fault("refunds", ignore_keys=True, delay_before_s=10)
+    """The shop has taken the request, and pays long after the new worker has looked."""
+    stage.shop.fault("refunds", ignore_keys=True, delay_before_s=25)
     before = stage.shop.requests("refunds")["received"]
     params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
     plan = Plan.model_validate([{"id": "refund", "tool": "payments.refund", "params": params}])
@@ -23,9 +23,10 @@ async def test_a_deploy_that_shortens_a_timeout_repeats_no_call_that_is_on_its_w
         old.wait_ready()
         run = await stage.start(plan)
         stage.shop.wait_requests("refunds", before + 1)
-        old.kill()
-    with stage.worker(tool_modules=IMPATIENT):
-        result = await run.result(timeout_s=120)
+        with stage.worker(tool_modules=IMPATIENT) as new:
+            new.wait_ready()
+            old.kill()
+            result = await run.result(timeout_s=120)
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.requests("refunds")["received"] == before + 1

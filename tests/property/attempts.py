@@ -24,12 +24,12 @@ class Killed(BaseException):
 
 @dataclass
 class Clock:
-    """The one clock of ledger, attempts and outside world; stands for ``time`` in the attempts."""
+    """The one clock of ledger, attempts and outside world; for ``activities.clock`` in these."""
 
     now_ms: int = _START_MS
 
-    def monotonic(self) -> float:
-        """Return seconds, as ``time.monotonic`` does."""
+    def now(self) -> float:
+        """Return seconds, as ``activities.clock.now`` does."""
         return self.now_ms / 1000
 
 

@@ -550,7 +550,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
     """The machine over a real database."""
     clock = Clock()
     for module in (effects, recorder, settling, lease):
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "clock", clock)
     for module in (effects, recorder):
         monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
     sqlite = ledger_url.startswith("sqlite")

@@ -1,4 +1,4 @@
-"""The shop's tools with a refund that may take over a minute: its bank is slow."""
+"""The shop's tools with a refund that may take ten minutes: its bank is slow."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ restock = shop.restock
 undo_restock = shop.undo_restock
 send_mail = shop.send_mail
 
-refund = replace(shop.refund, timeout=timedelta(seconds=90), approval=None)
+refund = replace(shop.refund, timeout=timedelta(minutes=10), approval=None)
