@@ -304,11 +304,9 @@ def _wrong_database(settings: Settings, error: StarterError) -> Check:
 
 def _locked_database(settings: Settings, detail: str) -> Check:
     """Say who holds the one write lock of SQLite: nobody else can write meanwhile."""
-    from sqlalchemy import make_url
+    from activities.ledger.lock_holder import file_of, lock_holder
 
-    from activities.ledger.lock_holder import lock_holder
-
-    file = Path(make_url(settings.database_url).database or "")
+    file = file_of(settings.database_url)
     holder = lock_holder(file)
     if holder is None:
         return Check(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import make_url
+
 #: Where SQLite's format has the lock of the one writer, by the name's end, first byte and length:
 #: in WAL mode, and before a ledger was opened for the first time.
 _WRITE_LOCKS: Final = (("-shm", 120, 1), ("", 0x40000000, 2))
@@ -34,6 +36,11 @@ class Holder:
         """Return it as part of a sentence."""
         command = f" ({self.command})" if self.command else ""
         return f"process {self.pid}{command}" + (", which is stopped" if self.stopped else "")
+
+
+def file_of(database_url: str) -> Path:
+    """Return the file of a SQLite ledger."""
+    return Path(make_url(database_url).database or "")
 
 
 def lock_holder(file: Path) -> Holder | None:
