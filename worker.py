@@ -26,6 +26,7 @@ from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash, CrashInterceptor
 from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
+from activities.ledger.server import require_fit
 from activities.ledger.store import LedgerUnavailable, open_ledger
 from activities.metrics import Metrics
 from activities.notifiers import NotifiersMisconfigured, load_notifiers, where
@@ -163,6 +164,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     metrics = Metrics(runtime.metric_meter)
     notifiers = load_notifiers(settings)
     async with open_ledger(settings.database_url, metrics, settings.notify) as ledger:
+        await require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
         await require_head(ledger.engine)
         inline = settings.largest_inline
         artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)

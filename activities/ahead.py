@@ -37,7 +37,7 @@ class Begun:
     claimed: Claimed | None
     """``None``: it has yet to be claimed, or nobody has heard whether it is."""
     asked: float
-    """When the claim was asked for, by ``time.monotonic()``."""
+    """When the claim was asked for, by ``clock.now()``."""
 
 
 @dataclass

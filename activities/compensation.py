@@ -40,7 +40,7 @@ from workflows.contracts import (
     as_artifact,
 )
 from workflows.errors import ErrorType
-from workflows.identity import identity_hash, params_hash
+from workflows.identity import identity_hash, params_hash, undo_key
 
 #: Failures after which a compensation is a human's business; any other end is tried again.
 _FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
@@ -132,7 +132,7 @@ class CompensationActivities:
             plain = params.model_dump(mode="json")
             names = resource_names(undoing.resource, params)
             request = self._request(
-                asked, attempt, undoing, plain, key=f"undo:{entry.entry_id}", undoes=entry.entry_id
+                asked, attempt, undoing, plain, key=undo_key(entry.entry_id), undoes=entry.entry_id
             )
         except ArtifactUnavailable as error:
             if attempt.number >= MOST_READS:
@@ -224,8 +224,9 @@ class CompensationActivities:
             attempt=attempt.number,
             timeout=tool.timeout,
             lease=self._resources.lease,
-            recovery_limit=tool.recovery_limit(self._resources.retries.recovery_limit),
+            recovery_limit=self._resources.retries.recovery_limit,
             recovery=tool.recovery,
+            settle=tool.settle,
             window=tool.repeatable_for,
             undoes=undoes,
             observes=tool.lookup_by == "state",

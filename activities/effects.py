@@ -8,7 +8,6 @@ outcome in another transaction, guarded by the fencing token. What it finds in d
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -18,6 +17,7 @@ import structlog
 from pydantic import BaseModel
 from temporalio.exceptions import ApplicationError
 
+from activities import clock
 from activities.ahead import Ahead, Begun
 from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
@@ -108,6 +108,13 @@ class EffectCall:
         Raises:
             ApplicationError: Typed as in ``workflows.errors``; retryable ones carry their delay.
         """
+        if self.tool.transactional:
+            # Before its claim: what waits here holds nothing, and lets others' work be done.
+            async with self.resources.ledger.transactional:
+                return await self._run(begun)
+        return await self._run(begun)
+
+    async def _run(self, begun: Begun | None) -> CallResult:
         if begun is not None and begun.claimed is not None:
             self._recorder.asked = begun.asked
             return await self._go_on(begun.claimed)
@@ -199,7 +206,7 @@ class EffectCall:
         return await self._recorder.ask(kept, why)
 
     async def _call(self, entry: Entry) -> CallResult:
-        if time.monotonic() >= self._recorder.asked + self.request.lease.total_seconds():
+        if clock.now() >= self._recorder.asked + self.request.lease.total_seconds():
             # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
             return await self._go_on(await self._claim())
         if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
@@ -258,7 +265,7 @@ class EffectCall:
         context = replace(self._recorder.context(entry), session=Session(tx.connection))
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
-                answer = await self._watched(time.monotonic(), context)
+                answer = await self._watched(clock.now(), context)
         except NeedsAnswer as asked:
             raise _GaveUp(asked) from asked
         except (Exception, asyncio.CancelledError) as error:
@@ -278,8 +285,7 @@ class EffectCall:
         return kept.value, commit
 
     async def _renew(self, entry: Entry) -> bool:
-        lease = self.request.lease
-        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry, lease))
+        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)
 
     async def _watched(self, claimed: float, context: ToolContext) -> Any:
         # Inside the call's own task: one that ignores its cancellation stays watched.

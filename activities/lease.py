@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from activities import clock
 from activities.failures import CutOff
 from activities.ledger.store import LedgerUnavailable
 
 T = TypeVar("T")
+
+#: How often a call's limits are looked at.
+_LOOK_EVERY: Final = 1.0  # seconds
 
 
 class LeaseLost(CutOff):
@@ -35,14 +38,14 @@ class KeptLease:
     limit: float
     """Seconds from a renewal to its end."""
     renewed: float
-    """When the newest renewal that counts was asked for, by ``time.monotonic()``."""
+    """When the newest renewal that counts was asked for, by ``clock.now()``."""
     margin: float
     """Seconds before its end at which a call under it is stopped, for the call to end in time."""
     renewing: asyncio.Future[None] = field(init=False)
     """Ends early when the lease is not ours any more."""
 
     def over_at(self) -> float:
-        """Return when others may have it, by ``time.monotonic()``."""
+        """Return when others may have it, by ``clock.now()``."""
         return self.renewed + self.limit
 
     def stop_at(self) -> float:
@@ -53,7 +56,7 @@ class KeptLease:
         """Return why nothing may go on under this lease, or ``None``."""
         if self.renewing.done():
             return "the lease was taken over while the call lasted"
-        if time.monotonic() >= self.stop_at():
+        if clock.now() >= self.stop_at():
             return "the lease could not be renewed: the ledger is away"
         return None
 
@@ -73,7 +76,7 @@ async def keeping(
         renew: Extends the lease in the ledger; ``False`` says that it is not ours any more.
         lease: The lease's time limit.
         every: How often to renew it.
-        since: ``time.monotonic()`` before the lease was asked for.
+        since: ``clock.now()`` before the lease was asked for.
         margin: How long before its end a call under it is stopped.
     """
     ended = asyncio.Event()
@@ -104,7 +107,7 @@ async def call_within(
         call: The tool's call.
         leases: What it runs under.
         timeout: Deadline of the call.
-        since: ``time.monotonic()`` that the deadline counts from; ``None`` is now.
+        since: ``clock.now()`` that the deadline counts from; ``None`` is now.
         stopped_within: Seconds that a call which is stopped may take to end; ``None`` waits until
             it has.
 
@@ -113,19 +116,21 @@ async def call_within(
         DeadlineOver: No answer in time.
         CallCancelled: The call has cancelled itself.
     """
-    deadline = (time.monotonic() if since is None else since) + timeout.total_seconds()
+    deadline = (clock.now() if since is None else since) + timeout.total_seconds()
     running = asyncio.ensure_future(call)
     try:
         while True:
-            left = min([deadline, *(kept.stop_at() for kept in leases)]) - time.monotonic()
+            left = min([deadline, *(kept.stop_at() for kept in leases)]) - clock.now()
             if left > 0 and not any(kept.renewing.done() for kept in leases):
                 waited_for: set[asyncio.Future[Any]] = {running, *(k.renewing for k in leases)}
-                await asyncio.wait(waited_for, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                # The loop's clock stands still while the machine is suspended: look again soon.
+                until = min(left, _LOOK_EVERY)
+                await asyncio.wait(waited_for, timeout=until, return_when=asyncio.FIRST_COMPLETED)
             if running.cancelled():
                 raise CallCancelled("the tool cancelled itself")
             if running.done():
                 return running.result()
-            if time.monotonic() >= deadline:
+            if clock.now() >= deadline:
                 raise DeadlineOver(f"no answer within {timeout.total_seconds():g} s")
             for kept in leases:
                 if (reason := kept.lost()) is not None:
@@ -154,7 +159,7 @@ async def hold(
         lease: The lease's time limit.
         every: How often to renew it.
         timeout: Deadline of the call.
-        claimed: ``time.monotonic()`` before the claim was asked for, which lease and deadline
+        claimed: ``clock.now()`` before the claim was asked for, which lease and deadline
             count from; ``None`` is now.
         under: Leases of resources that the call runs under, too.
 
@@ -163,7 +168,7 @@ async def hold(
         DeadlineOver: No answer in time.
         CallCancelled: The call has cancelled itself.
     """
-    start = time.monotonic() if claimed is None else claimed
+    start = clock.now() if claimed is None else claimed
     async with keeping(renew, lease=lease, every=every, since=start) as kept:
         return await call_within(
             call,
@@ -185,7 +190,7 @@ async def _keep(
             return
         except TimeoutError:
             pass
-        asked = time.monotonic()
+        asked = clock.now()
         try:
             if not await renew():
                 return

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class SweepLimits:
-    """What one round of the sweep looks at."""
+    """How a round of the sweep goes about it."""
 
     quiet: timedelta = timedelta(seconds=30)
     """How long an entry is left to its own run first, whose next attempt is due within seconds."""
     batch: int = 100
-    """Most entries of one tenant in one round; the next round takes the rest."""
+    """Entries of one tenant in one part of a round; the next part goes on behind them."""

@@ -52,6 +52,7 @@ class Kind(StrEnum):
     QUESTION = "interrupt.opened"
     UNCOMPENSATED = "effect.uncompensated"
     STOPPED = "run.stopped"
+    WITHDRAWN = "effect.withdrawn"
 
 
 class Facts(BaseModel):
@@ -108,6 +109,8 @@ class Notification(Facts):
                 return f"Not undone: {what}"
             case Kind.STOPPED:
                 return f"Stopped from outside: {what}"
+            case Kind.WITHDRAWN:
+                return f"Undone since: {what}"
             case _:
                 return f"{one_line(self.kind)}: {what}"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from activities import clock
 from activities.attempt import Attempt, Resources
 from activities.crashpoints import CrashPoint
 from activities.endings import again, stop
@@ -154,7 +154,7 @@ class ReadCall:
         if not self.held.kept:
             async with asyncio.timeout(tool.timeout.total_seconds()):
                 return await self._called()
-        must_end = time.monotonic() + (tool.timeout + GRACE).total_seconds()
+        must_end = clock.now() + (tool.timeout + GRACE).total_seconds()
 
         async def watched() -> Any:
             what = f"{tool.name} of run {self.call.run_id}"

@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import structlog
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from activities.attempt import Resources
 from activities.effects import EffectCall
@@ -21,6 +22,7 @@ from activities.ledger import outcomes
 from activities.ledger import overdue as overdue_rows
 from activities.ledger.entries import Asked, Barred, ClaimRequest, Entry
 from activities.ledger.questions import open_intervention
+from activities.ledger.store import LedgerUnavailable
 from activities.recorder import Done, SaidNo
 from activities.resource_leases import sweep_leases
 from activities.toolbox import Tool
@@ -37,8 +39,9 @@ async def reconcile_once(
     *,
     quiet: timedelta,
     limit: int,
+    after: str | None = None,
 ) -> Swept:
-    """Settle a tenant's overdue entries, once round, and return what became of them.
+    """Settle a page of a tenant's overdue entries, and return what became of them.
 
     It also frees the resources that dead calls have left behind.
 
@@ -47,31 +50,50 @@ async def reconcile_once(
         tenant: Whose entries.
         alive: Whether a run of that id is still open at the Temporal server.
         quiet: How long an entry is left to its own run first.
-        limit: Most entries in one round.
+        limit: Most entries of a page.
+        after: What the page before has returned as ``next``.
 
     Raises:
         LedgerUnavailable: The database is away; what is settled stays settled.
+        RPCError: The Temporal server is away.
     """
     counts: Counter[str] = Counter()
     async with resources.ledger.transaction(tenant) as tx:
-        entries = await overdue_rows.overdue(tx, quiet, limit)
+        entries = await overdue_rows.overdue(tx, quiet, limit, after)
     for seen in entries:
-        tool = resources.toolbox.get(seen.tool)
-        if tool is not None and tool.lookup is None and await alive(seen.run_id):
-            # Only calling again could settle it, and that is for its own run to do.
-            counts["waiting"] += 1
-            resources.metrics.swept(seen.tool, "waiting")
-            continue
-        async with resources.ledger.transaction(tenant) as tx:
-            entry = await overdue_rows.take_over(tx, seen)
-        if entry is None:
-            continue
-        outcome = await _settle(resources, entry)
-        log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
-        counts[outcome] += 1
-        resources.metrics.swept(entry.tool, outcome)
+        try:
+            outcome = await _sweep(resources, seen, alive)
+        except (LedgerUnavailable, RPCError):
+            raise
+        except Exception:
+            # Whatever is wrong with this one, those behind it are come to.
+            log.exception("effect.sweep_failed", entry_id=seen.entry_id)
+            outcome = "waiting"
+        if outcome is not None:
+            counts[outcome] += 1
+            resources.metrics.swept(seen.tool, outcome)
     looked_at, freed = counts.total(), await sweep_leases(resources.ledger, tenant)
-    return Swept.model_validate({"looked_at": looked_at, "freed": freed, **counts})
+    following = overdue_rows.place(entries[-1]) if len(entries) == limit else None
+    return Swept.model_validate(
+        {"looked_at": looked_at, "freed": freed, "next": following, **counts}
+    )
+
+
+async def _sweep(
+    resources: Resources, seen: Entry, alive: Callable[[str], Awaitable[bool]]
+) -> str | None:
+    """Settle an overdue entry and return what became of it; ``None``: somebody was quicker."""
+    tool = resources.toolbox.get(seen.tool)
+    if tool is not None and tool.lookup is None and await alive(seen.run_id):
+        # Only calling again could settle it, and that is for its own run to do.
+        return "waiting"
+    async with resources.ledger.transaction(seen.tenant) as tx:
+        entry = await overdue_rows.take_over(tx, seen)
+    if entry is None:
+        return None
+    outcome = await _settle(resources, entry)
+    log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
+    return outcome
 
 
 async def _settle(resources: Resources, entry: Entry) -> str:
@@ -127,7 +149,8 @@ def _request(resources: Resources, entry: Entry, tool: Tool) -> ClaimRequest:
         attempt=0,
         timeout=tool.timeout,
         lease=resources.lease,
-        recovery_limit=tool.recovery_limit(resources.retries.recovery_limit),
+        recovery_limit=resources.retries.recovery_limit,
         recovery=tool.recovery,
+        settle=tool.settle,
         undoes=entry.undoes,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import structlog
 
+from activities import clock
 from activities.ahead import Ahead, Begun, Next
 from activities.attempt import Resources
 from activities.crashpoints import CrashPoint
@@ -72,7 +72,7 @@ class Recorder:
     head: ChainHead | None = field(default=None, init=False)
     """The run's chain after the newest of this attempt's transactions."""
     asked: float = field(default=0.0, init=False)
-    """When the newest transaction began, by this process's monotonic clock."""
+    """When the newest transaction began, by ``clock.now()``."""
     now_ms: int = field(default=0, init=False)
     """The same by the database's clock."""
 
@@ -80,14 +80,16 @@ class Recorder:
         """Pass a crash point."""
         self.resources.crash.at(self.tool.name, self.request.step_id, point)
 
-    async def in_ledger(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Do something in one transaction.
+    async def in_ledger(
+        self, work: Callable[[Transaction], Awaitable[T]], *, first: bool = False
+    ) -> T:
+        """Do something in one transaction; ``first``: before other work (``Ledger.transaction``).
 
         Raises:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
-        self.asked = time.monotonic()
-        async with self.resources.ledger.transaction(self.request.tenant) as tx:
+        self.asked = clock.now()
+        async with self.resources.ledger.transaction(self.request.tenant, first=first) as tx:
             result = await work(tx)
             self.now_ms = tx.now_ms
         self.head = tx.heads.get(self.request.run_id, self.head)
@@ -103,7 +105,7 @@ class Recorder:
 
         while True:
             try:
-                return await self.in_ledger(marked)
+                return await self.in_ledger(marked, first=True)
             except LedgerUnavailable as error:
                 log.warning("ledger.unavailable", error=str(error), holding="an outcome")
                 await asyncio.sleep(DATABASE_PAUSE)

@@ -24,6 +24,7 @@ from workflows.errors import ErrorType
 from workflows.identity import (
     LOST_DIGITS,
     NotCanonical,
+    forward_key,
     has_lost_digits,
     identity_hash,
     params_hash,
@@ -128,15 +129,17 @@ def prepare_params(
 
 def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
     if tool.key is None:
-        return step_key(run_id, step_id)
+        return forward_key(step_key(run_id, step_id))
     try:
         key: object = tool.key(params)
     except Exception as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or key != clean_text(key):
-        problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
-        raise stop(ErrorType.INVALID_PARAMS, problem)
-    return key
+    if isinstance(key, str) and key == clean_text(key):
+        key = forward_key(key)
+        if 0 < len(key) <= LONGEST_KEY:
+            return key
+    problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
+    raise stop(ErrorType.INVALID_PARAMS, problem)
 
 
 def claim_request(
@@ -169,8 +172,9 @@ def claim_request(
         attempt=call.attempts_before + attempt.number,
         timeout=tool.timeout,
         lease=lease,
-        recovery_limit=tool.recovery_limit(recovery_limit),
+        recovery_limit=recovery_limit,
         recovery=tool.recovery,
+        settle=tool.settle,
         window=tool.repeatable_for,
         # What was asked for is used, also where this worker's tool would not have asked.
         gated=needs is not None or call.approval_id is not None,
@@ -181,6 +185,7 @@ def claim_request(
         permissions=permissions(call, tool),
         drift=drift(call, tool),
         observes=tool.lookup_by == "state",
+        withdrawn=tool.withdrawn,
         stretch=attempt.stretch,
         first_attempt=call.attempts_before + 1,
     )

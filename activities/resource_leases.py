@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final
 import structlog
 from temporalio.exceptions import ApplicationError
 
+from activities import clock
 from activities.attempt import Attempt, Resources
 from activities.lease import KeptLease, keeping
 from activities.ledger import leases
@@ -104,7 +104,7 @@ async def hold_resources(
     asked, held = await _acquire(resources.ledger, request, wait, attempt)
 
     async def renew() -> bool:
-        async with resources.ledger.transaction(call.tenant) as tx:
+        async with resources.ledger.transaction(call.tenant, first=True) as tx:
             return await leases.renew(tx, held, limit)
 
     try:
@@ -119,17 +119,17 @@ async def hold_resources(
 async def _acquire(
     ledger: Ledger, request: LeaseRequest, wait: timedelta, attempt: Attempt
 ) -> tuple[float, tuple[Lease, ...]]:
-    """Return the leases, and ``time.monotonic()`` before they were asked for."""
-    began = time.monotonic()
+    """Return the leases, and ``clock.now()`` before they were asked for."""
+    began = clock.now()
     waited: timedelta | None = None
     try:
         while True:
-            asked = time.monotonic()
+            asked = clock.now()
             async with ledger.transaction(request.tenant) as tx:
                 found = await leases.acquire(tx, request, waited)
             if not isinstance(found, Busy):
                 return asked, found
-            waited = timedelta(seconds=time.monotonic() - began)
+            waited = timedelta(seconds=clock.now() - began)
             if waited >= wait:
                 async with ledger.transaction(request.tenant) as tx:
                     leases.refuse(tx, request, found, waited)
@@ -145,7 +145,7 @@ async def _acquire(
 async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None:
     for _ in range(_RELEASE_TRIES):
         try:
-            async with ledger.transaction(tenant) as tx:
+            async with ledger.transaction(tenant, first=True) as tx:
                 await leases.release(tx, held)
             return
         except LedgerUnavailable as error:

@@ -78,7 +78,14 @@ class Settings(BaseSettings):
     )
 
     database_url: str
-    """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``."""
+    """SQLAlchemy URL of the ledger: ``sqlite+aiosqlite:///file`` or ``postgresql+asyncpg://...``.
+
+    SQLite is for one machine, and has one writer: a worker that is stopped (SIGSTOP, a debugger) in
+    a write transaction stops every other one, until it goes on or is ended.
+    """
+    fsync_off: Literal["refuse", "allow"] = "refuse"
+    """For tests: ``allow`` lets the ledger lie on a PostgreSQL with ``fsync=off``, which loses
+    recorded effects with the power."""
     artifacts: str = Field(default=DEFAULT_ARTIFACTS, min_length=1)
     """Where large values are kept: a folder all workers share, or a URL (``s3://``, ...)."""
     largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
@@ -137,7 +144,7 @@ class Settings(BaseSettings):
     sweep_quiet: Duration = _SWEEP.quiet
     """How long the sweep leaves an entry to the attempts of its own run, due within seconds."""
     sweep_batch: int = Field(default=_SWEEP.batch, ge=1)
-    """Most entries of a tenant in one sweep; the next one takes the rest."""
+    """Entries of a tenant that one activity of the sweep looks at; the next one goes on there."""
     resource_lease: Duration = timedelta(seconds=30)
     """Time limit of a resource's lease: how long a dead call keeps others from the resource."""
     resource_wait: Duration = timedelta(seconds=5)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from pydantic import BaseModel
 
+from activities import clock
 from activities.endings import again
 from activities.failures import classify
 from activities.ledger import lookups
-from activities.ledger.entries import (
-    UNASKED,
-    Asked,
-    ClaimResult,
-    Entry,
-    Held,
-    milliseconds,
-)
+from activities.ledger.entries import UNASKED, Asked, ClaimResult, Entry, Held
 from activities.ledger.store import Transaction
 from activities.outputs import clean_text, to_json
 from activities.recorder import Done, Recorder, SaidNo
@@ -31,6 +24,9 @@ from workflows.errors import ErrorType
 log = structlog.get_logger()
 
 Settled = Done | SaidNo | Asked | ClaimResult
+
+#: How often an effect is looked for while "not found" proves nothing.
+_LOOK_AGAIN: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -52,20 +48,22 @@ class Settling:
         never_in_doubt = tool.transactional and self.entry.tool_version == tool.version
         if never_in_doubt and not self.forward:
             # However late: without an outcome nothing has happened.
-            return await self._not_applied(None, time.monotonic(), "transactional")
+            return await self._not_applied("transactional", clock.now())
         if self.entry.observed == UNASKED:
             # A lookup by state is asked, and its answer recorded, before anything is called.
-            return await self._not_applied(None, time.monotonic(), "not_called")
-        if self._too_long():
-            limit = recorder.request.recovery_limit.total_seconds()
-            return await self._ask(f"its recovery has taken longer than {limit:g} s")
+            return await self._not_applied("not_called", clock.now())
+        limit = recorder.request.recovery_limit
+        # By the database's clock, as it was in the newest transaction.
+        if self.entry.recovers_too_long(limit, recorder.now_ms):
+            seconds = limit.total_seconds()
+            return await self._ask(f"its recovery has taken longer than {seconds:g} s")
         if never_in_doubt:
-            return await self._not_applied(None, time.monotonic(), "transactional")
+            return await self._not_applied("transactional", clock.now())
         if tool.lookup is None:
             return await self._ask("a crash left its outcome unknown")
         if tool.lookup_by == "state" and (proves_nothing := self._proves_nothing()):
             return await self._ask(proves_nothing)
-        looked = time.monotonic()
+        looked = clock.now()
         try:
             async with asyncio.timeout(recorder.request.timeout.total_seconds()):
                 answer: object = await tool.lookup(self.params, recorder.context(self.entry))
@@ -83,13 +81,12 @@ class Settling:
                 if self.recorder.tool.lookup_by == "state":
                     evidence["before"] = self.entry.observed
                 return await self.recorder.commit(self.entry, to_json(receipt), evidence)
-            case NotFound() if self.recorder.tool.settle is None:
+            case NotFound() if self.entry.settle_ms is None:
                 return await self._ask(
-                    "the lookup found nothing, and the tool declares no settle time"
+                    "the lookup found nothing, and the call was made without a settle time"
                 )
             case NotFound():
-                settle = self.recorder.tool.settle
-                return await self._not_applied(settle, looked, "lookup_not_found")
+                return await self._not_applied("lookup_not_found", looked)
             case No():
                 return await self.recorder.say_no(self.entry, answer.cleaned())
             case Partial(details, receipt):
@@ -106,13 +103,6 @@ class Settling:
     async def _ask(self, why: str) -> Asked:
         return await self.recorder.ask(self.entry, why)
 
-    def _too_long(self) -> bool:
-        """Judge by the database's clock, as it was in the newest transaction."""
-        if self.entry.recovering_ms is None:
-            return False
-        limit = milliseconds(self.recorder.request.recovery_limit)
-        return self.recorder.now_ms - self.entry.recovering_ms > limit
-
     def _proves_nothing(self) -> str | None:
         """Return why the state of the world, as it is now, tells nothing of the call."""
         before = (self.entry.observed or {}).get("answer")
@@ -122,15 +112,16 @@ class Settling:
             return "a crash left its outcome unknown, and its lookup was true before the call"
         return "a crash left its outcome unknown, and its lookup could not tell before the call"
 
-    async def _not_applied(self, settle: timedelta | None, looked: float, rule: str) -> ClaimResult:
+    async def _not_applied(self, rule: lookups.Proof, looked: float) -> ClaimResult:
         async def go_on(tx: Transaction) -> ClaimResult:
             # What was not there when it was looked for may have come since.
-            ago = timedelta(seconds=time.monotonic() - looked)
             return await lookups.after_not_found(
-                *(tx, self.recorder.request, self.entry, settle),
+                tx,
+                self.recorder.request,
+                self.entry,
                 forward=self.forward,
-                looked=ago,
                 rule=rule,
+                looked=timedelta(seconds=clock.now() - looked),
             )
 
         result = await self.recorder.in_ledger(go_on)
@@ -138,5 +129,6 @@ class Settling:
             tool = self.recorder.tool.name
             self.recorder.resources.metrics.lease_wait(tool, "settling", result.wait)
             message = f"{tool}: not found, but the first call may still arrive"
-            raise again(ErrorType.SETTLING, message, result.wait)
+            # Until then it may be found as well.
+            raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))
         return result

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 #: New tenants are heard of when they have a worker run something; this is for what waits.
 EVERY: Final = timedelta(minutes=5)
-#: Most tenants that are learnt of in one round; a query cannot leave out any number of them.
+#: Most tenants that a query leaves out, and queries of one round.
 _MOST: Final = 200
 #: Runs looked at for one of them: normally the first one is.
 _MOST_LOOKED_AT: Final = 1000
@@ -40,14 +40,19 @@ async def learn(server: Client, ledger: Ledger) -> int:
         known = sorted({DEFAULT_TENANT, *ledger.tenants})[:_MOST]
         conditions = [IS_RUN, "ExecutionStatus = 'Running'"]
         conditions += [f"{TENANT.name} != '{tenant}'" for tenant in known]
-        query = " AND ".join(conditions)
-        async for run in server.list_workflows(query, limit=_MOST_LOOKED_AT):
-            found = tenant_of_run(run.id)
+        # Where not all that are known can be left out, all the others are looked at.
+        all_left_out = {DEFAULT_TENANT, *ledger.tenants} == set(known)
+        most = _MOST_LOOKED_AT if all_left_out else None
+        found = set[str]()
+        async for run in server.list_workflows(" AND ".join(conditions), limit=most):
+            tenant = tenant_of_run(run.id)
             # Anybody can start a workflow under any name: the others' runs are found beside it.
-            if tenant_problem(found) is None and found not in ledger.tenants:
-                ledger.tenants.add(found)
-                break
-        else:
+            if tenant_problem(tenant) is None and tenant not in {DEFAULT_TENANT, *ledger.tenants}:
+                found.add(tenant)
+                if all_left_out:
+                    break  # The next query leaves it out.
+        ledger.tenants |= found
+        if not found:
             break
     return len(ledger.tenants) - before
 

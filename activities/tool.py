@@ -125,6 +125,7 @@ class Tool:
     resource_lease: timedelta | None = None
     resource_wait: timedelta | None = None
     fresh_for: timedelta | None = None
+    withdrawn: Literal["intervention", "notification"] = "intervention"
     description: str = ""
     schema_hash: str = ""
 
@@ -137,13 +138,6 @@ class Tool:
         if self.dedupes is None:
             return None
         return self.dedupes.window - self.timeout - (self.settle or timedelta(0))
-
-    def recovery_limit(self, limit: timedelta) -> timedelta:
-        """Return how long a recovery of this tool's effects may take, where ``limit`` is usual.
-
-        A tool that is only believed after its deadline and its settle time gets that long, too.
-        """
-        return limit + self.timeout + (self.settle or timedelta(0))
 
     def validate(self, params: Mapping[str, Any]) -> BaseModel:
         """Return the params as the tool's model; ``ValidationError`` if they do not fit."""

@@ -136,6 +136,7 @@ def tool(
     resource_lease: timedelta | None = None,
     resource_wait: timedelta | None = None,
     fresh_for: timedelta | None = None,
+    withdrawn: Literal["intervention", "notification"] = "intervention",
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
 
@@ -179,6 +180,8 @@ def tool(
             by default the worker's setting.
         fresh_for: Of a read: where its output is older when a paused run is resumed, it is read
             again; if it differs, approvals of calls that rest on it are void, and asked for again.
+        withdrawn: How people are told when an effect is undone that another run has taken over and
+            completed on: an intervention, or ``"notification"`` if nobody has to settle it.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.
@@ -236,6 +239,10 @@ def tool(
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
         if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
             raise ToolboxError(f"tool {name!r}: fresh_for= is for a READ, and no less than nothing")
+        if withdrawn not in ("intervention", "notification"):
+            raise ToolboxError(
+                f'tool {name!r}: withdrawn= is "intervention" or "notification", not {withdrawn!r}'
+            )
         problem = limits_problem(resource_lease, resource_wait)
         if problem:
             raise ToolboxError(f"tool {name!r}: {problem}")
@@ -272,6 +279,7 @@ def tool(
             resource_lease=resource_lease,
             resource_wait=resource_wait,
             fresh_for=fresh_for,
+            withdrawn=withdrawn,
             description=(inspect.getdoc(fn) or name).splitlines()[0],
             schema_hash=digest(schema),
         )

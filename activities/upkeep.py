@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from typing import Final
 
+import structlog
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
@@ -12,15 +14,19 @@ from activities.attempt import Resources
 from activities.endings import stop
 from activities.ledger import checkpoints, notifications
 from activities.ledger import stopped as stopped_rows
-from activities.ledger.store import RunNotFound
+from activities.ledger.store import Ledger, LedgerUnavailable, RunNotFound
 from activities.notifications import Facts, Kind, one_line
 from activities.reconciliation import reconcile_once
 from workflows.contracts import StoppedRun, Sweep, Swept, ToUnwind, UnwindRun
 from workflows.errors import ErrorType
 from workflows.names import IS_RUN, TENANT
 
-#: Stopped runs that one round looks at, newest first; older ones were seen by earlier rounds.
-_MOST_STOPPED = 200
+log = structlog.get_logger()
+
+#: Runs that are asked for at once.
+_PAGE: Final = 200
+#: The place in a round at which the overdue entries are through.
+_RUNS: Final = "runs"
 
 
 class UpkeepActivities:
@@ -31,7 +37,7 @@ class UpkeepActivities:
 
     @activity.defn(name="sweep")
     async def sweep(self, asked: Sweep) -> Swept:
-        """Settle a tenant's overdue entries, once round, and find its stopped runs."""
+        """Settle a page of a tenant's overdue entries, or find its stopped runs."""
         return await sweep_once(self._resources, activity.client(), asked)
 
     @activity.defn(name="begin_unwind")
@@ -58,38 +64,71 @@ class UpkeepActivities:
 
 
 async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swept:
-    """Do one round of the sweep; what is settled stays settled, whatever happens.
+    """Do one part of a round of the sweep; what is settled stays settled, whatever happens.
+
+    Overdue entries come first, a page in each part, then the stopped runs.
 
     Raises:
         LedgerUnavailable: The database is away.
         RPCError: The Temporal server is away.
     """
-    limits = resources.sweep
-    swept = await reconcile_once(
-        resources,
-        asked.tenant,
-        lambda run_id: is_open(server, run_id),
-        quiet=limits.quiet if asked.quiet is None else asked.quiet,
-        limit=limits.batch,
-    )
-    async with resources.ledger.transaction(asked.tenant) as tx:
-        await checkpoints.remove_expired(tx)
-    found = []
-    for run_id in await _stopped(server, asked.tenant):
+    limits, swept = resources.sweep, Swept()
+    if asked.after != _RUNS:
+        swept = await reconcile_once(
+            resources,
+            asked.tenant,
+            lambda run_id: is_open(server, run_id),
+            quiet=limits.quiet if asked.quiet is None else asked.quiet,
+            limit=limits.batch,
+            after=asked.after,
+        )
+        if swept.next is not None:
+            return swept
+        async with resources.ledger.transaction(asked.tenant) as tx:
+            await checkpoints.remove_expired(tx)
+    found: list[StoppedRun] = []
+    async for run_id in _stopped(resources.ledger, server, asked.tenant):
+        if len(found) == limits.batch:
+            # Those that were found are closed: the next part does not see them again.
+            return swept.and_then(Swept(stopped=found, next=_RUNS))
         if await is_open(server, run_id):
             continue  # It was reset: only the execution before that is stopped.
-        # One that was stopped before it was opened has no row.
-        with suppress(RunNotFound):
-            async with resources.ledger.transaction(asked.tenant) as tx:
-                if await stopped_rows.close(tx, run_id):
-                    standing = await stopped_rows.standing(tx, run_id)
-                    found.append(StoppedRun(run_id=run_id, standing=standing))
-                    text = f"{run_id}: {len(standing)} of its effects may stand"
-                    facts = Facts(what=one_line(text))
-                    await notifications.write(
-                        tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id
-                    )
-    return swept.model_copy(update={"stopped": found})
+        try:
+            stopped = await _close(resources.ledger, asked.tenant, run_id)
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            # Whatever is wrong with this one, those behind it are come to.
+            log.exception("run.sweep_failed", run_id=run_id)
+            continue
+        found += [stopped] if stopped is not None else []
+    return swept.and_then(Swept(stopped=found))
+
+
+async def sweep_round(resources: Resources, server: Client, asked: Sweep) -> Swept:
+    """Do a whole round of the sweep.
+
+    Raises:
+        LedgerUnavailable: The database is away.
+        RPCError: The Temporal server is away.
+    """
+    swept = Swept(next=asked.after)
+    while True:
+        part = asked.model_copy(update={"after": swept.next})
+        swept = swept.and_then(await sweep_once(resources, server, part))
+        if swept.next is None:
+            return swept
+
+
+async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
+    """Close a stopped run in the ledger and say so; ``None``: somebody was quicker."""
+    async with ledger.transaction(tenant) as tx:
+        if not await stopped_rows.close(tx, run_id):
+            return None
+        standing = await stopped_rows.standing(tx, run_id)
+        facts = Facts(what=one_line(f"{run_id}: {len(standing)} of its effects may stand"))
+        await notifications.write(tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id)
+    return StoppedRun(run_id=run_id, standing=standing)
 
 
 async def is_open(server: Client, run_id: str) -> bool:
@@ -107,8 +146,23 @@ async def is_open(server: Client, run_id: str) -> bool:
     return found.status is WorkflowExecutionStatus.RUNNING
 
 
-async def _stopped(server: Client, tenant: str) -> list[str]:
+async def _stopped(ledger: Ledger, server: Client, tenant: str) -> AsyncIterator[str]:
+    """Yield the runs that the server has as stopped, and the ledger as open."""
     query = (
         f"{IS_RUN} AND {TENANT.name} = '{tenant}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"
     )
-    return [run.id async for run in server.list_workflows(query, limit=_MOST_STOPPED)]
+    page: list[str] = []
+    listed = server.list_workflows(query, page_size=_PAGE)
+    async for run in listed:
+        page.append(run.id)
+        if len(page) == _PAGE:
+            for run_id in await _not_closed(ledger, tenant, page):
+                yield run_id
+            page = []
+    for run_id in await _not_closed(ledger, tenant, page):
+        yield run_id
+
+
+async def _not_closed(ledger: Ledger, tenant: str, run_ids: list[str]) -> list[str]:
+    async with ledger.transaction(tenant) as tx:
+        return await stopped_rows.not_closed(tx, run_ids)

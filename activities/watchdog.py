@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from activities import clock
+
 #: How often it looks.
 INTERVAL: Final = 0.1  # seconds
 #: How long after its deadline a call may take to end, at most: its cancellation, a busy machine.
@@ -49,7 +51,7 @@ class Watchdog:
 
         Args:
             what: What is said about it if it has to be ended.
-            deadline: Tells when it must have ended, by ``time.monotonic()``, in seconds; asked
+            deadline: Tells when it must have ended, by ``clock.now()``, in seconds; asked
                 again and again from another thread, because a lease that is renewed moves it.
         """
         with self._lock:
@@ -77,7 +79,7 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             time.sleep(INTERVAL)
-            what = self.overdue(time.monotonic())
+            what = self.overdue(clock.now())
             if what is not None:
                 # Written past the logging system: its locks may be held by what hangs.
                 line = f"surehand: {what} did not end at its deadline; the worker ends instead\n"

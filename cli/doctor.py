@@ -20,6 +20,7 @@ from cli.shapes import Check, DoctorReport
 from cli.tenant_client import TenantClient
 from cli.text import command, counted
 from cli.versions import all_versions
+from workflows.plain_text import plain
 
 if TYPE_CHECKING:
     from activities.settings import Settings
@@ -295,13 +296,48 @@ def _no_database(detail: str) -> Check:
 
 
 def _wrong_database(settings: Settings, error: StarterError) -> Check:
+    from activities.ledger.server import LedgerUnfit
     from activities.ledger.store import LedgerUnavailable
 
     away = isinstance(error.__cause__, LedgerUnavailable)
+    if isinstance(error.__cause__, LedgerUnfit):
+        fix = "put the ledger on a PostgreSQL that keeps what it is told, as the line above says"
+        return Check(name="database", ok=False, detail=str(error), fix=fix)
+    if settings.database_url.startswith("sqlite") and "database is locked" in str(error):
+        return _locked_database(settings, str(error))
     if not away or settings.database_url.startswith("sqlite"):
         return _no_database(str(error))
     fix = "start the server, make the database, or mend SUREHAND_DATABASE_URL"
     return Check(name="database", ok=False, detail=str(error), fix=fix)
+
+
+def _locked_database(settings: Settings, detail: str) -> Check:
+    """Say who holds the one write lock of SQLite: nobody else can write meanwhile."""
+    from activities.ledger.lock_holder import file_of, lock_holder
+
+    file = file_of(settings.database_url)
+    holder = lock_holder(file)
+    if holder is None:
+        return Check(
+            name="database",
+            ok=False,
+            detail=f"{detail}; by which process cannot be known from here (another container or"
+            " machine, or it has just let go)",
+            fix="look again, and where the file's other processes run",
+            commands=[f"fuser -v {shlex.quote(str(file))}"],
+        )
+    commands = [f"kill -KILL {holder.pid}"]
+    fix = "wait for it, or end it: what it has not committed is rolled back, nothing else is lost"
+    if holder.stopped:
+        commands = [f"kill -CONT {holder.pid}", *commands]
+        fix = "let it go on, or end it: what it has not committed is rolled back"
+    return Check(
+        name="database",
+        ok=False,
+        detail=f"{detail}; its write lock is held by {plain(str(holder))}",
+        fix=fix,
+        commands=commands,
+    )
 
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:

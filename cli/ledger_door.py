@@ -104,12 +104,14 @@ async def ledger_of(settings: Settings, patience: timedelta | None = None) -> As
     """
     from activities.ledger.engine import PATIENCE
     from activities.ledger.migrate import require_head
+    from activities.ledger.server import require_fit
     from activities.ledger.store import open_ledger
 
     _log_to_stderr()
     url, channels, limit = settings.database_url, settings.notify, patience or PATIENCE
     with translated():
         async with open_ledger(url, channels=channels, patience=limit) as ledger:
+            await require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
             await require_head(ledger.engine)
             yield ledger
 

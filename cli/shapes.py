@@ -273,6 +273,8 @@ class SweepReport(Shape):
     freed: int
     """Resources whose lease had run out."""
     stopped: list[StoppedRun]
+    stopped_unnamed: int
+    """How many more were found stopped than `stopped` names."""
     for_a_human: int
     """Open interventions: nobody but a human can settle them."""
 

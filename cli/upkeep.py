@@ -76,7 +76,7 @@ def reconcile(
 
             swept = await _sweep(server, settings, ledger, asked)
             for_a_human = await open_interventions(ledger, caller.settings.tenant)
-        report = SweepReport(**swept.model_dump(), for_a_human=for_a_human)
+        report = SweepReport(**swept.model_dump(exclude={"next"}), for_a_human=for_a_human)
         if json_output:
             caller.printer.document(report)
         else:
@@ -89,7 +89,7 @@ def reconcile(
 async def _sweep(server: TenantClient, settings: Settings, ledger: Ledger, asked: Sweep) -> Swept:
     from activities.attempt import Resources
     from activities.crashpoints import Crash
-    from activities.upkeep import sweep_once
+    from activities.upkeep import sweep_round
 
     resources = Resources.of(
         settings,
@@ -99,7 +99,7 @@ async def _sweep(server: TenantClient, settings: Settings, ledger: Ledger, asked
         crash=Crash(),
     )
     try:
-        return await sweep_once(resources, server.client, asked)
+        return await sweep_round(resources, server.client, asked)
     except RPCError as error:
         raise NotReachable(f"the Temporal server: {error}") from error
 
@@ -120,6 +120,8 @@ def _tell(caller: Caller, report: SweepReport) -> None:
             say(f"  {view.tool} {view.key}: {view.state}")
         if stopped.standing:
             say(f"  undo them: {command('unwind', stopped.run_id)}")
+    if report.stopped_unnamed:
+        say(f"and {counted(report.stopped_unnamed, 'run')} more, which people have been told of")
     if report.for_a_human:
         line = command("interventions", "--open")
         say(f"Waiting for a human: {report.for_a_human}, listed by `{line}`.")

@@ -50,6 +50,10 @@ def has_lost_digits(value: Any) -> bool:
     return False
 
 
+_UNDO: Final = "undo:"
+_APART: Final = "="
+
+
 class NotCanonical(ValueError):
     """A value has no exact RFC 8785 form.
 
@@ -115,6 +119,20 @@ def provider_key(tenant: str, tool: str, key: str, generation: int) -> str:
 def step_key(run_id: str, step_id: str) -> str:
     """Return the default idempotency key of a write whose tool names no business key."""
     return f"{run_id}:{step_id}"
+
+
+def undo_key(entry_id: str) -> str:
+    """Return the key of the compensation of an effect: undos have a namespace of their own."""
+    return _UNDO + entry_id
+
+
+def forward_key(key: str) -> str:
+    """Return the key of a call that goes forward, outside of the undos' namespace.
+
+    Keys that would lie in it, such as those of a run called ``undo``, are set apart; no two keys
+    become one.
+    """
+    return f"{_APART}{key}" if key.lstrip(_APART).startswith(_UNDO) else key
 
 
 def approval_id(run_id: str, step_id: str, number: int) -> str:

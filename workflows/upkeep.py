@@ -41,7 +41,13 @@ class Reconcile:
             ApplicationError: ``RunIdInvalid``: there can be no such tenant.
         """
         _refuse_unless_possible(asked.tenant)
-        return await call_port(ports.SWEEP, asked, "sweep", options=sweep_call(asked.tenant))
+        swept = Swept(next=asked.after)
+        while True:
+            part = asked.model_copy(update={"after": swept.next})
+            done = await call_port(ports.SWEEP, part, "sweep", options=sweep_call(asked.tenant))
+            swept = swept.and_then(done)
+            if swept.next is None:
+                return swept
 
 
 @workflow.defn(name=names.UNWIND)

@@ -91,6 +91,9 @@ async def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | Non
 async def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
     same = entry.identity_hash == request.identity_hash
     mine = entry.owned_by(request.run_id, request.step_id)
+    if entry.undoes != request.undoes:
+        undone = entry.undoes or "nothing"
+        return Mismatch(f"the key is that of {entry.entry_id}, which undoes {undone}")
     match entry.state:
         case "failed" if not same:
             return await take_first(tx, request, seen, generation=entry.generation + 1)
@@ -123,8 +126,11 @@ async def _look_at_claimed(
     tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
 ) -> ClaimResult:
     if entry.holder == request.holder:
-        return await find_again(tx, request, seen, entry)
-    left = await lease_left(tx, entry, request.lease)
+        if _may_call_now(tx, request, entry):
+            return await find_again(tx, request, seen, entry)
+        reason = "it was to be called again, and was held up until that was no way to settle it"
+        return Doubtful(await doubt(tx, entry, reason, rule="held_up"))
+    left = await lease_left(tx, entry)
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
     rule = _rule_to_call_again(tx, request, entry)
@@ -152,8 +158,7 @@ async def _look_at_doubtful(
 
 def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
     """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
-    recovering = tx.now_ms - (entry.recovering_ms or tx.now_ms)
-    if entry.state == "partial" or recovering > milliseconds(request.recovery_limit):
+    if entry.state == "partial" or entry.recovers_too_long(request.recovery_limit, tx.now_ms):
         return None
     if request.recovery is Recovery.TRANSACTIONAL:
         if entry.tool_version != request.tool_version:
@@ -164,14 +169,21 @@ def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) ->
     return Recovery.DEDUPES if _dedupes(tx, request, entry) else None
 
 
+def _may_call_now(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
+    """Return whether what allowed this attempt's own claim still holds: it may have been frozen."""
+    if entry.unproven:
+        return _rule_to_call_again(tx, request, entry) is not None
+    return not entry.recovers_too_long(request.recovery_limit, tx.now_ms)
+
+
 def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
     """Return whether calling again, by the same key, may settle this entry."""
     if request.recovery is not Recovery.DEDUPES or request.window is None:
         return False
     if NO_MORE_REPEATS in entry.failures:
         return False
-    age = tx.now_ms - (entry.first_call_ms or 0)
-    return age < milliseconds(request.window)
+    # Negative: the clock was set back, and nobody knows how long ago the first call was.
+    return 0 <= tx.now_ms - (entry.first_call_ms or 0) < milliseconds(request.window)
 
 
 async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
@@ -182,7 +194,7 @@ async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
             made_by = None if entry.run_id == request.run_id else entry.run_id
             type_ = "effect.replayed"
             body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
-            await note_replay(tx, request.run_id, request.step_id, entry)
+            await note_replay(tx, request, entry)
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             await artifact_rows.record(tx, request.run_id, request.step_id, receipt)
         case (

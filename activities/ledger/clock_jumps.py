@@ -1,41 +1,37 @@
 """A database clock that was set back must not keep dead attempts alive.
 
 Leases and deadlines are points in time by the database's clock. Set back by an hour, it would hold
-a dead attempt's lease for an hour more. A live attempt renews its lease every second, so one that
-lies implausibly far ahead is cut to what it can be: whoever is alive extends it again.
+a dead attempt's lease for an hour more. Beside each point in time its entry has how long it was
+from the moment at which it was written: one that lies further ahead was written later than now,
+which only a clock that was set back can say. It is cut to what it can be; whoever is alive extends
+a lease again.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Final
-
 from sqlalchemy import update
 
-from activities.ledger.entries import Entry, milliseconds
+from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 
-#: Other workers may have a longer lease than this one; no lease is that much longer.
-SLACK: Final = timedelta(minutes=1)
 
-
-async def lease_left(tx: Transaction, entry: Entry, lease: timedelta) -> int:
+async def lease_left(tx: Transaction, entry: Entry) -> int:
     """Return how long a claimed entry's lease lasts, in milliseconds; 0 or less: it is over."""
     left = (entry.lease_until_ms or 0) - tx.now_ms
-    if left <= milliseconds(lease + SLACK):
-        return left
-    await _cut(tx, entry, lease_until_ms=tx.now_ms + milliseconds(lease))
-    return milliseconds(lease)
+    if left > entry.lease_ms:
+        left = entry.lease_ms
+        await _cut(tx, entry, lease_until_ms=tx.now_ms + left)
+    return left
 
 
-async def call_left(tx: Transaction, entry: Entry, timeout: timedelta) -> int:
-    """Return how long the newest call of an entry may last, in milliseconds."""
+async def call_left(tx: Transaction, entry: Entry) -> int:
+    """Return how long the calls of an entry may last, in milliseconds."""
     left = (entry.deadline_ms or 0) - tx.now_ms
-    if left <= milliseconds(timeout + SLACK):
-        return left
-    await _cut(tx, entry, deadline_ms=tx.now_ms + milliseconds(timeout))
-    return milliseconds(timeout)
+    if left > entry.timeout_ms:
+        left = entry.timeout_ms
+        await _cut(tx, entry, deadline_ms=tx.now_ms + left)
+    return left
 
 
 async def _cut(tx: Transaction, entry: Entry, **until: int) -> None:

@@ -16,8 +16,6 @@ from activities.ledger.questions import newest_question, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 
-#: What is left of a lease after the database's clock was set back.
-LONGEST_LEASE: Final = timedelta(seconds=10)
 #: Entries in these states have something left to undo, or to find out.
 _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 
@@ -76,7 +74,8 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
     if asked is not None:
         return asked
     if entry.state == "claimed":
-        left = await lease_left(tx, entry, LONGEST_LEASE)
+        await tx.tick()  # it may have waited for the locks
+        left = await lease_left(tx, entry)
         if left > 0:
             return Held(timedelta(milliseconds=left))
         return Doubtful(await doubt(tx, entry, "its lease ran out before an outcome was recorded"))

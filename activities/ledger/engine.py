@@ -14,15 +14,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 #: How long a statement may take, and a SQLite writer waits for another process's transaction.
 PATIENCE: Final = timedelta(seconds=10)
-#: Connections a worker keeps to PostgreSQL; each activity holds one for a few milliseconds only.
-POOL_SIZE: Final = 10
+#: Connections a worker keeps to PostgreSQL; each activity holds one for a few milliseconds only,
+#: but for transactional tools, which hold one while they work.
+CONNECTIONS: Final = 14
+#: Of these, for the renewals and outcomes of calls under way alone.
+KEPT_BACK: Final = 4
+#: Transactional tools that work at once: well below what is left. On SQLite it is one.
+TRANSACTIONAL: Final = 5
 
 #: Seconds. A host that loses its power says nothing: without a limit its clients wait for ever.
 CONNECT_TIMEOUT: Final = 5
 
 _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_POSTGRES_BEGIN: Final = f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', $1, true)"
+#: Commits that were told are kept, whatever the database, or the role, has as its default.
+_POSTGRES_DURABLE: Final = (
+    "set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
+    " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
+)
+_POSTGRES_BEGIN: Final = (
+    f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', $1, true), {_POSTGRES_DURABLE}"
+)
 _POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
 _POSTGRES_LOCK: Final = "pg_advisory_xact_lock{}(hashtextextended(${}, 0))"
 _POSTGRES_TRY: Final = "pg_try_advisory_xact_lock{}(hashtextextended(${}, 0))"
@@ -55,7 +67,10 @@ def unreachable(error: BaseException) -> bool:
 def first_line(error: Exception) -> str:
     """Return what the driver says of an error, in one line; its type where it says nothing."""
     said = getattr(error, "orig", None) or error
-    return (str(said).splitlines() or [type(said).__name__])[0]
+    line = (str(said).splitlines() or [type(said).__name__])[0]
+    if isinstance(said, sqlite3.OperationalError) and line == "database is locked":
+        return f"{line} by another process, which `python starter.py doctor` names"
+    return line
 
 
 def _restarting(error: BaseException | None) -> bool:
@@ -86,7 +101,10 @@ def make_engine(url: str, patience: timedelta = PATIENCE) -> AsyncEngine:
         return engine
     return create_async_engine(
         url,
-        pool_size=POOL_SIZE,
+        # Said at each BEGIN. What is read after waiting for a lock must be what was committed
+        # meanwhile: under any other level, which a database may have as its default, it is not.
+        isolation_level="READ COMMITTED",
+        pool_size=CONNECTIONS,
         max_overflow=0,
         pool_timeout=30,
         connect_args={"timeout": CONNECT_TIMEOUT, "command_timeout": patience.total_seconds()},

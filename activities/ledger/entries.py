@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from activities.ledger.steps import StepAttempt
 from workflows.contracts import Assurance, EffectView, Recovery
@@ -57,8 +57,11 @@ class ClaimRequest:
     timeout: timedelta
     lease: timedelta
     recovery_limit: timedelta
-    """How long an outcome may be missing before calling again is no way to settle it any more."""
+    """How long an outcome may be missing, beyond the time in which a lookup proves nothing, before
+    calling again is no way to settle it any more."""
     recovery: Recovery
+    settle: timedelta | None = None
+    """How long after the deadline a lookup's "not found" proves nothing; ``None``: for ever."""
     window: timedelta | None = None
     """How long after the first call another one, with the same key, may begin."""
     gated: bool = False
@@ -79,6 +82,8 @@ class ClaimRequest:
     """The entry this call compensates."""
     observes: bool = False
     """Whether the tool's lookup is asked before the call: it goes by the state of the world."""
+    withdrawn: Literal["intervention", "notification"] = "intervention"
+    """How this run is told, should it replay the effect, complete, and see it undone then."""
     stretch: str | None = None
     """The token of the stretch that it is made in (``ledger/stretches.py``)."""
     first_attempt: int = 1
@@ -109,8 +114,12 @@ class Entry:
     holder: str | None
     activity_key: str | None
     lease_until_ms: int | None
+    lease_ms: int
     deadline_ms: int | None
+    timeout_ms: int
+    settle_ms: int | None
     first_call_ms: int | None
+    claimed_ms: int
     recovering_ms: int | None
     unproven: bool
     failures: dict[str, int]
@@ -155,6 +164,17 @@ class Entry:
     def counted_failures(self) -> dict[str, int]:
         """Return the failures by class."""
         return {name: count for name, count in self.failures.items() if name != NO_MORE_REPEATS}
+
+    def recovers_too_long(self, limit: timedelta, now_ms: int) -> bool:
+        """Return whether its outcome is missing for longer than may be.
+
+        The time in which a lookup proves nothing comes on top of the limit. So is one whose
+        recovery began later than now: the clock was set back, and nobody knows how long it takes.
+        """
+        if self.recovering_ms is None:
+            return False
+        longest = milliseconds(limit) + self.timeout_ms + (self.settle_ms or 0)
+        return not 0 <= now_ms - self.recovering_ms <= longest
 
     def owned_by(self, run_id: str, step_id: str) -> bool:
         """Return whether that step made this effect."""

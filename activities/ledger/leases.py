@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, insert, select, update
 
-from activities.ledger.clock_jumps import SLACK
 from activities.ledger.entries import milliseconds
 from activities.ledger.store import Transaction
 from activities.ledger.tables import leases
@@ -103,7 +102,7 @@ async def _plausible(tx: Transaction, row: dict[str, Any]) -> dict[str, Any]:
     cut = {
         name: longest
         for name in ("lease_until_ms", "others_after_ms")
-        if (row[name] or 0) > longest + milliseconds(SLACK)
+        if (row[name] or 0) > longest
     }
     if cut:
         lease = _lease_of(row)
@@ -134,12 +133,15 @@ async def _take(
     waited: timedelta | None,
 ) -> Lease:
     token, others_after_ms, rule = 1, 0, None
+    lease_ms = milliseconds(request.lease)
     if row is not None:
         token, others_after_ms = row["fencing_token"] + 1, row["others_after_ms"]
         # An attempt that lost the answer to its own request has called nothing under it.
         if row["holder"] not in (None, request.holder):
             others_after_ms = max(others_after_ms, row["lease_until_ms"])
             rule = "taken_over" if _is_own(request, row) else "expired"
+        if others_after_ms > tx.now_ms:
+            lease_ms = max(lease_ms, row["lease_ms"])
     values = {
         "fencing_token": token,
         "run_id": request.run_id,
@@ -147,7 +149,7 @@ async def _take(
         "tool": request.tool,
         "holder": request.holder,
         "lease_until_ms": tx.now_ms + milliseconds(request.lease),
-        "lease_ms": milliseconds(request.lease),
+        "lease_ms": lease_ms,
         "others_after_ms": others_after_ms,
         "acquired_ms": tx.now_ms,
     }

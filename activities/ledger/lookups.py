@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
 from sqlalchemy import update
 
@@ -14,35 +15,38 @@ from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 from activities.ledger.takes import look_around, take
 
+#: What proves that an effect did not happen; in the events, too.
+Proof = Literal["lookup_not_found", "transactional", "not_called"]
+
 
 async def after_not_found(
     tx: Transaction,
     request: ClaimRequest,
     entry: Entry,
-    settle: timedelta | None,
     *,
     forward: bool,
+    rule: Proof = "lookup_not_found",
     looked: timedelta = timedelta(0),
-    rule: str = "lookup_not_found",
 ) -> ClaimResult:
     """Go on after a lookup that found nothing.
 
-    Until the newest call's deadline plus the tool's settle time, a request may still be on the
-    wire, and the fencing token cannot stop it: wait and look again. After that the effect is
-    proven not to have happened.
+    Until the deadline of the call that was made, plus the settle time that it was made with, a
+    request may still be on the wire, and the fencing token cannot stop it: wait and look again.
+    After that the effect is proven not to have happened.
 
     Args:
         tx: The transaction.
         request: The call.
         entry: The entry, in doubt under our fencing token.
-        settle: The tool's settle time; ``None`` where no call can be on its way once the entry is
-            in doubt under a new fencing token: a transactional tool's, and one not called yet.
         forward: Claim it again; otherwise record that it did not happen and bar the step.
+        rule: What proves it. Calls of a transactional tool are over once the entry is in doubt
+            under a new fencing token, and one that was not called yet has none: nothing is waited
+            for then.
         looked: How long ago the lookup began: what it found is no younger.
-        rule: What proves it, for the events.
     """
-    if settle is not None:
-        left = await call_left(tx, entry, request.timeout) + milliseconds(settle + looked)
+    if rule == "lookup_not_found":
+        assert entry.settle_ms is not None, "without it nothing is proven"
+        left = await call_left(tx, entry) + entry.settle_ms + milliseconds(looked)
         if left > 0:
             return Held(timedelta(milliseconds=left))
     if forward:

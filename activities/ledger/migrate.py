@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from activities.ledger.engine import LedgerUnavailable, first_line
+from activities.ledger.server import require_fit
 from activities.settings import SettingsError, load_settings
 
 #: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
@@ -135,6 +136,7 @@ async def migrate(database_url: str) -> tuple[str | None, str]:
         command.upgrade(config, "head")
 
     try:
+        await require_fit(engine, fsync_off=True)
         before = await current_revision(engine)
         _refuse_unknown(engine, before)
         async with engine.begin() as connection:

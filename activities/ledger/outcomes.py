@@ -43,12 +43,12 @@ async def still_ours(tx: Transaction, entry: Entry) -> bool:
     return row is not None
 
 
-async def renew(tx: Transaction, entry: Entry, lease: timedelta) -> bool:
-    """Extend the lease; ``False`` when it is not ours any more."""
+async def renew(tx: Transaction, entry: Entry) -> bool:
+    """Extend the lease by what it lasts; ``False`` when it is not ours any more."""
     touched = await tx.execute(
         update(effects)
         .where(_guard(tx, entry))
-        .values(lease_until_ms=tx.now_ms + milliseconds(lease))
+        .values(lease_until_ms=tx.now_ms + effects.c.lease_ms)
     )
     return touched == 1
 

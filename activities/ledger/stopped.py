@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import and_, or_, select, update
@@ -70,6 +71,17 @@ async def close(tx: Transaction, run_id: str) -> bool:
         return False
     tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
     return True
+
+
+async def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
+    """Return those of the runs that the ledger has as open, in the order in which they came."""
+    rows = await tx.all(
+        select(runs.c.run_id).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id.in_(run_ids), runs.c.closed_ms.is_(None)
+        )
+    )
+    found = {row["run_id"] for row in rows}
+    return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]
 
 
 async def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:

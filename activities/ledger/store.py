@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from activities.ledger.engine import (
     PATIENCE,
+    TRANSACTIONAL,
     LedgerUnavailable,
     enter_transaction,
     first_line,
@@ -20,6 +22,7 @@ from activities.ledger.engine import (
     unreachable,
 )
 from activities.ledger.transaction import Observer, PendingEvent, RunNotFound, Transaction
+from activities.ledger.turns import Turns
 from workflows.contracts import ChainHead
 from workflows.identity import tenant_problem
 
@@ -52,6 +55,11 @@ class Ledger:
         channels: tuple[str, ...] = (),
     ) -> None:
         self.engine = engine
+        self._turns = Turns.of(engine)
+        self.one_writer = engine.dialect.name == "sqlite"
+        """While a transaction is open, no other one begins, in any process."""
+        self.transactional = asyncio.Semaphore(1 if self.one_writer else TRANSACTIONAL)
+        """Held by each call of a transactional tool, from before its claim on."""
         self._observer = observer
         self._channels = channels
         self.on_news: Callable[[], None] | None = None
@@ -62,8 +70,12 @@ class Ledger:
         """The newest head of each run that this process has seen, by tenant."""
 
     @asynccontextmanager
-    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+    async def transaction(self, tenant: str, *, first: bool = False) -> AsyncIterator[Transaction]:
         """Open a write transaction; commits at the end, rolls back on any exception.
+
+        Args:
+            tenant: Whose.
+            first: It keeps or records a call that is under way: other work lets it pass.
 
         Raises:
             TenantInvalid: Nobody can be called so.
@@ -75,7 +87,7 @@ class Ledger:
             raise TenantInvalid(f"tenant {tenant[:80]!r}: {problem}")
         start, outcome = time.monotonic(), "rolled_back"
         try:
-            async with self.engine.begin() as connection:
+            async with self._turns.turn(first=first), self.engine.begin() as connection:
                 now_ms = await enter_transaction(connection, tenant)
                 self.tenants.add(tenant)
                 last_seen = self._heads[tenant]

@@ -142,9 +142,14 @@ effects = Table(
     Column("holder", String(400)),
     Column("activity_key", String(400)),
     Column("lease_until_ms", BigInteger),
-    # Deadline of the newest call: until then, and `settle` longer, a lookup's "not found" proves
-    # nothing.
+    # How long the lease lasts from a renewal on: whoever claims says so, and whoever judges whether
+    # it is over goes by that. One that lies further ahead is of a clock that was set back.
+    Column("lease_ms", BigInteger, nullable=False),
+    # When the last of the calls that may be on the wire ends, and what it was given: until then,
+    # and `settle` longer, a lookup's "not found" proves nothing; without `settle` it never does.
     Column("deadline_ms", BigInteger),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("settle_ms", BigInteger),
     Column("first_call_ms", BigInteger),
     # Since when an outcome is missing that an earlier attempt should have recorded.
     Column("recovering_ms", BigInteger),
@@ -169,6 +174,9 @@ effects = Table(
     CheckConstraint(
         "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
         name="recovering_until_settled",
+    ),
+    CheckConstraint(
+        "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')", name="undos_have_their_own_keys"
     ),
     CheckConstraint("generation >= 1 AND fencing_token >= 1 AND calls >= 1", name="counts"),
     CheckConstraint(
@@ -216,6 +224,9 @@ replays = Table(
     Column("step_id", String(80), primary_key=True),
     Column("entry_id", String(80), primary_key=True),
     Column("replayed_ms", BigInteger, nullable=False),
+    # How a run that has completed is told when the effect is undone: as the tool said then.
+    Column("told_by", String(16), nullable=False),
+    CheckConstraint(one_of("told_by", ("intervention", "notification")), name="told_by"),
     Index("ix_replays_entry", "tenant_id", "entry_id"),
     run_reference(),
 )
@@ -253,7 +264,8 @@ leases = Table(
     # The attempt that holds it; NULL when the resource is free.
     Column("holder", String(400)),
     Column("lease_until_ms", BigInteger),
-    # Its time limit: what lies further ahead is a clock that was set back.
+    # The longest time limit of the leases that its times are of: what lies further ahead is of a
+    # clock that was set back.
     Column("lease_ms", BigInteger, nullable=False),
     # Until then an attempt that was taken over from may still be calling: others are kept out.
     Column("others_after_ms", BigInteger, nullable=False),

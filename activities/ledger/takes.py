@@ -115,6 +115,7 @@ async def take_first(
         "failures": {},
         "claimed_ms": tx.now_ms,
         **_lease(tx, request),
+        **_limits(tx, request, None),
     }
     row = await tx.one(_FIRST, **values)
     assert row is not None
@@ -151,6 +152,7 @@ async def take(
             # Where the first call may have happened, what was so before it still counts.
             **({} if rule is Recovery.DEDUPES else {"observed": observed}),
             **_lease(tx, request),
+            **_limits(tx, request, entry if rule is Recovery.DEDUPES else None),
         )
         .returning(effects)
     )
@@ -167,7 +169,6 @@ async def keep_observed(
     Returns:
         The entry; ``None`` when it is not ours any more: nothing may be called then.
     """
-    fresh = _lease(tx, request)
     row = await tx.one(
         update(effects)
         .where(
@@ -178,7 +179,7 @@ async def keep_observed(
         )
         .values(
             observed={"answer": answer, "evidence": evidence},
-            **{name: fresh[name] for name in ("lease_until_ms", "deadline_ms")},
+            **_limits(tx, request, entry if entry.unproven else None),
         )
         .returning(effects)
     )
@@ -199,11 +200,10 @@ async def find_again(
     refused = await _authorise(tx, request, seen, entry.entry_id, entry.generation)
     if refused is not None:
         return await give_back(tx, request, entry, refused)
-    fresh = _lease(tx, request)
     row = await tx.one(
         update(effects)
         .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
-        .values({name: fresh[name] for name in ("lease_until_ms", "deadline_ms")})
+        .values(_limits(tx, request, entry if entry.unproven else None))
         .returning(effects)
     )
     assert row is not None, "the entry's row is locked by this transaction"
@@ -221,9 +221,35 @@ def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
         "state": "claimed",
         "holder": request.holder,
         "activity_key": request.activity_key,
-        "lease_until_ms": tx.now_ms + milliseconds(request.lease),
-        "deadline_ms": tx.now_ms + milliseconds(request.timeout),
         "settled_ms": None,
+    }
+
+
+def _limits(tx: Transaction, request: ClaimRequest, before: Entry | None) -> dict[str, Any]:
+    """Return what this claim is judged by, also by workers whose own limits are others.
+
+    Args:
+        tx: The transaction.
+        request: The claim.
+        before: The entry, if an earlier call of it may still be on the wire: then the one that is
+            over last counts.
+    """
+    timeout_ms = milliseconds(request.timeout)
+    settle_ms = None if request.settle is None else milliseconds(request.settle)
+    deadline_ms = tx.now_ms + timeout_ms
+    if before is not None:
+        unsettled = settle_ms is None or before.settle_ms is None
+        last = (before.deadline_ms or 0) + (before.settle_ms or 0)
+        if last > deadline_ms + (settle_ms or 0):
+            deadline_ms, timeout_ms = before.deadline_ms or 0, before.timeout_ms
+            settle_ms = before.settle_ms
+        settle_ms = None if unsettled else settle_ms
+    return {
+        "lease_until_ms": tx.now_ms + milliseconds(request.lease),
+        "lease_ms": milliseconds(request.lease),
+        "deadline_ms": deadline_ms,
+        "timeout_ms": timeout_ms,
+        "settle_ms": settle_ms,
     }
 
 

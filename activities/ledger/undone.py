@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from activities.ledger.entries import Asked, Entry
+from activities.ledger import notifications
+from activities.ledger.entries import Asked, ClaimRequest, Entry
 from activities.ledger.questions import UNDONE, open_intervention
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions, replays, runs
+from activities.notifications import Facts, Kind, one_line
+
+#: Runs that the owner's event names; each of them has an event of its own.
+_MOST_NAMED: Final = 100
 
 
-async def note_replay(tx: Transaction, run_id: str, step_id: str, entry: Entry) -> None:
+async def note_replay(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
     """Note that a run goes on with the receipt of an effect that another one owns."""
-    if entry.run_id == run_id:
+    if entry.run_id == request.run_id:
         return
     dialect = postgresql if tx.connection.dialect.name == "postgresql" else sqlite
     await tx.execute(
@@ -24,9 +29,10 @@ async def note_replay(tx: Transaction, run_id: str, step_id: str, entry: Entry) 
         .values(
             tenant_id=tx.tenant,
             entry_id=entry.entry_id,
-            run_id=run_id,
-            step_id=step_id,
+            run_id=request.run_id,
+            step_id=request.step_id,
             replayed_ms=tx.now_ms,
+            told_by=request.withdrawn,
         )
         .on_conflict_do_nothing()
     )
@@ -64,7 +70,12 @@ async def mark_compensated(tx: Transaction, undo: Entry) -> None:
 
 
 async def tell_replayers(tx: Transaction, entry_id: str) -> None:
-    """Open an intervention in each run that is under way and relies on an effect now undone."""
+    """Tell each run that relies on an effect now undone: those under way, and those completed.
+
+    A run under way makes no further effect before a human has settled its intervention. For one
+    that has completed an intervention is open until somebody has looked at what that means, or
+    people are only notified, where its tool said so.
+    """
     found = await _replayers(tx, entry_id)
     if not found:
         return
@@ -73,18 +84,45 @@ async def tell_replayers(tx: Transaction, entry_id: str) -> None:
     )
     assert row is not None, "entries are never deleted"
     entry = Entry.from_row(row)
-    question = (
-        f"{entry.tool} {entry.key}: run {entry.run_id} has undone the effect that this run relies"
-        " on. Settle it as compensated to go on without it, or cancel the run."
-    )
+    undone = f"{entry.tool} {entry.key}: run {entry.run_id} has undone the effect that this run"
     for replay in found:
-        asked_in = (replay["run_id"], replay["step_id"])
-        await open_intervention(tx, entry, question, rule=UNDONE, asked_in=asked_in)
+        run_id, step_id = replay["run_id"], replay["step_id"]
+        completed = replay["closed_ms"] is not None
+        notify = completed and replay["told_by"] == "notification"
+        tx.event(
+            run_id,
+            "effect.withdrawn",
+            step_id=step_id,
+            entry_id=entry_id,
+            tool=entry.tool,
+            undone_by=entry.run_id,
+            action="notify" if notify else "ask_human",
+        )
+        if notify:
+            await notifications.write(
+                tx,
+                Kind.WITHDRAWN,
+                Facts(what=one_line(f"{undone} has completed on"), tool=entry.tool),
+                run_id=run_id,
+                step_id=step_id,
+                subject=f"{run_id}/{step_id}",
+                number=entry.generation,
+            )
+            continue
+        question = (
+            f"{undone} has completed on. Settle it as compensated once that is dealt with."
+            if completed
+            else f"{undone} relies on. Settle it as compensated to go on without it, or cancel the"
+            " run."
+        )
+        await open_intervention(tx, entry, question, rule=UNDONE, asked_in=(run_id, step_id))
+    told = sorted({replay["run_id"] for replay in found})
+    entry.tell(tx, "effect.withdrawn", told=told[:_MOST_NAMED], runs=len(told), action="told")
 
 
 async def _replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
     return await tx.all(
-        select(replays.c.run_id, replays.c.step_id)
+        select(replays.c.run_id, replays.c.step_id, replays.c.told_by, runs.c.closed_ms)
         .join(
             runs,
             (runs.c.tenant_id == replays.c.tenant_id) & (runs.c.run_id == replays.c.run_id),
@@ -92,7 +130,8 @@ async def _replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
         .where(
             replays.c.tenant_id == tx.tenant,
             replays.c.entry_id == entry_id,
-            runs.c.closed_ms.is_(None),
+            # What a run that failed has relied on, it relies on no more.
+            or_(runs.c.closed_ms.is_(None), runs.c.state == "completed"),
         )
         .order_by(replays.c.run_id, replays.c.step_id)
     )

@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from activities import upkeep
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
 from tests.e2e.test_reset import reset_before
@@ -71,6 +72,26 @@ async def test_the_sweep_closes_a_terminated_run_and_lists_what_stands(
     # Found, and offered: nothing is undone before somebody says so.
     counts = stage.shop.counts(order_id)
     assert (counts["refund_cancellations"], counts["restock_undos"]) == (0, 0)
+
+
+async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the size of a page; those that are closed already are in front."""
+    monkeypatch.setattr(upkeep, "_PAGE", 2)
+    asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
+    async with stage.worker_here(sweep_batch="1"):
+        for _ in range(2):
+            runs = [await stage.start(asks) for _ in range(3)]
+            for run in runs:
+                await run.in_state(RunState.WAITING_INPUT)
+                await run.handle.terminate("by hand")
+            # The server's list of runs lags a little: it has them once it has a later one.
+            await until_found(stage, await terminated(stage, stage.shop.new_order()))
+            await sweep(stage)
+
+            errors = [(await stage.run_rows(run))[0]["error"] for run in runs]
+            assert errors == ["stopped from outside"] * 3
 
 
 async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(

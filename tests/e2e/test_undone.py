@@ -76,6 +76,29 @@ async def test_a_run_does_not_complete_over_an_effect_that_was_undone_unless_a_h
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
+async def test_a_run_that_has_completed_on_an_effect_that_is_undone_later_is_told(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        owner = await stage.start(refund_then(order_id, "orders.read"))
+        await owner.decide(decision_on(await owner.asks("refund")))
+        last = await owner.asks("after")
+        done = await stage.start(refund_then(order_id, "orders.read"))
+        await done.decide(decision_on(await done.asks("after")))
+        assert (await done.result()).state is RunState.COMPLETED
+        await owner.decide(decision_on(last, outcome="reject"))
+        assert (await owner.result()).state is RunState.FAILED
+
+    [row] = await stage.intervention_rows(done)
+    assert (row["rule"], row["state"]) == ("undone", "open")
+    [told] = await stage.events(done, "effect.withdrawn")
+    [said] = await stage.events(owner, "effect.withdrawn")
+    assert told["body"]["undone_by"] == owner.run_id
+    assert said["body"]["told"] == [done.run_id]
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+
+
 async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes_its_own(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,8 +67,8 @@ def effect_call(
 def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:
     """Return the claim of a tool's call."""
     window = loaded.repeatable_for
-    values = {"recovery": loaded.recovery, "window": window, "timeout": loaded.timeout, **changes}
-    return scene.call(**values)
+    values = {"recovery": loaded.recovery, "window": window, "timeout": loaded.timeout}
+    return scene.call(**{**values, "settle": loaded.settle, **changes})
 
 
 async def time_passes(scene: Scene) -> None:

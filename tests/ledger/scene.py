@@ -95,6 +95,7 @@ def call(tenant: str, **changes: Any) -> ClaimRequest:
         "lease": LEASE,
         "recovery_limit": RECOVERY_LIMIT,
         "recovery": Recovery.LOOKUP,
+        "settle": SETTLE,
         **changes,
     }
     tool, version, params = values["tool"], values["tool_version"], values["params"]

@@ -173,7 +173,7 @@ async def _not_found(scene: Scene, after: timedelta, *, forward: bool) -> ClaimR
     doubted = await scene.claim(request, after=LEASE_OVER)
     assert isinstance(doubted, Doubtful)
     async with scene.tx(after) as tx:
-        return await lookups.after_not_found(tx, request, doubted.entry, SETTLE, forward=forward)
+        return await lookups.after_not_found(tx, request, doubted.entry, forward=forward)
 
 
 @pytest.mark.parametrize("after", [LEASE_OVER, TIMEOUT + timedelta(seconds=1)])
@@ -220,7 +220,7 @@ async def test_a_refusal_after_a_lookup_is_recorded(scene: Scene) -> None:
     assert isinstance(doubted, Doubtful)
 
     async with scene.tx(SETTLED) as tx:
-        result = await lookups.after_not_found(tx, gated, doubted.entry, SETTLE, forward=True)
+        result = await lookups.after_not_found(tx, gated, doubted.entry, forward=True)
 
     assert type(result).__name__ == "ApprovalRefused"
     (refused,) = await scene.events(type_="effect.refused")
@@ -237,7 +237,7 @@ async def test_an_entry_that_was_settled_meanwhile_is_not_called_again_after_a_l
     assert isinstance(await scene.claim(scene.call(attempt=3)), Doubtful)
 
     async with scene.tx(SETTLED) as tx:
-        result = await lookups.after_not_found(tx, request, doubted.entry, SETTLE, forward=True)
+        result = await lookups.after_not_found(tx, request, doubted.entry, forward=True)
 
     assert isinstance(result, Held)
     assert (await scene.entry(entry.entry_id)).state == "in_doubt"

@@ -43,7 +43,7 @@ async def test_a_live_attempt_keeps_its_claim_by_renewing_it(scene: Scene) -> No
     await scene.claim(scene.call(holder="other", activity_key="other"))
 
     async with scene.tx() as tx:
-        assert await outcomes.renew(tx, entry, LEASE)
+        assert await outcomes.renew(tx, entry)
     assert await scene.commit(request, entry)
 
 
@@ -65,11 +65,11 @@ async def test_a_not_found_is_believed_after_what_a_call_can_last(scene: Scene) 
     assert isinstance(doubtful, Doubtful)
 
     async with scene.tx() as tx:
-        held = await lookups.after_not_found(tx, request, doubtful.entry, SETTLE, forward=True)
+        held = await lookups.after_not_found(tx, request, doubtful.entry, forward=True)
     assert isinstance(held, Held) and held.wait <= TIMEOUT + SETTLE
 
     later = await scene.claim(scene.call(attempt=3))
     assert isinstance(later, Doubtful)
     async with scene.tx(TIMEOUT + SETTLE + timedelta(seconds=1)) as tx:
-        again = await lookups.after_not_found(tx, request, later.entry, SETTLE, forward=True)
+        again = await lookups.after_not_found(tx, request, later.entry, forward=True)
     assert isinstance(again, Claimed)

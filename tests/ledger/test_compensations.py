@@ -10,10 +10,20 @@ import pytest
 from activities.ledger import compensations, lookups, outcomes
 from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
-from activities.ledger.entries import Asked, Barred, Claimed, Committed, Doubtful, Held
+from activities.ledger.entries import (
+    Asked,
+    Barred,
+    Claimed,
+    Committed,
+    Doubtful,
+    Held,
+    Mismatch,
+    entry_id_for,
+)
 from activities.ledger.tables import bars, effects, interventions
 from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, STEP, WINDOW, Scene
 from workflows.contracts import Recovery, Resolution, ResolutionOutcome
+from workflows.identity import forward_key, step_key
 
 
 async def test_undoing_what_never_happened_is_recorded_and_bars_a_late_attempt(
@@ -239,6 +249,40 @@ async def test_an_undo_that_failed_is_claimed_again_also_with_other_params(
     assert (await scene.entry(committed.entry_id)).state == "compensated"
 
 
+async def test_a_forward_call_never_meets_an_undo(scene: Scene) -> None:
+    """A run called ``undo`` has a step that is called like the entry to come."""
+    entry_id = entry_id_for(scene.tenant, "payments.refund", "refund:order-1001", 1)
+    await scene.open_run("undo")
+    key = forward_key(step_key("undo", entry_id))
+    early = scene.call(
+        run_id="undo", step_id=entry_id, tool="payments.charge", key=key, params={"refund": "r-1"}
+    )
+    await scene.committed(early)
+    committed = await scene.committed(scene.call())
+
+    undo = scene.undo(committed)
+    assert (committed.entry_id, undo.key) == (entry_id, f"undo:{entry_id}")
+    await scene.commit(undo, await scene.claimed(undo))
+
+    assert (await scene.entry(entry_id)).state == "compensated"
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_a_claim_that_undoes_something_else_is_a_mismatch(
+    scene: Scene, settled: bool
+) -> None:
+    committed = await scene.committed(scene.call())
+    undo = scene.undo(committed)
+    entry = await scene.claimed(undo)
+    if settled:
+        await scene.commit(undo, entry)
+
+    for undoes in (None, "ef-another"):
+        found = await scene.claim(scene.undo(committed, undoes=undoes, attempt=2))
+        assert isinstance(found, Mismatch), found
+    assert (await scene.entry(entry.entry_id)).fencing_token == entry.fencing_token
+
+
 async def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene) -> None:
     committed = await scene.committed(scene.call())
     await scene.in_doubt(scene.undo(committed))
@@ -247,7 +291,7 @@ async def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene)
     assert isinstance(found, Doubtful)
     async with scene.tx(after=WINDOW) as tx:
         again = await lookups.after_not_found(
-            tx, scene.undo(committed, attempt=2), found.entry, LEASE, forward=True
+            tx, scene.undo(committed, attempt=2), found.entry, forward=True
         )
 
     assert isinstance(again, Claimed)

@@ -26,6 +26,7 @@ from tests.ledger.scene import Scene
 CONSUMED = {"consumed_entry": "ef-1", "consumed_generation": 1}
 DECIDED = {"state": "approved", "decided_by": "alice"}
 FREE = {"holder": None, "lease_until_ms": None}
+UNDO = {"undoes": "ef-0", "key": "undo:ef-0"}
 SIGNED = {"verified": True, "kid": "k-1", "nonce": "n-1"}
 STARTED = {"start_signature": "a.b.c", "start_kid": "k", "start_nonce": "n"}
 SETTLED = {"state": "settled", "outcome": "happened", "actor": "olga"}
@@ -80,6 +81,8 @@ ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_interventions_settled_whole", interventions, {"state": "settled"}),
     ("ck_interventions_settled_whole", interventions, {**SETTLED, "actor": None}),
     ("ck_interventions_settled_whole", interventions, {"outcome": "happened", "actor": "olga"}),
+    ("ck_effects_undos_have_their_own_keys", effects, {"key": "undo:ef-0"}),
+    ("ck_effects_undos_have_their_own_keys", effects, {"undoes": "ef-0"}),
     ("ck_leases_held_until", leases, {"holder": None}),
     ("ck_leases_held_until", leases, {**FREE, "holder": "h"}),
     ("ck_leases_fencing_token", leases, {"fencing_token": 0}),
@@ -104,11 +107,11 @@ TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "uq_effects_undoes", effects,
-        {"undoes": "ef-0"}, {"entry_id": "ef-2", "tool": "another", "undoes": "ef-0"},
+        UNDO, {**UNDO, "entry_id": "ef-2", "tool": "another"},
     ),
     (
         "uq_effects_undoes", effects,
-        {**COMMITTED, "undoes": "ef-0"}, {"entry_id": "ef-2", "key": "another", "undoes": "ef-0"},
+        {**COMMITTED, **UNDO}, {**UNDO, "entry_id": "ef-2", "key": "undo:another"},
     ),
     ("uq_decisions_vote", decisions, {}, {"decision_id": "d-2", "reason": "twice"}),
     ("uq_decisions_nonce", decisions, SIGNED, {**SIGNED, "decision_id": "d-2", "approval_id": "a"}),
@@ -132,8 +135,8 @@ BESIDE: list[tuple[Table, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         effects,
-        {"undoes": "ef-0", "state": "failed", "lease_until_ms": None},
-        {"undoes": "ef-0", "entry_id": "ef-2", "generation": 2},
+        {**UNDO, "state": "failed", "lease_until_ms": None},
+        {**UNDO, "entry_id": "ef-2", "generation": 2},
     ),
     (runs, STARTED, {**STARTED, "run_id": "run-3", "started_by": "another"}),
     (runs, STARTED, {**STARTED, "run_id": "raw-run~step", "start_nonce": None}),

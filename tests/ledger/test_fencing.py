@@ -20,7 +20,7 @@ Write = Callable[[Transaction, ClaimRequest, Entry], Awaitable[Any]]
 
 #: Every way to write an outcome, and what a fenced attempt is told.
 WRITES: dict[str, tuple[Write, Any]] = {
-    "renew": (lambda tx, request, entry: outcomes.renew(tx, entry, LEASE), False),
+    "renew": (lambda tx, request, entry: outcomes.renew(tx, entry), False),
     "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, Kept("late")), None),
     "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), False),
     "fail": (
@@ -123,7 +123,7 @@ async def test_a_renewal_extends_the_lease_from_now(scene: Scene) -> None:
     entry = await scene.claimed(scene.call())
 
     async with scene.tx(after=timedelta(seconds=2)) as tx:
-        assert await outcomes.renew(tx, entry, LEASE)
+        assert await outcomes.renew(tx, entry)
         now_ms = tx.now_ms
 
     row = await scene.row(effects)

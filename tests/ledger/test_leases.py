@@ -167,7 +167,7 @@ async def test_others_are_kept_out_until_the_attempt_that_was_taken_over_from_mu
 
     assert isinstance(await acquire(scene, other, BEFORE_ITS_END), Busy)
     assert await acquired(scene, wants(scene, attempt=3), BEFORE_ITS_END), "its own step goes on"
-    await release(scene, await acquired(scene, wants(scene, attempt=4)))
+    await release(scene, await acquired(scene, wants(scene, attempt=4), BEFORE_ITS_END))
     assert isinstance(await acquire(scene, other, AFTER_ITS_END), Busy), "of the third attempt"
 
 

@@ -12,10 +12,13 @@ from activities.crashpoints import Crash
 from activities.ledger import outcomes, overdue
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import Entry, Held
+from activities.ledger.tables import effects
 from activities.reconciliation import reconcile_once
-from activities.toolbox import WRITE, Toolbox, ToolContext, tool
-from tests.ledger.scene import LEASE, LEASE_OVER, NOW, TIMEOUT, Scene
-from workflows.contracts import Resolution, ResolutionOutcome
+from activities.toolbox import WRITE, Dedupes, Toolbox, ToolContext, tool
+from tests.ledger.attempts import Payment
+from tests.ledger.rows import change
+from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, TIMEOUT, Scene
+from workflows.contracts import Resolution, ResolutionOutcome, Swept
 
 QUIET = timedelta(seconds=30)
 LATER = TIMEOUT + QUIET + timedelta(seconds=5)
@@ -114,7 +117,7 @@ async def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
         await scene.commit(request, seen)
     else:
         async with scene.tx(LATER) as tx:
-            assert await outcomes.renew(tx, seen, LEASE)
+            assert await outcomes.renew(tx, seen)
     before = await scene.entry(seen.entry_id)
 
     assert await take_over(scene, seen) is None
@@ -122,6 +125,64 @@ async def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
     assert await scene.entry(seen.entry_id) == before
     if quicker == "renewed":
         assert isinstance(await scene.claim(scene.call(attempt=2), after=LATER), Held)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
+    scene: Scene, size: int
+) -> None:
+    """Three of paused runs, which only these can settle, then two that were terminated."""
+
+    @tool("payments.refund", effect=WRITE, dedupes=Dedupes(timedelta(days=1)), irreversible=True)
+    async def refund(params: Payment, ctx: ToolContext) -> None:
+        raise AssertionError("the sweep calls nothing")
+
+    for name in ("paused-1", "paused-2", "paused-3", "terminated-1", "terminated-2"):
+        await scene.open_run(name)
+        await scene.in_doubt(scene.call(run_id=name, key=name, timeout=NOW))
+    # All of one millisecond: their order is that of their ids.
+    await change(scene, effects, claimed_ms=7)
+    every = timedelta(seconds=1)
+    tools = Toolbox([refund])
+    resources = Resources(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+
+    async def alive(run_id: str) -> bool:
+        return run_id.startswith("paused")
+
+    swept = Swept(next=None)
+    parts = 0
+    while parts == 0 or swept.next is not None:
+        page = await reconcile_once(
+            resources, scene.tenant, alive, quiet=-every, limit=size, after=swept.next
+        )
+        swept, parts = swept.and_then(page), parts + 1
+
+    assert (swept.looked_at, swept.waiting, swept.asked) == (5, 3, 2)
+    assert parts == 5 // size + 1
+
+
+async def test_an_entry_that_a_round_trips_over_keeps_nothing_from_those_behind_it(
+    scene: Scene,
+) -> None:
+    @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)
+    async def refund(params: Payment, ctx: ToolContext) -> None:
+        raise AssertionError("the sweep calls nothing")
+
+    async def alive(run_id: str) -> bool:
+        if run_id == RUN:
+            raise RuntimeError("whatever it is")
+        return False
+
+    await scene.open_run(OTHER_RUN)
+    await scene.in_doubt(scene.call(timeout=NOW))
+    await scene.in_doubt(scene.call(run_id=OTHER_RUN, key="b", timeout=NOW))
+    every = timedelta(seconds=1)
+    tools = Toolbox([refund])
+    resources = Resources(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+
+    swept = await reconcile_once(resources, scene.tenant, alive, quiet=-every, limit=10)
+
+    assert (swept.looked_at, swept.waiting, swept.asked) == (2, 1, 1)
 
 
 class Known(BaseModel):

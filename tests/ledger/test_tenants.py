@@ -92,7 +92,7 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "leases.release": (lambda tx, s: leases.release(tx, [s.lease]), None),
     "leases.lost": (lambda tx, s: leases.lost(tx, [s.lease]), ["account:7"]),
     "leases.sweep": (lambda tx, s: _sweep_later(tx), 0),
-    "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry, LEASE), False),
+    "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry), False),
     "outcomes.answer_no": (
         lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), False,
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from activities.ledger import compensations, runs
+from activities.ledger.audit import verify_chain
 from activities.ledger.entries import Asked, Claimed, Committed, Entry
-from activities.ledger.tables import interventions
+from activities.ledger.tables import interventions, notifications
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 from workflows.contracts import CloseRun, Resolution, ResolutionOutcome, RunState
 
@@ -33,9 +34,9 @@ async def undo_failed(scene: Scene, original: Entry) -> str:
     return question
 
 
-async def end(scene: Scene, run_id: str) -> None:
+async def end(scene: Scene, run_id: str, state: RunState = RunState.COMPLETED) -> None:
     async with scene.tx() as tx:
-        ended = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
+        ended = CloseRun(tenant=scene.tenant, run_id=run_id, state=state)
         await runs.close_run(tx, ended)
 
 
@@ -98,12 +99,60 @@ async def test_what_a_human_has_undone_by_hand_is_told_too(relying: Scene) -> No
     assert [row["rule"] for row in told] == ["undone"]
 
 
-async def test_a_run_that_has_ended_is_told_nothing(relying: Scene) -> None:
+async def test_a_run_that_has_completed_on_it_is_told_and_both_chains_say_so(
+    relying: Scene,
+) -> None:
     await end(relying, OTHER_RUN)
 
     await undo(relying)
 
+    row = await relying.row(interventions)
+    assert (row["run_id"], row["rule"], row["state"]) == (OTHER_RUN, "undone", "open")
+    assert f"run {RUN} has undone the effect that this run has completed on" in row["question"]
+    [owner] = await relying.events(RUN, "effect.withdrawn")
+    assert (owner["body"]["told"], owner["body"]["runs"]) == ([OTHER_RUN], 1)
+    [told] = await relying.events(OTHER_RUN, "effect.withdrawn")
+    assert (told["body"]["undone_by"], told["body"]["action"]) == (RUN, "ask_human")
+    for run in (RUN, OTHER_RUN):
+        assert verify_chain(await relying.events(run)) is None
+    # Nobody asks that run any more: it is settled in the ledger, once somebody has seen to it.
+    seen_to = noted(row["intervention_id"], ResolutionOutcome.COMPENSATED)
+    assert await relying.settle(seen_to, OTHER_RUN) == (True, "settled: compensated")
+
+
+async def test_a_tool_may_have_people_notified_only_of_what_a_run_has_completed_on(
+    scene: Scene,
+) -> None:
+    for name in ("done-1", "done-2", "under-way"):
+        await scene.open_run(name)
+    await scene.committed(scene.call())
+    for name in ("done-1", "done-2", "under-way"):
+        replay = scene.call(run_id=name, withdrawn="notification")
+        assert isinstance(await scene.claim(replay), Committed)
+    await end(scene, "done-1")
+    await end(scene, "done-2")
+
+    await undo(scene)
+
+    # A run under way must not go on without a human's word, whatever its tool says.
+    assert [row["run_id"] for row in await scene.rows(interventions)] == ["under-way"]
+    written = await scene.rows(notifications, kind="effect.withdrawn")
+    assert sorted(row["run_id"] for row in written) == ["done-1", "done-2"]
+    for name in ("done-1", "done-2"):
+        [told] = await scene.events(name, "effect.withdrawn")
+        assert told["body"]["action"] == "notify"
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+async def test_a_run_that_has_failed_relies_on_nothing_any_more(
+    relying: Scene, state: RunState
+) -> None:
+    await end(relying, OTHER_RUN, state)
+
+    await undo(relying)
+
     assert await relying.rows(interventions) == []
+    assert await relying.events(RUN, "effect.withdrawn") == []
 
 
 async def test_the_owner_is_told_nothing_of_its_own_undoing(scene: Scene) -> None:

@@ -24,12 +24,12 @@ class Killed(BaseException):
 
 @dataclass
 class Clock:
-    """The one clock of ledger, attempts and outside world; stands for ``time`` in the attempts."""
+    """The one clock of ledger, attempts and outside world; for ``activities.clock`` in these."""
 
     now_ms: int = _START_MS
 
-    def monotonic(self) -> float:
-        """Return seconds, as ``time.monotonic`` does."""
+    def now(self) -> float:
+        """Return seconds, as ``activities.clock.now`` does."""
         return self.now_ms / 1000
 
 
@@ -125,9 +125,11 @@ class ClockedLedger(Ledger):
     def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
         super().__init__(engine)
         self._clock = clock
+        # Each attempt stands for a process of its own.
+        self.transactional = asyncio.Semaphore(1000)
 
     @asynccontextmanager
-    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+    async def transaction(self, tenant: str, *, first: bool = False) -> AsyncIterator[Transaction]:
         """Open a transaction that takes place when the test's clock says."""
         attempt = _CURRENT.get()
         if attempt is not None and attempt.sleepy:
@@ -135,7 +137,7 @@ class ClockedLedger(Ledger):
             await attempt.stands_at("start")
         # No two at the same time: what is newest would be anybody's guess.
         self._clock.now_ms += 1
-        async with super().transaction(tenant) as tx:
+        async with super().transaction(tenant, first=first) as tx:
             tx.now_ms = self._clock.now_ms
             yield tx
         if attempt is not None and attempt.loses_this_answer():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.unit.values import ODD_TENANTS, json_objects, same_json, texts
 from workflows import identity
@@ -13,6 +14,7 @@ from workflows.identity import (
     DEFAULT_TENANT,
     NotCanonical,
     approval_id,
+    forward_key,
     has_lost_digits,
     identity_hash,
     params_hash,
@@ -22,6 +24,7 @@ from workflows.identity import (
     step_key,
     tenant_of_run,
     tenant_problem,
+    undo_key,
 )
 
 PARAMS = {"order_id": "1001", "amount": "120.00", "lines": [{"sku": "a", "quantity": 2}]}
@@ -117,6 +120,18 @@ def test_a_provider_key_is_opaque_and_changes_with_everything_it_stands_for(
 
 def test_a_provider_key_does_not_run_its_parts_together() -> None:
     assert provider_key("a", "b:c", "d", 1) != provider_key("a", "b", "c:d", 1)
+
+
+@given(st.text(alphabet="=undo:x", max_size=12), st.text(alphabet="=undo:x", max_size=12))
+def test_a_forward_key_is_never_that_of_an_undo_and_no_two_become_one(one: str, two: str) -> None:
+    assert not forward_key(f"undo:{one}").startswith(undo_key(""))
+    assert not forward_key(one).startswith(undo_key(""))
+    assert (forward_key(one) == forward_key(two)) is (one == two)
+
+
+@pytest.mark.parametrize("key", ["refund:order-1001", "undone:1", "=1", "run-1:undo:x"])
+def test_a_key_that_nothing_could_take_for_an_undo_stays_as_it_is(key: str) -> None:
+    assert forward_key(key) == key
 
 
 @pytest.mark.parametrize("run_id", ["refund-1", "acme/refund-1"])

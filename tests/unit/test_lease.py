@@ -6,13 +6,13 @@ Nothing here waits for time to pass: calls and renewals wait for one another by 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from activities import clock
 from activities.lease import DeadlineOver, LeaseLost, call_within, hold, keeping
 from activities.ledger.engine import LedgerUnavailable
 
@@ -140,7 +140,7 @@ async def test_a_call_under_several_leases_is_stopped_when_one_of_them_is_lost(c
     async def taken_over() -> bool:
         return False
 
-    limits: dict[str, Any] = {"lease": LONG, "every": TINY, "since": time.monotonic()}
+    limits: dict[str, Any] = {"lease": LONG, "every": TINY, "since": clock.now()}
     async with keeping(kept, **limits) as ours, keeping(taken_over, **limits) as lost:
         with pytest.raises(LeaseLost, match="taken over"):
             await call_within(call(), [ours, lost], timeout=LONG)
@@ -149,12 +149,10 @@ async def test_a_call_under_several_leases_is_stopped_when_one_of_them_is_lost(c
 
 
 async def test_a_call_is_stopped_by_a_margin_before_others_may_have_its_lease(call: Call) -> None:
-    async with keeping(
-        kept, lease=LONG, every=LONG, since=time.monotonic(), margin=LONG
-    ) as resource:
+    async with keeping(kept, lease=LONG, every=LONG, since=clock.now(), margin=LONG) as resource:
         with pytest.raises(LeaseLost):
             await call_within(call(), [resource], timeout=LONG)
-        assert time.monotonic() < resource.over_at()
+        assert clock.now() < resource.over_at()
 
 
 async def test_a_call_that_goes_on_although_it_is_stopped_is_waited_for_under_its_leases() -> None:
@@ -175,7 +173,7 @@ async def test_a_call_that_goes_on_although_it_is_stopped_is_waited_for_under_it
             may_end.set()
         return True
 
-    async with keeping(renew, lease=LONG, every=2 * TINY, since=time.monotonic()) as resource:
+    async with keeping(renew, lease=LONG, every=2 * TINY, since=clock.now()) as resource:
         with pytest.raises(DeadlineOver):
             await call_within(stubborn(), [resource], timeout=TINY, stopped_within=None)
         assert renewals == 3

@@ -91,7 +91,7 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         attempt=6,
         timeout=refund.timeout,
         lease=LEASE,
-        recovery_limit=RECOVERY_LIMIT + refund.timeout,
+        recovery_limit=RECOVERY_LIMIT,
         recovery=Recovery.DEDUPES,
         window=LEASE - refund.timeout,
         gated=True,
@@ -128,6 +128,15 @@ def test_resources_are_named_once_each_in_the_one_order_in_which_all_acquire_the
     assert named([]) == ()
 
 
+@pytest.mark.parametrize("business", [True, False])
+def test_a_key_that_begins_like_an_undos_is_none(business: bool) -> None:
+    """Whoever is called ``undo``: a fact of the business, or a run."""
+    loaded = make(key=lambda p: "undo:ef-1") if business else make()
+    sent = call(loaded).model_copy(update={"run_id": "undo", "step_id": "ef-1"})
+
+    assert prepare(Toolbox([loaded]), sent).key == "=undo:ef-1"
+
+
 REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("no order", make(), {"order": ""}, "InvalidParams", "order: must have at least 1 character"),
     ("no params", make(), {}, "InvalidParams", "order: is missing"),
@@ -137,6 +146,7 @@ REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
     ("surrogate", make(), {"order": "\ud800"}, "InvalidParams", ""),
     ("no key", make(key=lambda p: ""), {"order": "1"}, "InvalidParams", "key(params)"),
     ("long key", make(key=lambda p: "k" * 401), {"order": "1"}, "InvalidParams", str(LONGEST_KEY)),
+    ("set apart", make(key=lambda p: "undo:" + "k" * 395), {"order": "1"}, "InvalidParams", ""),
     ("broken key", make(key=broken), {"order": "1"}, "InvalidParams", "LookupError('no key')"),
     ("broken resource", make(resource=broken), {"order": "1"}, "InvalidParams", "resource(params)"),
     ("no resource", make(resource=lambda p: None), {"order": "1"}, "InvalidParams", "a list"),
@@ -202,13 +212,13 @@ def test_a_tool_that_is_not_the_recorded_one_any_more_has_drifted() -> None:
     assert request(newer, call(recorded)).drift is not None
 
 
-@pytest.mark.parametrize(("settle", "minutes"), [(None, 6), (timedelta(minutes=10), 16)])
-def test_a_tool_that_settles_slowly_has_that_much_longer_to_recover(
-    settle: timedelta | None, minutes: int
-) -> None:
+@pytest.mark.parametrize("settle", [None, timedelta(minutes=10)])
+def test_a_claim_carries_what_it_is_judged_by(settle: timedelta | None) -> None:
     slow = make(timeout=timedelta(minutes=1), settle=settle)
 
-    assert request(slow, call(slow)).recovery_limit == timedelta(minutes=minutes)
+    claim = request(slow, call(slow))
+
+    assert (claim.timeout, claim.settle, claim.lease) == (timedelta(minutes=1), settle, LEASE)
 
 
 @pytest.mark.parametrize("refused_by", ["the plan", "the tool then", "the tool now", "nobody"])

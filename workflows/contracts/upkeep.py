@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from workflows.contracts.base import Actor, Message
 from workflows.contracts.effects import EffectView
+
+#: Stopped runs that a round names; the ledger and its notifications name all of them.
+MOST_NAMED: Final = 100
 
 
 class Sweep(Message):
@@ -14,6 +18,8 @@ class Sweep(Message):
     tenant: str
     quiet: timedelta | None = None
     """How long an entry is left to its own run first; none: as the worker's settings say."""
+    after: str | None = None
+    """Where the part of the round before this one has ended; none: this is the first one."""
 
 
 class StoppedRun(Message):
@@ -36,6 +42,27 @@ class Swept(Message):
     """Resources whose lease had run out."""
     stopped: list[StoppedRun] = []
     """Runs found stopped in this round; `unwind` undoes what stands."""
+    stopped_unnamed: int = 0
+    """How many more were found than `stopped` names."""
+    next: str | None = None
+    """Where the next part of the round begins; none: it has come to everything."""
+
+    def and_then(self, later: Swept) -> Swept:
+        """Return what this part of a round and the one after it have done."""
+        stopped = [*self.stopped, *later.stopped]
+        return Swept(
+            looked_at=self.looked_at + later.looked_at,
+            committed=self.committed + later.committed,
+            not_applied=self.not_applied + later.not_applied,
+            asked=self.asked + later.asked,
+            waiting=self.waiting + later.waiting,
+            freed=self.freed + later.freed,
+            stopped=stopped[:MOST_NAMED],
+            stopped_unnamed=self.stopped_unnamed
+            + later.stopped_unnamed
+            + len(stopped[MOST_NAMED:]),
+            next=later.next,
+        )
 
 
 class UnwindRun(Message):

@@ -239,7 +239,10 @@ def _tables() -> None:
         sa.Column("holder", sa.String(length=400), nullable=True),
         sa.Column("activity_key", sa.String(length=400), nullable=True),
         sa.Column("lease_until_ms", sa.BigInteger(), nullable=True),
+        sa.Column("lease_ms", sa.BigInteger(), nullable=False),
         sa.Column("deadline_ms", sa.BigInteger(), nullable=True),
+        sa.Column("timeout_ms", sa.BigInteger(), nullable=False),
+        sa.Column("settle_ms", sa.BigInteger(), nullable=True),
         sa.Column("first_call_ms", sa.BigInteger(), nullable=True),
         sa.Column("recovering_ms", sa.BigInteger(), nullable=True),
         sa.Column("unproven", sa.Boolean(), nullable=False),
@@ -276,6 +279,10 @@ def _tables() -> None:
         ),
         sa.ForeignKeyConstraint(
             ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_effects_runs")
+        ),
+        sa.CheckConstraint(
+            "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')",
+            name=op.f("ck_effects_undos_have_their_own_keys"),
         ),
         sa.PrimaryKeyConstraint("tenant_id", "entry_id", name=op.f("pk_effects")),
         sa.UniqueConstraint(
@@ -407,6 +414,10 @@ def _tables() -> None:
         sa.Column("step_id", sa.String(length=80), nullable=False),
         sa.Column("entry_id", sa.String(length=80), nullable=False),
         sa.Column("replayed_ms", sa.BigInteger(), nullable=False),
+        sa.Column("told_by", sa.String(length=16), nullable=False),
+        sa.CheckConstraint(
+            "told_by IN ('intervention', 'notification')", name=op.f("ck_replays_told_by")
+        ),
         sa.ForeignKeyConstraint(
             ["tenant_id", "run_id"],
             ["runs.tenant_id", "runs.run_id"],

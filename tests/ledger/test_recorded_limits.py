@@ -1,0 +1,221 @@
+"""G1, G2: a claim is judged by the limits it was made with, whatever the judge's own are.
+
+Workers of two versions, or of two settings, share a queue while one replaces the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.ledger import claims, leases, lookups, outcomes, overdue
+from activities.ledger.entries import Claimed, Doubtful, Held
+from activities.ledger.leases import Busy, LeaseRequest
+from activities.ledger.store import Transaction
+from activities.ledger.tables import effects
+from activities.recorder import Done
+from activities.toolbox import WRITE, Found, NotFound, Tool, ToolContext, tool
+from tests.ledger.attempts import Payment, effect_call, request_for
+from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, SETTLE, TIMEOUT, Scene
+from workflows.contracts import Recovery
+
+#: What the call was made with; the judge has ``TIMEOUT``, ``SETTLE`` and ``LEASE``.
+LONG: dict[str, Any] = {"timeout": timedelta(minutes=10), "settle": timedelta(minutes=2)}
+LONG_LEASE = timedelta(minutes=5)
+#: By the judge's own limits everything would be over.
+SOON = TIMEOUT + SETTLE + timedelta(seconds=5)
+LATE = timedelta(minutes=12, seconds=5)
+DEDUPES: dict[str, Any] = {"recovery": Recovery.DEDUPES, "window": timedelta(hours=1)}
+
+
+async def not_found(scene: Scene, after: timedelta, **changes: Any) -> Any:
+    """Have a worker of today look for the entry, and find nothing."""
+    request = scene.call(attempt=2, **changes)
+    doubted = await scene.claim(request, after)
+    assert isinstance(doubted, Doubtful), doubted
+    async with scene.tx(after) as tx:
+        return await lookups.after_not_found(tx, request, doubted.entry, forward=True)
+
+
+async def test_not_found_proves_nothing_before_the_call_that_was_made_is_over(scene: Scene) -> None:
+    await scene.claimed(scene.call(**LONG))
+
+    held = await not_found(scene, SOON)
+
+    assert isinstance(held, Held)
+    assert held.wait > LATE - SOON - timedelta(seconds=10)
+    assert isinstance(await not_found(scene, LATE), Claimed)
+    assert await scene.events(type_="clock.set_back") == []
+
+
+async def test_of_two_calls_the_one_that_is_over_last_is_waited_for(scene: Scene) -> None:
+    """The repeated call is shorter; the first one may still be on its way."""
+    await scene.claimed(scene.call(**LONG, **DEDUPES))
+    again = await scene.claimed(scene.call(attempt=2, **DEDUPES), LEASE_OVER)
+    assert again.unproven
+
+    assert isinstance(await not_found(scene, SOON + LEASE_OVER), Held)
+    assert isinstance(await not_found(scene, LATE), Claimed)
+
+
+async def test_a_call_that_was_made_without_a_settle_time_is_never_proven(scene: Scene) -> None:
+    async def lookup(params: Payment, ctx: Any) -> NotFound:
+        return NotFound()
+
+    @tool(
+        "payments.refund",
+        effect=WRITE,
+        irreversible=True,
+        timeout=TIMEOUT,
+        lookup=lookup,
+        settle=SETTLE,
+    )
+    async def refund(params: Payment, ctx: ToolContext) -> None:
+        raise AssertionError("it is not called again")
+
+    await scene.in_doubt(scene.call(settle=None, timeout=NOW))
+
+    asked = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
+
+    assert "without a settle time" in asked.question  # type: ignore[union-attr]
+
+
+async def test_a_recovery_has_the_time_of_the_call_that_was_made(scene: Scene) -> None:
+    """A human is asked after the limit, and not while "not found" cannot prove anything yet."""
+    limit = scene.call().recovery_limit
+    entry = await scene.in_doubt(scene.call(**LONG))
+    began = entry.recovering_ms or 0
+
+    late = timedelta(minutes=12) + limit
+    for after, over in ((late, False), (late + timedelta(seconds=1), True)):
+        assert entry.recovers_too_long(limit, began + int(after.total_seconds() * 1000)) is over
+
+
+async def test_a_long_lease_is_no_clock_that_was_set_back(scene: Scene) -> None:
+    request = scene.call(holder="alive", lease=LONG_LEASE, recovery=Recovery.HUMAN)
+    entry = await scene.claimed(request)
+    other = scene.call(holder="other", activity_key="other", lease=LEASE, recovery=Recovery.HUMAN)
+
+    for after in (NOW, LEASE_OVER, SOON):
+        assert isinstance(await scene.claim(other, after), Held)
+        assert isinstance(await scene.begin_undo(after=after), Held)
+
+    async with scene.tx(SOON) as tx:
+        assert await outcomes.renew(tx, entry)
+    assert (await scene.entry(entry.entry_id)).lease_until_ms == tx.now_ms + 300_000
+    assert await scene.events(type_="clock.set_back") == []
+
+
+async def test_the_sweep_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> None:
+    await scene.claimed(scene.call(lease=LONG_LEASE, **LONG))
+
+    async with scene.tx(SOON) as tx:
+        assert await overdue.overdue(tx, NOW, 10) == []
+
+
+async def test_the_sweep_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
+    hour = timedelta(hours=1)
+    await scene.claimed(scene.call(), after=hour)
+    await scene.in_doubt(scene.call(key="b", step_id="b"), after=hour)
+
+    async with scene.tx() as tx:
+        found = await overdue.overdue(tx, NOW, 10)
+    assert [seen.state for seen in found] == ["claimed", "in_doubt"]
+    async with scene.tx() as tx:
+        assert await overdue.take_over(tx, found[0]) is None, "it may be alive: a lease's time"
+    async with scene.tx(LEASE_OVER) as tx:
+        assert await overdue.take_over(tx, found[0]) is not None
+
+
+def wants(scene: Scene, lease: timedelta, **changes: Any) -> LeaseRequest:
+    values = {"run_id": RUN, "step_id": "pay", "holder": "h", "attempt": 1, **changes}
+    return LeaseRequest(
+        tenant=scene.tenant, tool="payments.refund", resources=("till",), lease=lease, **values
+    )
+
+
+async def acquire(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> Any:
+    async with scene.tx(after) as tx:
+        return await leases.acquire(tx, request)
+
+
+async def test_a_resource_is_kept_from_others_for_as_long_as_the_first_lease_of_it_lasts(
+    scene: Scene,
+) -> None:
+    """Its step's next attempt is a worker with a shorter lease, and ends at once."""
+    await scene.open_run(OTHER_RUN)
+    other = wants(scene, LEASE, run_id=OTHER_RUN, holder="other")
+    await acquire(scene, wants(scene, LONG_LEASE))
+    held = await acquire(scene, wants(scene, LEASE, holder="h2", attempt=2))
+    async with scene.tx() as tx:
+        await leases.release(tx, held)
+
+    for after in (NOW, SOON):
+        assert isinstance(await acquire(scene, other, after), Busy)
+    assert await scene.events(type_="clock.set_back") == []
+    assert not isinstance(await acquire(scene, other, LONG_LEASE + LEASE), Busy)
+
+
+@dataclass
+class SlowBank:
+    """Takes a request at once and applies it four minutes later: hence the long time-out."""
+
+    seconds: int = 0
+    requests: list[int] = field(default_factory=list)
+    """When each one is applied."""
+
+    async def lookup(self, params: Payment, ctx: ToolContext) -> Found | NotFound:
+        applied = any(at <= self.seconds for at in self.requests)
+        return Found({"id": "r-1"}) if applied else NotFound()
+
+    async def pay(self, params: Payment, ctx: ToolContext) -> dict[str, str]:
+        """Take a request."""
+        self.requests.append(self.seconds + 240)
+        return {"id": "r-1"}
+
+    def tool(self, timeout: timedelta) -> Tool:
+        return tool(
+            "payments.refund",
+            effect=WRITE,
+            irreversible=True,
+            timeout=timeout,
+            lookup=self.lookup,
+            settle=SETTLE,
+        )(self.pay)
+
+
+async def test_a_deploy_that_shortens_the_timeout_repeats_no_call_that_is_on_its_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = SlowBank()
+    before, now = bank.tool(timedelta(minutes=10)), bank.tool(timedelta(seconds=30))
+    await scene.claimed(request_for(scene, before, holder="killed by the deploy"))
+    bank.requests.append(240)
+
+    def at_the_banks_time(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        async def shifted(tx: Transaction, *args: Any, **options: Any) -> Any:
+            tx.now_ms += bank.seconds * 1000
+            return await real(tx, *args, **options)
+
+        monkeypatch.setattr(module, name, shifted)
+
+    at_the_banks_time(claims, "claim")
+    at_the_banks_time(lookups, "after_not_found")
+    result: Any = None
+    attempt = 1
+    while result is None:
+        bank.seconds, attempt = bank.seconds + 30, attempt + 1
+        try:
+            result = await effect_call(scene, now, request_for(scene, now, attempt=attempt)).run()
+        except ApplicationError as error:
+            assert error.type in ("LeaseHeld", "Settling"), error
+
+    assert isinstance(result, Done)
+    assert len(bank.requests) == 1
+    assert (await scene.row(effects))["calls"] == 1

@@ -1,0 +1,26 @@
+"""G1: this process's own clock goes on while its machine is suspended."""
+
+from __future__ import annotations
+
+import inspect
+import time
+
+import pytest
+
+from activities import clock
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has this clock")
+def test_the_clock_of_leases_counts_suspension() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = clock.now()
+
+    assert before <= now <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_nothing_that_judges_a_lease_goes_by_another_clock() -> None:
+    from activities import effects, lease, reading, recorder, resource_leases, settling, watchdog
+
+    for module in (effects, lease, reading, recorder, resource_leases, settling, watchdog):
+        assert module.clock is clock, module.__name__
+        assert "time.monotonic" not in inspect.getsource(module), module.__name__
