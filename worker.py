@@ -21,6 +21,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.approvals import ApprovalActivities
 from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
+from activities.children import ChildActivities
 from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash
 from activities.guard import LedgerGuard
@@ -97,6 +98,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     stretches = StretchActivities(resources, tools)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
+    children = ChildActivities(resources)
     steering = SteeringActivities(resources)
     plans = PlanActivities(resources)
     compensation = CompensationActivities(resources)
@@ -117,8 +119,9 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             approvals.close_approval,
             runs.open_run,
             runs.close_run,
+            children.look_at_child,
             runs.find_questions,
-            runs.recall_effects,
+            compensation.find_standing,
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,

@@ -10,17 +10,19 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import Resources, to_the_end
 from activities.endings import stop
-from activities.ledger import checkpoints, notifications
+from activities.ledger import checkpoints, notifications, run_tree
 from activities.ledger import stopped as stopped_rows
 from activities.ledger.store import RunNotFound
 from activities.notifications import Facts, Kind, one_line
 from activities.reconciliation import reconcile_once
-from workflows.contracts import StoppedRun, Sweep, Swept, ToUnwind, UnwindRun
+from workflows.contracts import Recorded, StoppedRun, Sweep, Swept, UnwindRun
 from workflows.errors import ErrorType
 from workflows.names import IS_RUN, TENANT
 
 #: Stopped runs that one round looks at, newest first; older ones were seen by earlier rounds.
 _MOST_STOPPED = 200
+#: Effects of a stopped run that are listed; the others are counted.
+_MOST_STANDING = 20
 
 
 class UpkeepActivities:
@@ -35,8 +37,8 @@ class UpkeepActivities:
         return await to_the_end(sweep_once(self._resources, activity.client(), asked))
 
     @activity.defn(name="begin_unwind")
-    async def begin_unwind(self, asked: UnwindRun) -> ToUnwind:
-        """Close a stopped run in the ledger, bar it, and return its writes, last commit first."""
+    async def begin_unwind(self, asked: UnwindRun) -> Recorded:
+        """Close a stopped run in the ledger, and bar it with its child runs."""
         if await is_open(activity.client(), asked.run_id):
             raise stop(
                 ErrorType.RUN_STILL_OPEN,
@@ -48,13 +50,12 @@ class UpkeepActivities:
                 await stopped_rows.bar(tx, asked.run_id)
                 await stopped_rows.close(tx, asked.run_id)
                 tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
-                steps = await stopped_rows.to_undo(tx, asked.run_id)
         except RunNotFound as error:
             reason = f"run not found: {asked.run_id}"
             raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
         except stopped_rows.EndedByItself as error:
             raise stop(ErrorType.RUN_ENDED, str(error)) from error
-        return ToUnwind(step_ids=steps)
+        return Recorded(head=tx.heads[asked.run_id])
 
 
 async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swept:
@@ -82,9 +83,16 @@ async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swep
         with suppress(RunNotFound):
             async with resources.ledger.transaction(asked.tenant) as tx:
                 if await stopped_rows.close(tx, run_id):
-                    standing = await stopped_rows.standing(tx, run_id)
-                    found.append(StoppedRun(run_id=run_id, standing=standing))
-                    text = f"{run_id}: {len(standing)} of its effects may stand"
+                    page = await run_tree.standing(tx, run_id, limit=_MOST_STANDING)
+                    stand = await run_tree.how_many_stand(tx, run_id)
+                    found.append(
+                        StoppedRun(
+                            run_id=run_id,
+                            standing=[one.view() for one in page.effects],
+                            more_standing=stand - len(page.effects),
+                        )
+                    )
+                    text = f"{run_id}: {stand} of its effects may stand"
                     facts = Facts(what=one_line(text))
                     await notifications.write(
                         tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id

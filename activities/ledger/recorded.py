@@ -188,7 +188,7 @@ def _calls(
         *((one, one["step_id"], one["settled_ms"]) for one in entries if one["undoes"] is None),
         *((one, one["by_step"], one["replayed_ms"]) for one in replayed),
     ):
-        if entry["commit_seq"] is not None:
+        if entry["commit_no"] is not None:
             ms = ms or at_ms
             params, receipt = entry["params"], entry["receipt"]
             call = RecordedCall(

@@ -19,14 +19,13 @@ from activities.ledger.engine import (
     make_engine,
     unreachable,
 )
-from activities.ledger.transaction import Observer, PendingEvent, RunNotFound, Transaction
+from activities.ledger.transaction import Observer, RunNotFound, Transaction
 from workflows.contracts import ChainHead
 
 __all__ = [
     "Ledger",
     "LedgerUnavailable",
     "Observer",
-    "PendingEvent",
     "RunNotFound",
     "Transaction",
     "open_ledger",

@@ -189,6 +189,7 @@ def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
         "lease_until_ms": tx.now_ms + milliseconds(request.lease),
         "deadline_ms": tx.now_ms + milliseconds(request.timeout),
         "settled_ms": None,
+        "left_because": None,
     }
 
 

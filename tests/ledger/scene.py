@@ -21,9 +21,11 @@ from activities.ledger import (
     interventions,
     leases,
     outcomes,
+    run_tree,
     runs,
 )
 from activities.ledger.artifacts import Kept
+from activities.ledger.compensations import NothingToUndo
 from activities.ledger.edits import Edited
 from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Ledger, Transaction
@@ -34,6 +36,7 @@ from workflows.contracts import (
     DecisionOutcome,
     Effect,
     OpenRun,
+    Parent,
     Recovery,
     Resolution,
     StartRun,
@@ -130,12 +133,15 @@ class Scene:
             tx.now_ms += after // _MILLISECOND
             yield tx
 
-    async def open_run(self, run_id: str, workflow_run_id: str = "first") -> None:
+    async def open_run(
+        self, run_id: str, execution: str = "first", *, parent: Parent | None = None, **more: Any
+    ) -> None:
         plan = Plan.model_validate([{"id": STEP, "tool": "payments.refund"}])
-        start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
+        names = {"run_id": run_id, "tenant": self.tenant, "user": "ada"}
+        start = StartRun(**names, plan=plan, parent=parent, **more)
         async with self.tx() as tx:
-            opening = OpenRun(request=start, tools={SPEC.name: SPEC})
-            await runs.open_run(tx, opening, workflow_run_id)
+            opening = OpenRun(request=start, tools={SPEC.name: SPEC}, execution=execution)
+            await runs.open_run(tx, opening)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)
@@ -152,9 +158,9 @@ class Scene:
 
     async def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
         async with self.tx() as tx:
-            event = await outcomes.commit(tx, request, entry, Kept(receipt))
-        assert event is not None
-        return event.seq
+            number = await outcomes.commit(tx, request, entry, Kept(receipt))
+        assert number is not None
+        return number
 
     async def committed(self, request: ClaimRequest, receipt: Any = "r-1") -> Entry:
         """Claim and commit, and return the entry as it stands then."""
@@ -219,8 +225,26 @@ class Scene:
     async def begin_undo(
         self, run_id: str = RUN, step_id: str = STEP, after: timedelta = NOW
     ) -> compensations.BeginResult:
+        """Bar a step and begin to undo what stands of it, or else what it has made last."""
         async with self.tx(after) as tx:
-            return await compensations.begin(tx, run_id, step_id)
+            await run_tree.bar(tx, run_id, step_id)
+            page = await run_tree.standing(tx, run_id, step_id)
+            its = (effects.c.run_id == run_id, effects.c.step_id == step_id)
+            made = await tx.all(
+                select(effects.c.entry_id)
+                .where(effects.c.tenant_id == self.tenant, *its, effects.c.undoes.is_(None))
+                .order_by(effects.c.claimed_ms.desc())
+            )
+            ids = [one.entry.entry_id for one in page.effects] + [row["entry_id"] for row in made]
+            if not ids:
+                return NothingToUndo("nothing was claimed")
+            return await compensations.begin(tx, ids[0], run_id, step_id)
+
+    async def standing(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
+        """Return the keys of what is to be undone, in that order."""
+        async with self.tx() as tx:
+            page = await run_tree.standing(tx, run_id, step_id)
+        return [one.entry.key for one in page.effects]
 
     async def settle(
         self,

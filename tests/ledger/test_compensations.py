@@ -191,7 +191,7 @@ async def test_commits_are_numbered_in_the_order_in_which_they_happened(scene: S
     seqs = {n: await scene.commit(requests[n], entries[n]) for n in (2, 0, 3, 1)}
 
     assert sorted(seqs, key=lambda n: seqs[n]) == [2, 0, 3, 1]
-    stored = {row["step_id"]: row["commit_seq"] for row in await scene.rows(effects)}
+    stored = {row["step_id"]: row["commit_no"] for row in await scene.rows(effects)}
     assert stored == {f"step-{n}": seq for n, seq in seqs.items()}
 
 

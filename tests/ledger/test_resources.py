@@ -101,7 +101,14 @@ class Worker:
         return report
 
     async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
-        asked = Compensate(tenant=self.scene.tenant, run_id=RUN, step_id=step_id, user="ada")
+        [made] = await self.scene.rows(effects, run_id=RUN, step_id=step_id, undoes=None)
+        asked = Compensate(
+            tenant=self.scene.tenant,
+            run_id=RUN,
+            step_id=step_id,
+            entry_id=made["entry_id"],
+            user="ada",
+        )
         run = CompensationActivities(self.resources).compensate
         return (await environment(RUN).run(run, asked)).outcome
 

@@ -14,7 +14,7 @@ from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.controls import Amend, TopUp
 from workflows.contracts.effects import EffectView, OpenQuestion
 from workflows.contracts.interrupts import Interrupt
-from workflows.contracts.runs import RefusedSignal, RunResult, StepView, TimelineLine
+from workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
 from workflows.contracts.steering import IssuedToken, PauseRun, ResumeRun
 from workflows.contracts.tools import ToolCall, ToolOutcome, ToolSpec
 from workflows.plan import Step
@@ -79,11 +79,11 @@ class KeptEvent(Message):
     payload: JsonValue = None
 
 
-class Started(Message):
-    """A write that may have to be undone."""
+class Made(Message):
+    """An effect that a run knows of."""
 
+    entry_id: str
     step_id: str
-    commit_seq: int | None = None
 
 
 class CarriedCode(Message):
@@ -120,10 +120,12 @@ class Carried(Message):
     ways: dict[str, ResumeRun] = {}
     paused: PauseRun | None = None
     token: IssuedToken | None = None
-    child_results: dict[str, RunResult] = {}
     calls: dict[str, str] = {}
-    # Of the saga, in the order of the starts.
-    started: list[Started] = []
+    # Of the saga.
+    started: list[str] = []
+    made: list[Made] = []
+    found: list[Made] = []
+    children: dict[str, str | None] = {}
     # Of the steps.
     settled: list[str] = []
     facts: dict[str, JsonValue] = {}

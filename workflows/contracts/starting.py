@@ -56,5 +56,7 @@ class OpenRun(Message):
 
     request: StartRun
     tools: dict[str, ToolSpec]
-    continues: str | None = None
-    """Temporal's id of the run's first execution, where this one is not the first."""
+    execution: str
+    """Temporal's id of the run's first execution: of one that was reset, or continued, too."""
+    continues: bool = False
+    """Whether another execution has opened the run."""
