@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import insert, select, update
 
 from activities.ledger import facts, run_tree
 from activities.ledger.chain import GENESIS
@@ -133,17 +133,12 @@ def _gated_steps(plan: Plan, tools: Mapping[str, ToolSpec]) -> list[str]:
 
 
 async def close_run(tx: Transaction, asked: CloseRun) -> None:
-    """Record the end of a run; doing so twice changes nothing.
-
-    One that was reset after its end may end otherwise: that is how it has ended then.
-    """
+    """Record the end of a run; doing so twice changes nothing."""
     await give_back(tx, asked.run_id)
     touched = await tx.execute(
         update(runs)
         .where(
-            runs.c.tenant_id == tx.tenant,
-            runs.c.run_id == asked.run_id,
-            or_(runs.c.closed_ms.is_(None), runs.c.state != asked.state.value),
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == asked.run_id, runs.c.closed_ms.is_(None)
         )
         .values(state=asked.state.value, error=asked.error, closed_ms=tx.now_ms)
     )

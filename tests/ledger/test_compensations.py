@@ -100,14 +100,15 @@ async def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(
     states = {row["state"] for row in await scene.rows(effects)}
     assert states == {"compensating", "claimed"}
 
-    seq = await scene.commit(undo, undoing, "u-1")
+    await scene.commit(undo, undoing, "u-1")
     original = await scene.row(effects, entry_id=committed.entry_id)
     assert (original["state"], original["receipt"]) == ("compensated", "r-1")
     assert (await scene.entry(undoing.entry_id)).state == "committed"
     compensated, *_ = await scene.events(type_="effect.compensated")
     by = {"tool": undoing.tool, "by": undoing.entry_id}
     assert compensated["body"] == {"entry_id": committed.entry_id, **by}
-    assert compensated["seq"] == seq + 1
+    _, committed_undo = await scene.events(type_="effect.committed")
+    assert compensated["seq"] == committed_undo["seq"] + 1
 
 
 async def test_an_effect_is_undone_once_however_often_its_undoing_is_asked_for(

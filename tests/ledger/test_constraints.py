@@ -61,7 +61,7 @@ ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_effects_leased_while_claimed", effects, {**COMMITTED, "lease_until_ms": 1}),
     ("ck_effects_leased_while_claimed", effects, {"state": "in_doubt"}),
     ("ck_effects_committed_has_number", effects, {**COMMITTED, "commit_no": None}),
-    ("ck_effects_committed_has_seq", effects, {"state": "compensated", "lease_until_ms": None}),
+    ("ck_effects_committed_has_number", effects, {"state": "compensated", "lease_until_ms": None}),
     ("ck_effects_counts", effects, {"generation": 0}),
     ("ck_effects_counts", effects, {"fencing_token": 0}),
     ("ck_approvals_state", approvals, {"state": "maybe"}),
