@@ -6,11 +6,10 @@ know of: effects that another life of it has made, before a reset or a crash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workflows.contracts import Carried, Made, StandingEffect
+from workflows.contracts import Carried, StandingEffect
 
 
 @dataclass
@@ -78,18 +77,14 @@ class Saga:
         """Return what another execution of this run needs, as fields of ``Carried``."""
         return {
             "started": list(self._started),
-            "made": _listed(self._made),
-            "found": _listed(self._found),
+            "made": self._made,
+            "found": self._found,
             "children": self._children,
         }
 
     def restore(self, carried: Carried) -> None:
         """Take over what another execution of this run has carried."""
         self._started = dict.fromkeys(carried.started)
-        self._made = {one.entry_id: one.step_id for one in carried.made}
-        self._found = {one.entry_id: one.step_id for one in carried.found}
+        self._made = dict(carried.made)
+        self._found = dict(carried.found)
         self._children = dict(carried.children)
-
-
-def _listed(made: Mapping[str, str]) -> list[Made]:
-    return [Made(entry_id=entry_id, step_id=step_id) for entry_id, step_id in made.items()]

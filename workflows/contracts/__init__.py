@@ -42,7 +42,6 @@ from workflows.contracts.carried import (
     HeldDecision,
     KeptEvent,
     KnownAnswer,
-    Made,
     Progress,
 )
 from workflows.contracts.checkpoint import (
@@ -204,7 +203,6 @@ __all__ = [
     "Late",
     "Linked",
     "LookAtChild",
-    "Made",
     "Message",
     "Money",
     "NextStep",

@@ -79,13 +79,6 @@ class KeptEvent(Message):
     payload: JsonValue = None
 
 
-class Made(Message):
-    """An effect that a run knows of."""
-
-    entry_id: str
-    step_id: str
-
-
 class CarriedCode(Message):
     """What a run of code takes along: its own state, and the ids that its steps have had."""
 
@@ -123,8 +116,9 @@ class Carried(Message):
     calls: dict[str, str] = {}
     # Of the saga.
     started: list[str] = []
-    made: list[Made] = []
-    found: list[Made] = []
+    made: dict[str, str] = {}
+    """Steps by entries."""
+    found: dict[str, str] = {}
     children: dict[str, str | None] = {}
     # Of the steps.
     settled: list[str] = []
