@@ -201,6 +201,10 @@ def tells_the_truth(world: World, result: RunResult) -> None:
         assert not world.undone or "compensated" in {q.outcome for q in world.questions.values()}
 
 
+#: What is left of an effect that a run has begun to undo.
+ENDED_STATES = ("committed", "compensated")
+
+
 def unwound(world: World, result: RunResult) -> None:
     """G4: undone last first, or listed."""
     undoing = [what for port, what in world.log if port == "compensate"]
@@ -215,18 +219,14 @@ def unwound(world: World, result: RunResult) -> None:
     if kept:
         return
     for entry in world.entries:
-        if entry.state != "failed":
-            assert entry.step.id in undoing, f"{entry.id} was left without a word"
+        if entry.state in (*ENDED_STATES, "in_doubt"):
+            assert entry.id in undoing, f"{entry.id} was left without a word"
         assert entry.state != "compensating"
         given_up = [q for q in world.questions.values() if q.entry is entry and q.outcome]
         if entry.state == "committed":
             left = entry.step.irreversible or how == "cleanup"
             assert left or "give_up" in {q.outcome for q in given_up}, f"{entry.id} still stands"
-    known = {view.id for view in result.steps if view.state is StepState.SUCCEEDED}
-    commits = {
-        entry.step.id: entry.commit_seq
-        for entry in world.entries
-        if entry.commit_seq is not None and entry.step.id in known
-    }
-    first = [step_id for step_id in dict.fromkeys(undoing) if step_id in commits]
-    assert first == sorted(first, key=lambda s: commits[s] or 0, reverse=True)
+    numbers = {entry.id: entry.commit_no for entry in world.entries}
+    settled = {q.entry.id for q in world.questions.values()}
+    first = [one for one in dict.fromkeys(undoing) if numbers[one] and one not in settled]
+    assert first == sorted(first, key=lambda one: numbers[one] or 0, reverse=True)

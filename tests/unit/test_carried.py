@@ -52,7 +52,7 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
     "Book": {
         *("request", "gate", "saga"),  # the start's own, or with parts of their own
         *("final_effects", "more_effects", "uncompensated"),  # of its end
-        *("ended", "compensating", "error"),  # of its end
+        *("ended", "compensating", "error", "more_uncompensated"),  # of its end
         *("reports", "sending"),  # of child runs under way: there are none
         "amending",  # told by the next plan
         *("cancel", "stopping", "closing", "output"),  # of its end

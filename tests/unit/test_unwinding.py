@@ -1,4 +1,4 @@
-"""What a run undoes that the ledger knows of: page by page, each once, and what it does not know."""
+"""What a run undoes: page by page, each effect once, and what it does not know of."""
 
 from __future__ import annotations
 
