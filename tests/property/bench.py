@@ -150,7 +150,8 @@ class Bench:
             start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
             specs = {spec.name: spec for spec in self.toolbox.specs()}
             async with self.ledger.transaction(self.tenant) as tx:
-                await run_rows.open_run(tx, OpenRun(request=start, tools=specs), "first")
+                opening = OpenRun(request=start, tools=specs, execution="first")
+                await run_rows.open_run(tx, opening)
 
     def standing(self, *places: str) -> list[Attempt]:
         """Return the attempts that stand still there; those nobody believes in any more, too."""

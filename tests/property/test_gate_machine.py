@@ -219,9 +219,9 @@ class GateMachine(RuleBasedStateMachine):
     async def _open(self, roles: list[tuple[str, str]]) -> None:
         plan = Plan.model_validate([{"id": step, "tool": "gate.pay"} for step in STEPS])
         start = StartRun(run_id=RUN, tenant=self.tenant, user=REQUESTER, plan=plan)
-        opening = OpenRun(request=start, tools={"gate.pay": self.spec})
+        opening = OpenRun(request=start, tools={"gate.pay": self.spec}, execution="first")
         async with self.ledger.transaction(self.tenant) as tx:
-            await run_rows.open_run(tx, opening, "first")
+            await run_rows.open_run(tx, opening)
         async with self.administration.transaction(self.tenant) as tx:
             for name in PEOPLE:
                 await principals.add(tx, name, "root")
