@@ -22,6 +22,7 @@ from activities.alive import KeepAlive
 from activities.approvals import ApprovalActivities
 from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
+from activities.children import ChildActivities
 from activities.compensation import CompensationActivities
 from activities.crashpoints import Crash, CrashInterceptor
 from activities.guard import LedgerGuard
@@ -100,6 +101,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     stretches = StretchActivities(resources, tools)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
+    children = ChildActivities(resources)
     steering = SteeringActivities(resources)
     plans = PlanActivities(resources)
     compensation = CompensationActivities(resources)
@@ -120,8 +122,9 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             approvals.close_approval,
             runs.open_run,
             runs.close_run,
+            children.look_at_child,
             runs.find_questions,
-            runs.recall_effects,
+            compensation.find_standing,
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,

@@ -1,4 +1,4 @@
-"""The activity ``compensate``: undoing what one step has committed, if anything (guarantee G4)."""
+"""What is to be undone, and the activity ``compensate`` that undoes one effect of it (G4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
 from activities.attempt import Attempt, Resources
 from activities.effects import EffectCall
 from activities.endings import again
-from activities.ledger import compensations, notifications
+from activities.ledger import compensations, notifications, run_tree, stretches
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import (
     ApprovalRefused,
@@ -37,6 +37,9 @@ from workflows.contracts import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
+    FindStanding,
+    StandingEffect,
+    StandingFound,
     as_artifact,
 )
 from workflows.errors import ErrorType
@@ -47,21 +50,42 @@ _FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
 
 
 class CompensationActivities:
-    """``compensate``."""
+    """``find_standing`` and ``compensate``."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
 
+    @activity.defn(name="find_standing")
+    async def find_standing(self, asked: FindStanding) -> StandingFound:
+        """Return what stands of a run, or of a step of it, and its child runs, last first."""
+        async with self._resources.ledger.transaction(asked.tenant) as tx:
+            tx.watch(asked.run_id)
+            if asked.bar:
+                await run_tree.bar(tx, asked.run_id, asked.step_id)
+            await stretches.give_up(tx, asked.run_id, asked.given_up)
+            after = None if asked.after is None else run_tree.Cursor.read(asked.after)
+            page = await run_tree.standing(tx, asked.run_id, asked.step_id, after=after)
+            if asked.leave is not None:
+                left = [one.entry.entry_id for one in page.effects]
+                await run_tree.leave(tx, left, asked.leave)
+        return StandingFound(
+            effects=[StandingEffect(effect=one.view(), child=one.child) for one in page.effects],
+            after=None if page.following is None else str(page.following),
+            head=tx.heads[asked.run_id] if asked.within is None else None,
+        )
+
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
-        """Bar the step, settle what is in doubt, and undo what stands."""
+        """Bar the step, settle what is in doubt, and undo the effect if it stands."""
         report = await self._compensate(asked, Attempt.current())
         # Each run's history carries the heads of its own chain, and of no other.
-        return report if asked.parent is None else report.model_copy(update={"head": None})
+        return report if asked.within is None else report.model_copy(update={"head": None})
 
     async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
         async with self._resources.ledger.transaction(asked.tenant) as tx:
-            found = await compensations.begin(tx, asked.run_id, asked.step_id)
+            found = await compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
+            if isinstance(found, GivenUp):
+                await run_tree.leave(tx, [asked.entry_id], found.reason)
         head = tx.heads.get(asked.run_id)
         match found:
             case NothingToUndo(reason):
@@ -101,7 +125,7 @@ class CompensationActivities:
         effect = EffectCall(self._resources, tool, params, request)
         result = await effect.reconcile(entry, forward=False)
         match result:
-            case Done(settled, receipt, _, _):
+            case Done(settled, receipt, _):
                 standing = replace(settled, state="committed", receipt=receipt)
                 return await self._undo(asked, attempt, standing)
             case Asked(_, intervention_id, question):
@@ -195,7 +219,8 @@ class CompensationActivities:
 
     async def _stands(self, asked: Compensate) -> bool:
         async with self._resources.ledger.transaction(asked.tenant) as tx:
-            return isinstance(await compensations.begin(tx, asked.run_id, asked.step_id), ToUndo)
+            begun = await compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
+            return isinstance(begun, ToUndo)
 
     def _request(
         self,
@@ -245,6 +270,7 @@ class CompensationActivities:
 
     async def _leave(self, asked: Compensate, entry: Entry, reason: str) -> CompensationReport:
         async with self._resources.ledger.transaction(asked.tenant) as tx:
+            await run_tree.leave(tx, [entry.entry_id], reason)
             tx.event(
                 asked.run_id,
                 "effect.uncompensated",

@@ -44,7 +44,7 @@ from activities.ledger.entries import (
     Mismatch,
 )
 from activities.ledger.session import Session
-from activities.ledger.store import LedgerUnavailable, PendingEvent, Transaction
+from activities.ledger.store import LedgerUnavailable, Transaction
 from activities.outputs import to_json
 from activities.questions import NeedsAnswer
 from activities.recorder import DATABASE_PAUSE, Done, Recorder, SaidNo, WantsAnswer
@@ -153,8 +153,7 @@ class EffectCall:
                 self._recorder.crash(CrashPoint.AFTER_CLAIM)
                 return await self._call(entry)
             case Committed(entry):
-                assert entry.commit_seq is not None
-                return Done(entry, entry.receipt, True, entry.commit_seq)
+                return Done(entry, entry.receipt, True)
             case Answered(entry):
                 return SaidNo(entry.answer["reason"], entry.answer["code"], True)
             case Doubtful(entry):
@@ -239,7 +238,7 @@ class EffectCall:
     async def _call_in_ledger(self, entry: Entry) -> CallResult:
         """Call a transactional tool: its effect and its outcome commit together, or not at all."""
         try:
-            receipt, commit = await self._recorder.in_ledger(lambda tx: self._work(tx, entry))
+            receipt = await self._recorder.in_ledger(lambda tx: self._work(tx, entry))
         except _GaveUp as ended:
             if isinstance(ended.why, No):
                 return await self._recorder.say_no(entry, ended.why)
@@ -257,9 +256,9 @@ class EffectCall:
             failure = classify(error).message
             return await self._failed(entry, Failure(FailureClass.TRANSIENT, failure))
         self._recorder.crash(CrashPoint.AFTER_OUTCOME)
-        return Done(entry, receipt, False, commit.seq)
+        return Done(entry, receipt, False)
 
-    async def _work(self, tx: Transaction, entry: Entry) -> tuple[Any, PendingEvent]:
+    async def _work(self, tx: Transaction, entry: Entry) -> Any:
         if not await outcomes.still_ours(tx, entry):
             self._recorder.fenced()
         context = replace(self._recorder.context(entry), session=Session(tx.connection))
@@ -282,7 +281,7 @@ class EffectCall:
         commit = await outcomes.commit(tx, self.request, entry, kept)
         await self.held.mark(tx, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
-        return kept.value, commit
+        return kept.value
 
     async def _renew(self, entry: Entry) -> bool:
         return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)

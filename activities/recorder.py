@@ -19,7 +19,7 @@ from activities.failures import Failure
 from activities.ledger import claims, outcomes
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import Asked, Claimed, ClaimRequest, Entry, milliseconds
-from activities.ledger.store import LedgerUnavailable, PendingEvent, Transaction
+from activities.ledger.store import LedgerUnavailable, Transaction
 from activities.questions import Answers, NeedsAnswer
 from activities.resource_leases import NO_RESOURCES, HeldResources
 from activities.toolbox import No, Tool, ToolContext
@@ -40,7 +40,6 @@ class Done:
     entry: Entry
     receipt: Any
     replayed: bool
-    commit_seq: int
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,15 @@ class Recorder:
     """The run's chain after the newest of this attempt's transactions."""
     asked: float = field(default=0.0, init=False)
     """When the newest transaction began, by ``clock.now()``."""
-    now_ms: int = field(default=0, init=False)
+    _now_ms: int | None = field(default=None, init=False)
     """The same by the database's clock."""
+
+    async def now_ms(self) -> int:
+        """Return the database's clock as it was in the newest transaction, or is now."""
+        if self._now_ms is None:
+            async with self.resources.ledger.transaction(self.request.tenant) as tx:
+                self._now_ms = tx.now_ms
+        return self._now_ms
 
     def crash(self, point: CrashPoint) -> None:
         """Pass a crash point."""
@@ -91,7 +97,7 @@ class Recorder:
         self.asked = clock.now()
         async with self.resources.ledger.transaction(self.request.tenant, first=first) as tx:
             result = await work(tx)
-            self.now_ms = tx.now_ms
+            self._now_ms = tx.now_ms
         self.head = tx.heads.get(self.request.run_id, self.head)
         return result
 
@@ -127,7 +133,7 @@ class Recorder:
             call = following.call
             self.resources.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
 
-        async def record(tx: Transaction) -> PendingEvent | None:
+        async def record(tx: Transaction) -> int | None:
             return await outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
 
         if ahead is None or following is None:
@@ -138,17 +144,17 @@ class Recorder:
             await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return Done(entry, kept.value, False, commit.seq)
+        return Done(entry, kept.value, False)
 
     async def _commit_and_claim(
         self,
-        record: Callable[[Transaction], Awaitable[PendingEvent | None]],
+        record: Callable[[Transaction], Awaitable[int | None]],
         ahead: Ahead,
         following: Next,
-    ) -> PendingEvent | None:
+    ) -> int | None:
         """Record that the effect happened, and claim the write that follows."""
 
-        async def both(tx: Transaction) -> tuple[PendingEvent | None, Claimed | None]:
+        async def both(tx: Transaction) -> tuple[int | None, Claimed | None]:
             commit = await record(tx)
             claimed = None
             if commit is not None:

@@ -10,21 +10,18 @@ from temporalio import activity
 from activities.attempt import Resources
 from activities.endings import stop
 from activities.ledger import interventions as intervention_rows
+from activities.ledger import run_tree
 from activities.ledger import runs as run_rows
-from activities.ledger import stretches
+from activities.ledger.facts import TakesOverUndone
 from activities.ledger.starts import StartRefused
-from activities.ledger.stopped import standing_entries
 from activities.ledger.undone import undone_under
 from workflows.contracts import (
     CloseRun,
-    EffectsRecalled,
     FindQuestions,
     InterventionSettled,
     OpenQuestion,
     OpenRun,
     QuestionsFound,
-    RecalledEffect,
-    RecallEffects,
     Recorded,
     RunClosed,
     RunState,
@@ -48,15 +45,15 @@ class RunActivities:
     @activity.defn(name="open_run")
     async def open_run(self, asked: OpenRun) -> Recorded:
         """Record a run and its plan before step one."""
-        workflow_run_id = activity.info().workflow_run_id or ""
         request = asked.request
         try:
             async with self._resources.ledger.transaction(request.tenant) as tx:
                 tx.watch(request.run_id)
-                assurance = self._resources.assurance
-                await run_rows.open_run(tx, asked, workflow_run_id, assurance)
+                await run_rows.open_run(tx, asked, self._resources.assurance)
         except run_rows.RunIdTaken as error:
             raise stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
+        except TakesOverUndone as error:
+            raise stop(ErrorType.PLAN_INVALID, str(error)) from error
         except StartRefused as error:
             log.warning("run.refused", user=request.user, reason=str(error))
             message = f"run {request.run_id} is not started: {error}"
@@ -69,13 +66,16 @@ class RunActivities:
         async with self._resources.ledger.transaction(asked.tenant) as tx:
             tx.watch(asked.run_id)
             await run_rows.close_run(tx, asked)
-            views, uncompensated = await run_rows.effect_views(tx, asked.run_id, asked.reasons)
-        if asked.state is RunState.COMPLETED:
-            uncompensated = []
+            views, standing, more = await run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS)
+            stand = await run_tree.how_many_stand(tx, asked.run_id)
+        completed = asked.state is RunState.COMPLETED
+        # What a child run has left that has failed is told, too, by a run that goes on without it.
+        left = [view for view in standing if view.run_id is not None and view.reason is not None]
         return RunClosed(
-            effects=views[-MOST_EFFECTS:],
-            uncompensated=uncompensated[-MOST_EFFECTS:],
-            more_effects=max(0, len(views) - MOST_EFFECTS),
+            effects=views,
+            uncompensated=left if completed else standing,
+            more_effects=more,
+            more_uncompensated=0 if completed else stand - len(standing),
             head=tx.heads[asked.run_id],
         )
 
@@ -94,18 +94,6 @@ class RunActivities:
                 for row in rows
             ]
         )
-
-    @activity.defn(name="recall_effects")
-    async def recall_effects(self, asked: RecallEffects) -> EffectsRecalled:
-        """Return what a run has left in the ledger, whatever its history says."""
-        async with self._resources.ledger.transaction(asked.tenant) as tx:
-            await stretches.give_up(tx, asked.run_id, asked.given_up)
-            entries = await standing_entries(tx, asked.run_id)
-        found = [
-            RecalledEffect(effect=entry.view(), commit_seq=entry.commit_seq) for entry in entries
-        ]
-        known = set(asked.known)
-        return EffectsRecalled(effects=[one for one in found if one.effect.step_id not in known])
 
     def _can_undo(self, name: str) -> bool:
         tool = self._resources.toolbox.get(name)

@@ -54,7 +54,7 @@ class Settling:
             return await self._not_applied("not_called", clock.now())
         limit = recorder.request.recovery_limit
         # By the database's clock, as it was in the newest transaction.
-        if self.entry.recovers_too_long(limit, recorder.now_ms):
+        if self.entry.recovers_too_long(limit, await recorder.now_ms()):
             seconds = limit.total_seconds()
             return await self._ask(f"its recovery has taken longer than {seconds:g} s")
         if never_in_doubt:

@@ -155,14 +155,13 @@ class ToolActivities:
             return entry.owned_by(call.run_id, call.step_id)
 
         match result:
-            case Done(entry, receipt, replayed, commit_seq):
+            case Done(entry, receipt, replayed):
                 outcome = Succeeded(
                     output=receipt,
                     attempts=request.attempt,
                     replayed=replayed,
                     made_by=None if entry.run_id == call.run_id else entry.run_id,
                     effect=entry.view(state="committed") if mine(entry) else None,
-                    commit_seq=commit_seq,
                 )
             case SaidNo(reason, code, replayed):
                 outcome = AnsweredNo(

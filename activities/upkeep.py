@@ -12,12 +12,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import Resources
 from activities.endings import stop
-from activities.ledger import checkpoints, notifications
+from activities.ledger import checkpoints, notifications, run_tree
 from activities.ledger import stopped as stopped_rows
 from activities.ledger.store import Ledger, LedgerUnavailable, RunNotFound
 from activities.notifications import Facts, Kind, one_line
 from activities.reconciliation import reconcile_once
-from workflows.contracts import StoppedRun, Sweep, Swept, ToUnwind, UnwindRun
+from workflows.contracts import Recorded, StoppedRun, Sweep, Swept, UnwindRun
 from workflows.errors import ErrorType
 from workflows.names import IS_RUN, TENANT
 
@@ -27,6 +27,8 @@ log = structlog.get_logger()
 _PAGE: Final = 200
 #: The place in a round at which the overdue entries are through.
 _RUNS: Final = "runs"
+#: Effects of a stopped run that are listed; the others are counted.
+_MOST_STANDING: Final = 20
 
 
 class UpkeepActivities:
@@ -41,8 +43,8 @@ class UpkeepActivities:
         return await sweep_once(self._resources, activity.client(), asked)
 
     @activity.defn(name="begin_unwind")
-    async def begin_unwind(self, asked: UnwindRun) -> ToUnwind:
-        """Close a stopped run in the ledger, bar it, and return its writes, last commit first."""
+    async def begin_unwind(self, asked: UnwindRun) -> Recorded:
+        """Close a stopped run in the ledger, and bar it with its child runs."""
         if await is_open(activity.client(), asked.run_id):
             raise stop(
                 ErrorType.RUN_STILL_OPEN,
@@ -54,13 +56,12 @@ class UpkeepActivities:
                 await stopped_rows.bar(tx, asked.run_id)
                 await stopped_rows.close(tx, asked.run_id)
                 tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
-                steps = await stopped_rows.to_undo(tx, asked.run_id)
         except RunNotFound as error:
             reason = f"run not found: {asked.run_id}"
             raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
         except stopped_rows.EndedByItself as error:
             raise stop(ErrorType.RUN_ENDED, str(error)) from error
-        return ToUnwind(step_ids=steps)
+        return Recorded(head=tx.heads[asked.run_id])
 
 
 async def sweep_once(resources: Resources, server: Client, asked: Sweep) -> Swept:
@@ -125,10 +126,15 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
     async with ledger.transaction(tenant) as tx:
         if not await stopped_rows.close(tx, run_id):
             return None
-        standing = await stopped_rows.standing(tx, run_id)
-        facts = Facts(what=one_line(f"{run_id}: {len(standing)} of its effects may stand"))
+        page = await run_tree.standing(tx, run_id, limit=_MOST_STANDING)
+        stand = await run_tree.how_many_stand(tx, run_id)
+        facts = Facts(what=one_line(f"{run_id}: {stand} of its effects may stand"))
         await notifications.write(tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id)
-    return StoppedRun(run_id=run_id, standing=standing)
+    return StoppedRun(
+        run_id=run_id,
+        standing=[one.view() for one in page.effects],
+        more_standing=stand - len(page.effects),
+    )
 
 
 async def is_open(server: Client, run_id: str) -> bool:

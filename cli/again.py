@@ -19,7 +19,7 @@ from cli.shapes import Linked as LinkedShape
 from cli.text import command
 from workflows.coherence import ancestors
 from workflows.contracts import ENDED, Linked, RunState, RunView, StepState
-from workflows.plan import Plan
+from workflows.plan import ITERATION, Plan
 
 RETRY_EXAMPLE = "Example: python starter.py retry refund-1 --wait"
 FORK_EXAMPLE = "Example: python starter.py fork refund-1 --from restock --set input.shelf=B"
@@ -94,13 +94,22 @@ def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
     open_ = [one for one in ancestors(dependencies, step_id) if states[one].state not in done]
     if open_:
         raise WrongUse(f"--from {step_id}: before it, {', '.join(sorted(open_))} has not succeeded")
-    return {
+    taken = {
         one: states[one].output
         for one in dependencies
         if one != step_id
         and step_id not in ancestors(dependencies, one)
         and states[one].state is StepState.SUCCEEDED
     }
+    # Of a list, its items tell.
+    undone = {ITERATION.sub("", view.id) for view in view.result.steps if view.undone}
+    gone = [one for one in taken if one in undone]
+    if gone:
+        raise WrongUse(
+            f"--from {step_id}: what {', '.join(gone)} did has been undone, so its output is no"
+            f" fact any more: begin with --from {gone[0]}"
+        )
+    return taken
 
 
 async def _look(caller: Caller, run: str) -> tuple[str, RunView]:

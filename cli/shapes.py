@@ -292,6 +292,8 @@ class UnwindReport(Shape):
     run_id: str
     undone: list[str]
     left: list[NotUndone]
+    more_undone: int = 0
+    more_left: int = 0
 
 
 class PrincipalShown(Shape):

@@ -114,10 +114,14 @@ def _tell(caller: Caller, report: SweepReport) -> None:
     if report.freed:
         say(f"Freed {counted(report.freed, 'resource')} that dead calls have left behind.")
     for stopped in report.stopped:
-        standing = counted(len(stopped.standing), "standing effect")
+        all_ = len(stopped.standing) + stopped.more_standing
+        standing = counted(all_, "standing effect")
         say(f"Run {stopped.run_id} was stopped from outside, with {standing}")
         for view in stopped.standing:
-            say(f"  {view.tool} {view.key}: {view.state}")
+            where = f" of {view.run_id}" if view.run_id is not None else ""
+            say(f"  {view.tool} {view.key}{where}: {view.state}")
+        if stopped.more_standing:
+            say(f"  and {stopped.more_standing} more")
         if stopped.standing:
             say(f"  undo them: {command('unwind', stopped.run_id)}")
     if report.stopped_unnamed:
@@ -177,10 +181,13 @@ def unwind(
         if json_output:
             caller.printer.document(report)
         else:
-            undone = ", ".join(report.undone) or "nothing"
+            more = [f"{report.more_undone} more"] if report.more_undone else []
+            undone = ", ".join([*report.undone, *more]) or "nothing"
             caller.printer.say(f"Run {run_id}: undone {undone}")
             for left in report.left:
                 caller.printer.say(f"  not undone {left.step_id}: {left.reason}")
+            if report.more_left:
+                caller.printer.say(f"  and {report.more_left} more, listed by `effects`")
         return ExitCode.HUMAN_NEEDED if report.left else ExitCode.DONE
 
     return perform(verb, json_output=json_output, tenant=tenant, user=user)

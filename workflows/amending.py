@@ -113,7 +113,7 @@ class Amending:
     def _loses(self, asked: Amend) -> str | None:
         """Return which effects the new plan would lose sight of, as one clause."""
         new = {step.id: step for step in asked.plan.steps}
-        for started in self._book.saga.order():
+        for started in self._book.saga.steps():
             step_id = ITERATION.sub("", started)
             if step_id not in new:
                 if step_id not in asked.drops:
@@ -168,10 +168,12 @@ class Amending:
         for approval_id in list(book.gate.pending):
             await self._desk.close_approval(approval_id, expired=False)
         new = {step.id for step in asked.plan.steps}
-        for step_id in book.saga.order():
+        for step_id in book.saga.steps():
             # Begun since the plan was amended, or not: what goes on at its step is given up.
             dropped = step_id in asked.drops and step_id not in running
-            if ITERATION.sub("", step_id) not in new and not dropped:
+            if dropped:
+                book.saga.accept(step_id)
+            elif ITERATION.sub("", step_id) not in new:
                 await self._unwinding.undo(step_id)
         running.clear()
         # Of steps, too, that the execution before had under way.
@@ -187,7 +189,7 @@ class Amending:
         self._next, book.amending = None, False
 
     def _show(self, plan: Plan, given_up: set[str]) -> None:
-        book, kept = self._book, set(self._book.saga.order())
+        book, kept = self._book, set(self._book.saga.steps())
         done = {
             view.id: view
             for view in book.steps.values()

@@ -27,7 +27,6 @@ from workflows.contracts import (
     Progress,
     RefusedSignal,
     ResumeRun,
-    RunResult,
     RunState,
     StartRun,
     StepState,
@@ -106,10 +105,11 @@ class Book:
     steps: StepViews = field(default_factory=StepViews)
     begun: dict[str, datetime] = field(default_factory=dict)
     effects: dict[str, EffectView] = field(default_factory=dict)
-    """Effects by step id while the run lasts; at its end the ledger's own list replaces them."""
+    """Effects by entry while the run lasts; at its end the ledger's own list replaces them."""
     final_effects: list[EffectView] | None = None
     more_effects: int = 0
     """Effects that are not among the final ones."""
+    more_uncompensated: int = 0
     uncompensated: list[EffectView] = field(default_factory=list)
     questions: dict[str, Question] = field(default_factory=dict)
     timeline: deque[TimelineLine] = field(default_factory=lambda: deque(maxlen=LONGEST_TIMELINE))
@@ -154,8 +154,6 @@ class Book:
     """Questions that wait for an answer, in the order in which they were asked."""
     reports: dict[str, ChildReport] = field(default_factory=dict)
     """Where child runs under way stand, by step id."""
-    child_results: dict[str, RunResult] = field(default_factory=dict)
-    """How child runs have ended; the effects are those that stand."""
     sending: set[asyncio.Task[None]] = field(default_factory=set)
     """Signals to other runs that are on their way."""
     calls: dict[str, str] = field(default_factory=dict)
@@ -197,7 +195,7 @@ class Book:
             view.undoes: view.tool for view in effects if view.undoes and view.state == "committed"
         }
         for view in effects:
-            step = self.steps.get(view.step_id)
+            step = self.steps.get(view.inside or view.step_id)
             if view.state == "compensated" and step is not None:
                 undone = f"by {by[view.entry_id]}" if view.entry_id in by else "as a human says"
                 self.steps[step.id] = step.model_copy(update={"undone": undone})

@@ -17,7 +17,7 @@ from workflows.contracts import (
     AttemptsUsed,
     Carried,
     FailedStep,
-    RecallEffects,
+    FindStanding,
     StepReport,
     StepState,
     Stretch,
@@ -136,10 +136,10 @@ class Calling:
         if type_of(error) != ErrorType.INVALID_PARAMS:
             return True
         # Refused before it was claimed, unless an earlier attempt has seen the params otherwise.
-        others = sorted(set(saga.order()) - {step_id})
-        asked = RecallEffects(tenant=request.tenant, run_id=request.run_id, known=others)
-        found = await self._call(ports.RECALL_EFFECTS, asked, f"{step_id}: was it ever called?")
-        return any(one.effect.step_id == step_id for one in found.effects)
+        asked = FindStanding(tenant=request.tenant, run_id=request.run_id, step_id=step_id)
+        found = await self._call(ports.FIND_STANDING, asked, f"{step_id}: was it ever called?")
+        self._book.saw(found.head)
+        return bool(found.effects)
 
     async def _made(self, step_id: str, call: ToolCall, *, alone: bool) -> ToolReport:
         known = self._ahead.pop(step_id, None)
@@ -271,9 +271,9 @@ class Calling:
         outcome = step.report.outcome
         if not isinstance(outcome, Succeeded):
             return
-        if outcome.effect is not None and outcome.commit_seq is not None:
-            self._book.saga.committed(step.step_id, outcome.commit_seq)
-            self._book.effects[step.step_id] = outcome.effect
+        if outcome.effect is not None:
+            self._book.saga.committed(step.step_id, outcome.effect.entry_id)
+            self._book.effects[outcome.effect.entry_id] = outcome.effect
         else:
             self._book.saga.drop(step.step_id)
         self._book.set_step(step.step_id, StepState.SUCCEEDED, output=outcome.output)

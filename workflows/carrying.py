@@ -22,7 +22,6 @@ from workflows.coherence import ancestors
 from workflows.contracts import (
     Carried,
     OpenQuestion,
-    Started,
     StepState,
     StepView,
 )
@@ -93,13 +92,9 @@ def carry_book(
         "ways": book.ways,
         "paused": book.paused,
         "token": book.token,
-        "child_results": {
-            id_: result.model_copy(update={"steps": []})
-            for id_, result in book.child_results.items()
-        },
         "calls": book.calls,
         "unheard": sorted(book.unheard),
-        "started": [Started(step_id=id_, commit_seq=seq) for id_, seq in book.saga.carry()],
+        **book.saga.carry(),
         "facts": {
             name: facts[name]
             for name in facts
@@ -132,10 +127,9 @@ def restore_book(book: Book, carried: Carried) -> dict[str, Any]:
     book.ways = dict(carried.ways)
     book.paused = carried.paused
     book.token = carried.token
-    book.child_results = dict(carried.child_results)
     book.calls = dict(carried.calls)
     book.unheard = set(carried.unheard)
-    book.saga.restore((one.step_id, one.commit_seq) for one in carried.started)
+    book.saga.restore(carried)
     told = {view.id: view.output for view in carried.steps if view.state is StepState.SUCCEEDED}
     return {**{id_: out for id_, out in told.items() if not _cut(out)}, **carried.facts}
 

@@ -95,13 +95,13 @@ class Closing:
                 state=state,
                 error=book.error,
                 skipped={v.id: v.tool for v in book.in_state(StepState.SKIPPED)},
-                reasons=self._unwinding.reasons,
             ),
             "close the run",
         )
         book.saw(closed.head)
         book.final_effects, book.uncompensated = closed.effects, closed.uncompensated
         book.more_effects = closed.more_effects
+        book.more_uncompensated = closed.more_uncompensated
         book.note_undone(closed.effects)
         book.ended = state
         book.say(workflow.now(), state.value)

@@ -13,20 +13,21 @@ from workflows.contracts import (
     AmendRun,
     ApprovalAsked,
     ApprovalClosed,
+    ChildFound,
     CloseApproval,
     CloseRun,
     Compensate,
     CompensationReport,
     DescribeTools,
-    EffectsRecalled,
     Evaluate,
     Evaluated,
     FindQuestions,
+    FindStanding,
     InterventionSettled,
+    LookAtChild,
     Message,
     OpenRun,
     QuestionsFound,
-    RecallEffects,
     Recorded,
     RecordInterrupt,
     RecordRefusal,
@@ -34,6 +35,7 @@ from workflows.contracts import (
     RequestApproval,
     RunClosed,
     SettleIntervention,
+    StandingFound,
     Steer,
     Steered,
     Stretch,
@@ -43,7 +45,6 @@ from workflows.contracts import (
     ToolCall,
     ToolReport,
     ToolsDescribed,
-    ToUnwind,
     UnwindRun,
     ValueRecorded,
     VerdictReached,
@@ -79,10 +80,11 @@ EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
 FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
-RECALL_EFFECTS: Final = Port("recall_effects", RecallEffects, EffectsRecalled)
+FIND_STANDING: Final = Port("find_standing", FindStanding, StandingFound)
+LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 SWEEP: Final = Port("sweep", Sweep, Swept)
-BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, ToUnwind)
+BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, Recorded)
 
 ALL: Final = (
     DESCRIBE_TOOLS,
@@ -101,7 +103,8 @@ ALL: Final = (
     AMEND_RUN,
     STEER,
     FIND_QUESTIONS,
-    RECALL_EFFECTS,
+    FIND_STANDING,
+    LOOK_AT_CHILD,
     CLOSE_RUN,
     SWEEP,
     BEGIN_UNWIND,

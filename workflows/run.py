@@ -79,16 +79,14 @@ class Run:
         self._reporter = Reporter(self._book)
         self._helm.take(Verb.CANCEL, CancelRun, self._take_cancel)
         Pausing(self._book, self._helm, self._look_again, self._recall)
-        self._children = Children(self._book, self._call, self._changed)
+        self._unwinding = Unwinding(self._book, self._desk, self._call, self._changed)
+        self._children = Children(self._book, self._call, self._unwinding.undo_child, self._changed)
         self._helm.forward = self._children.forward
         self._interrupts = Interrupts(
             self._book, self._call, self._helm, self._children, self._changed
         )
         self._outside = Outside(self._book, self._helm, self._interrupts, self._changed)
         self._spending = Spending(self._book, self._helm, self._changed)
-        self._unwinding = Unwinding(
-            self._book, self._desk, self._call, self._children, self._changed
-        )
         self._closing = Closing(self._book, self._desk, self._call, self._unwinding, self._changed)
         self._cancelled_by_temporal = False
         self._stepper = Stepper(
@@ -225,7 +223,10 @@ class Run:
             raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
         self._tools.update(described.tools)
         opening = OpenRun(
-            request=request, tools=described.tools, started_at=info.workflow_start_time
+            request=request,
+            tools=described.tools,
+            execution=info.first_execution_run_id,
+            started_at=info.workflow_start_time,
         )
         await self._record(opening)
 
@@ -235,7 +236,8 @@ class Run:
         if refused is not None:
             raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
         first = workflow.info().first_execution_run_id
-        await self._record(OpenRun(request=self._book.request, tools={}, continues=first))
+        asked = OpenRun(request=self._book.request, tools={}, execution=first, continues=True)
+        await self._record(asked)
 
     async def _record(self, asked: OpenRun) -> None:
         try:
@@ -256,7 +258,7 @@ class Run:
         Where it does not, a human takes note of it first, or cancels the run.
         """
         book = self._book
-        await self._undisturbed(self._unwinding.undo_strays())
+        await self._undisturbed(self._unwinding.undo_orphaned())
         if not any(view.made_by for view in book.steps.values()):
             return True
         asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)

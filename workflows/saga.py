@@ -1,52 +1,90 @@
-"""Compensations as data: what a run has to undo, and in which order (guarantee G4)."""
+"""What a run knows of its writes, as data: what it has begun, and what that has made (G4).
+
+What is to be undone, and in which order, the ledger says. Against this a run tells what it does not
+know of: effects that another life of it has made, before a reset or a crash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from workflows.contracts import Carried, StandingEffect
 
 
 @dataclass
 class Saga:
-    """The writes that a run has started, in the order of their starts."""
+    """The writes and the child runs of one run, as far as this life of it knows them."""
 
     # Ordered, and looked up at each write of a run that may have thousands.
     _started: dict[str, None] = field(default_factory=dict)
-    _commit_seq: dict[str, int] = field(default_factory=dict)
+    """Steps whose write was begun, and whose outcome is not known."""
+    _made: dict[str, str] = field(default_factory=dict)
+    """Steps by the entries of what they have made."""
+    _found: dict[str, str] = field(default_factory=dict)
+    """The same of what the ledger has, and this life has yet to come to."""
+    _children: dict[str, str | None] = field(default_factory=dict)
+    """Child runs that have ended, with their step where they have completed."""
 
     def register(self, step_id: str) -> None:
-        """Note a write *before* it starts, so that no end of it can be overlooked."""
+        """Note a write, or a child run, *before* it starts, so that none can be overlooked."""
         self._started.setdefault(step_id)
 
-    def committed(self, step_id: str, commit_seq: int) -> None:
-        """Note the place of a write's commit in the run's chain."""
-        self._commit_seq[step_id] = commit_seq
+    def committed(self, step_id: str, entry_id: str) -> None:
+        """Note what a write has made."""
+        self._started.pop(step_id, None)
+        self._found.pop(entry_id, None)
+        self._made[entry_id] = step_id
+
+    def found(self, step_id: str, entry_id: str) -> None:
+        """Note an effect of this run that the ledger knows of, and this life does not."""
+        self._found[entry_id] = step_id
+
+    def accept(self, step_id: str) -> None:
+        """Take for this life's own what the ledger has of a step that it does not come to."""
+        for entry_id in [id_ for id_, step in self._found.items() if step == step_id]:
+            self._made[entry_id] = self._found.pop(entry_id)
+
+    def ended(self, step_id: str, child: str, *, completed: bool) -> None:
+        """Note the end of a child run; one that has not completed has undone what it had done."""
+        self._started.pop(step_id, None)
+        self._children[child] = step_id if completed else None
 
     def drop(self, step_id: str) -> None:
         """Forget a write that is not ours to undo: answered no, or made by another run."""
         self._started.pop(step_id, None)
 
-    def order(self) -> list[str]:
-        """Return the steps to undo, last first.
+    def undone(self, entry_id: str) -> None:
+        """Forget an effect that does not stand any more."""
+        self._made.pop(entry_id, None)
+        self._found.pop(entry_id, None)
 
-        Writes without a recorded commit come first: if one of them happened, it happened last. The
-        ledger knows what each of them did.
-        """
-        unknown = [step for step in reversed(self._started) if step not in self._commit_seq]
-        known = [step for step in self._started if step in self._commit_seq]
-        return unknown + sorted(known, key=lambda step: self._commit_seq[step], reverse=True)
-
-    def carry(self) -> list[tuple[str, int | None]]:
-        """Return the writes in the order of their starts, each with the place of its commit."""
-        return [(step, self._commit_seq.get(step)) for step in self._started]
-
-    def restore(self, started: Iterable[tuple[str, int | None]]) -> None:
-        """Take over what another execution of this run has carried."""
-        for step, commit_seq in started:
-            self._started[step] = None
-            if commit_seq is not None:
-                self._commit_seq[step] = commit_seq
+    def knows(self, standing: StandingEffect) -> bool:
+        """Return whether this life has made an effect, or has heard of who has."""
+        return standing.effect.entry_id in self._made or standing.child in self._children
 
     def unsettled(self) -> list[str]:
-        """Return the writes that have started and have no recorded commit."""
-        return [step for step in self._started if step not in self._commit_seq]
+        """Return the writes that have started and have no recorded outcome."""
+        return list(self._started)
+
+    def steps(self) -> list[str]:
+        """Return the steps of which something may stand, in the order of their beginnings."""
+        children = (step for step in self._children.values() if step is not None)
+        all_ = (*self._made.values(), *children, *self._started, *self._found.values())
+        return list(dict.fromkeys(all_))
+
+    def carry(self) -> dict[str, Any]:
+        """Return what another execution of this run needs, as fields of ``Carried``."""
+        return {
+            "started": list(self._started),
+            "made": self._made,
+            "found": self._found,
+            "children": self._children,
+        }
+
+    def restore(self, carried: Carried) -> None:
+        """Take over what another execution of this run has carried."""
+        self._started = dict.fromkeys(carried.started)
+        self._made = dict(carried.made)
+        self._found = dict(carried.found)
+        self._children = dict(carried.children)

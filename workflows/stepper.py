@@ -148,7 +148,7 @@ class Stepper:
         book = self._book
         if self._book.stopping or book.request.plan.on_reject(step) == "compensate":
             return
-        if step.id in book.saga.order():
+        if step.id in book.saga.steps():
             await self._undo(step.id)
         self.facts[step.id] = {"rejected": {"reason": failed.reason}}
 
@@ -256,7 +256,7 @@ class Stepper:
                     call = call.model_copy(update={"attempts_before": attempts})
                 case HumanNeeded(intervention_id=id_, question=text):
                     if outcome.effect is not None:
-                        self._book.effects[step.id] = outcome.effect
+                        self._book.effects[outcome.effect.entry_id] = outcome.effect
                     self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
                     doubt = Question(id_, step.id, text)
                     self._desk.ask(doubt)
@@ -381,8 +381,6 @@ class Stepper:
             # It has undone what it had done, or says what it could not.
             book.saga.drop(step.id)
             raise
-        if book.head is not None:
-            book.saga.committed(step.id, book.head.seq)
         output = {view.id: view.output for view in result.steps}
         self.facts[step.id] = output
         book.say(workflow.now(), f"child run {result.run_id} is done", step.id)
@@ -412,11 +410,11 @@ class Stepper:
         self._set(step, StepState.SUCCEEDED, output=answer)
 
     async def _succeeded(self, step: Step, outcome: Succeeded) -> None:
-        if outcome.effect is not None and outcome.commit_seq is not None:
-            self._book.saga.committed(step.id, outcome.commit_seq)
-            self._book.effects[step.id] = outcome.effect
+        if outcome.effect is not None:
+            self._book.saga.committed(step.id, outcome.effect.entry_id)
+            self._book.effects[outcome.effect.entry_id] = outcome.effect
         else:
-            # A read, or an effect that another step owns: only its owner's saga undoes it.
+            # A read, or an effect that another step owns: only its owner undoes it.
             self._book.saga.drop(step.id)
         asked = self._book.at(step.id).interrupt is not None
         text = "done"
@@ -444,7 +442,6 @@ class Stepper:
 
     def _answered_no(self, step: Step, outcome: AnsweredNo) -> Goto | None:
         self._book.saga.drop(step.id)
-        self._book.effects.pop(step.id, None)
         said = {"no": {"reason": outcome.reason, "code": outcome.code}}
         self._set(step, StepState.RUNNING, output=said, attempts=outcome.attempts)
         follows = self._book.request.plan.on_no(step)

@@ -99,7 +99,7 @@ class Steps:
                 if way is None:
                     raise
                 if way.way is Way.SKIP:
-                    if step.id in self._book.saga.order():
+                    if step.id in self._book.saga.steps():
                         await self._undo(step.id)
                     self._stepper.facts[step.id] = {"skipped": {"reason": failed.reason}}
                     self._set(step, StepState.SKIPPED, error=failed.reason)

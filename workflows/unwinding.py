@@ -1,154 +1,232 @@
-"""Unwinding a run: what it has committed is undone, last first, or put in front of a human (G4)."""
+"""Undoing what a run has done, last commit first, or putting it in front of a human (G4).
+
+What there is to undo the ledger says, in pages, in every mode and for every way a run can end: what
+histories and messages tell may be of another life of the run, or not all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
 
 from workflows import ports
 from workflows.book import Book, Question
 from workflows.calls import Calls
-from workflows.children import Children
-from workflows.contracts import Compensate, CompensationOutcome, RecallEffects, StepState, StepView
+from workflows.contracts import (
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    FindStanding,
+    StandingEffect,
+    StandingFound,
+    StepState,
+    StepView,
+)
 from workflows.desk import Desk
-from workflows.durability import Durability
 from workflows.options import compensation_call
+
+_KEPT = "kept on cancel"
+
+
+async def each_standing(
+    find: Callable[[FindStanding], Awaitable[StandingFound]],
+    asked: FindStanding,
+    work: Callable[[StandingEffect], Awaitable[None]],
+) -> None:
+    """Do something with each effect that stands, page by page."""
+    while True:
+        page = await find(asked)
+        for standing in page.effects:
+            await work(standing)
+        if page.after is None:
+            return
+        asked = asked.model_copy(update={"after": page.after, "bar": False, "given_up": []})
+
+
+def to_compensate(tenant: str, run_id: str, user: str, standing: StandingEffect) -> Compensate:
+    """Return what undoes one effect of a run, or of its child runs."""
+    effect = standing.effect
+    return Compensate(
+        tenant=tenant,
+        run_id=effect.run_id or run_id,
+        step_id=effect.step_id,
+        entry_id=effect.entry_id,
+        user=user,
+        within=None if effect.run_id is None else run_id,
+    )
 
 
 class Unwinding:
-    """Undoes the writes of one run."""
+    """Undoes the effects of one run, and of its child runs."""
 
-    def __init__(
-        self,
-        book: Book,
-        desk: Desk,
-        call: Calls,
-        children: Children,
-        changed: Callable[[], None],
-    ) -> None:
-        self._children = children
+    def __init__(self, book: Book, desk: Desk, call: Calls, changed: Callable[[], None]) -> None:
         self._book = book
         self._desk = desk
         self._call = call
         self._changed = changed
-        self.reasons: dict[str, str] = {}
-        """Why a step's effect was left as it is, by step id."""
 
     async def keep(self) -> None:
-        """Leave everything as it is."""
-        await self.recall()
-        self.reasons = dict.fromkeys(self._book.saga.order(), "kept on cancel")
-        self._children.keep()
-
-    async def undo_strays(self) -> None:
-        """Undo what the ledger has of this run and the run does not know of.
-
-        Where outcomes are not in history at once, a crash has the run decide anew, with what has
-        been sent to it meanwhile: a step that was called the first time may not come the second.
-        """
-        # Those that were found before, and that the run has not come to since, too.
-        for step_id in [*await self.recall(), *sorted(self._book.unheard)]:
-            self._book.say(workflow.now(), "made before a crash, and not wanted since", step_id)
-            await self.undo(step_id)
-            self._book.unheard.discard(step_id)
-
-    async def recall(self) -> list[str]:
-        """Take effects of this run that it does not know of from the ledger; returns their steps.
-
-        Last commit first.
-        """
-        book = self._book
-        if book.request.mode is Durability.SYNC:
-            return []
-        known = set(book.saga.order())
-        if book.stopping:  # what those have come to that nobody has heard of
-            known -= set(book.saga.unsettled())
-        recalled = await self._call(
-            ports.RECALL_EFFECTS,
-            RecallEffects(
-                tenant=book.request.tenant,
-                run_id=book.request.run_id,
-                known=sorted(known),
-                given_up=book.given_up,
-            ),
-            "look for effects that history does not have",
-        )
-        strays = [one for one in recalled.effects if one.effect.step_id not in known]
-        for one in strays:
-            step_id = one.effect.step_id
-            book.saga.register(step_id)
-            book.effects[step_id] = one.effect
-            if step_id not in book.steps:
-                tool, state = one.effect.tool, StepState.SKIPPED
-                book.steps[step_id] = StepView(id=step_id, tool=tool, state=state)
-            if one.commit_seq is not None:
-                book.saga.committed(step_id, one.commit_seq)
-            if book.stopping:
-                done = one.effect.state == "committed"
-                book.set_step(step_id, StepState.SUCCEEDED if done else StepState.FAILED)
-        return [one.effect.step_id for one in strays]
+        """Leave everything as it is, and begin nothing more."""
+        await self._each(self._asked(bar=True, leave=_KEPT), self._show)
 
     async def run(self, *, cleanup: bool) -> None:
-        """Undo the run's writes, last first; what needs a human is asked while the rest goes on.
+        """Undo all, last first; what needs a human is asked while the rest goes on.
 
         Args:
             cleanup: Only undo what tools declare as temporary.
         """
         self._book.compensating = True
         self._changed()
-        await self.recall()
-        asked: list[Question] = []
-        for step_id in self._book.saga.order():
-            question = await self._undo(step_id, cleanup=cleanup)
-            if question is not None:
-                self._desk.ask(question)
-                asked.append(question)
-            self._changed()
-        for question in asked:
-            await self._desk.settled(question)
-            await self.undo(question.step_id, cleanup=cleanup)
+        await self._undo(self._asked(bar=True), cleanup=cleanup)
         self._book.compensating = False
 
-    async def undo(self, step_id: str, *, cleanup: bool = False) -> None:
+    async def undo(self, step_id: str) -> None:
         """Undo one step to the end; what needs a human is asked, and waited for."""
-        while (question := await self._undo(step_id, cleanup=cleanup)) is not None:
+        await self._undo(self._asked(step_id=step_id, bar=True))
+        self._book.saga.drop(step_id)
+
+    async def undo_child(self, run_id: str) -> None:
+        """Undo a child run to the end: it has ended without having done so."""
+        own = {"run_id": run_id, "within": self._book.request.run_id, "given_up": []}
+        await self._undo(self._asked(bar=True).model_copy(update=own))
+
+    async def undo_orphaned(self) -> None:
+        """Undo what the ledger has of this run and its child runs, and this life does not know of.
+
+        A run that was reset, or that decides anew after a crash, may take another way: what it did
+        on the first one nobody wants any more.
+        """
+        await self._undo(self._asked(), orphaned=True)
+
+    async def recall(self) -> list[str]:
+        """Return the steps of this run that have made what this life has yet to hear of."""
+        found = list[str]()
+
+        async def look(standing: StandingEffect) -> None:
+            effect, saga = standing.effect, self._book.saga
+            begun = effect.step_id in saga.unsettled() and not self._book.stopping
+            if standing.child is None and not begun and not saga.knows(standing):
+                await self._show(standing)
+                saga.found(effect.step_id, effect.entry_id)
+                found.append(effect.step_id)
+
+        await self._each(self._asked(), look)
+        return found
+
+    def _asked(
+        self, *, step_id: str | None = None, bar: bool = False, leave: str | None = None
+    ) -> FindStanding:
+        request = self._book.request
+        return FindStanding(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            step_id=step_id,
+            bar=bar,
+            leave=leave,
+            given_up=self._book.given_up,
+        )
+
+    async def _each(
+        self, asked: FindStanding, work: Callable[[StandingEffect], Awaitable[None]]
+    ) -> None:
+        async def find(asked: FindStanding) -> StandingFound:
+            page = await self._call(ports.FIND_STANDING, asked, "look for what stands")
+            self._book.saw(page.head)
+            return page
+
+        await each_standing(find, asked, work)
+
+    async def _undo(
+        self, asked: FindStanding, *, cleanup: bool = False, orphaned: bool = False
+    ) -> None:
+        """Undo what stands until nothing does but what has its reason to.
+
+        Args:
+            asked: What is to be undone.
+            cleanup: Only what tools declare as temporary.
+            orphaned: Only what this life of the run does not know of.
+        """
+        book, seen = self._book, set[str]()
+        questions = list[tuple[StandingEffect, Question]]()
+
+        async def work(standing: StandingEffect) -> None:
+            if standing.effect.entry_id in seen or (orphaned and book.saga.knows(standing)):
+                return
+            seen.add(standing.effect.entry_id)
+            await self._show(standing)
+            if orphaned:
+                text = f"{_name(standing)} was made before a reset or a crash, and is not wanted"
+                book.say(workflow.now(), f"orphaned: {text} since", _step_of(standing))
+            question = await self._compensate(standing, cleanup=cleanup)
+            if question is not None:
+                self._desk.ask(question)
+                questions.append((standing, question))
+            self._changed()
+
+        while True:
+            before = len(seen)
+            await self._each(asked, work)
+            while questions:
+                standing, question = questions.pop(0)
+                await self._to_the_end(standing, question, cleanup=cleanup)
+            if len(seen) == before:
+                return
+
+    async def _to_the_end(
+        self, standing: StandingEffect, question: Question | None, *, cleanup: bool
+    ) -> None:
+        while question is not None:
             self._desk.ask(question)
             await self._desk.settled(question)
+            question = await self._compensate(standing, cleanup=cleanup)
 
-    async def _undo(self, step_id: str, *, cleanup: bool) -> Question | None:
-        request = self._book.request
-        # Not of the plan: an amended one may have left the step out on purpose.
-        view = self._book.steps.get(step_id)
-        if view is not None and view.child is not None:
-            return await self._undo_child(step_id, cleanup=cleanup)
-        report = await self._call(
+    async def _compensate(
+        self, standing: StandingEffect, *, cleanup: bool = False
+    ) -> Question | None:
+        """Undo one effect; returns what only a human can settle."""
+        request, effect, step_id = self._book.request, standing.effect, _step_of(standing)
+        asked = to_compensate(request.tenant, request.run_id, request.user, standing)
+        report: CompensationReport = await self._call(
             ports.COMPENSATE,
-            Compensate(
-                tenant=request.tenant,
-                run_id=request.run_id,
-                step_id=step_id,
-                user=request.user,
-                cleanup=cleanup,
-            ),
+            asked.model_copy(update={"cleanup": cleanup}),
             step_id,
-            options=compensation_call(f"{step_id}: undo {view.tool if view else 'its effect'}"),
+            options=compensation_call(f"{step_id}: undo {_name(standing)}"),
         )
         self._book.saw(report.head)
         if report.outcome is CompensationOutcome.HUMAN_NEEDED:
             assert report.intervention_id is not None
             return Question(report.intervention_id, step_id, report.reason)
+        known = self._book.effects.get(effect.entry_id)
         if report.outcome is CompensationOutcome.UNCOMPENSATED:
-            self.reasons[step_id] = report.reason
-        elif report.outcome is CompensationOutcome.COMPENSATED and step_id in self._book.effects:
-            effect = self._book.effects[step_id]
-            self._book.effects[step_id] = effect.model_copy(update={"state": "compensated"})
+            self._book.saga.committed(effect.step_id, effect.entry_id)
+        else:
+            self._book.saga.undone(effect.entry_id)
+        if report.outcome is CompensationOutcome.COMPENSATED and known is not None:
+            changed = known.model_copy(update={"state": "compensated"})
+            self._book.effects[effect.entry_id] = changed
         self._book.say(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
         return None
 
-    async def _undo_child(self, step_id: str, *, cleanup: bool) -> Question | None:
-        report = await self._children.undo(step_id, cleanup=cleanup)
-        if report is not None and report.intervention_id is not None:
-            return Question(report.intervention_id, step_id, report.reason)
-        self._book.say(workflow.now(), "what its child run has done is undone", step_id)
-        return None
+    async def _show(self, standing: StandingEffect) -> None:
+        """Show an effect that the ledger has, and its step as what it has come to."""
+        book, effect = self._book, standing.effect
+        book.effects[effect.entry_id] = effect
+        if standing.child is not None:
+            return
+        if effect.step_id not in book.steps:
+            view = StepView(id=effect.step_id, tool=effect.tool, state=StepState.SKIPPED)
+            book.steps[effect.step_id] = view
+        if book.stopping and not book.saga.knows(standing):
+            done = effect.state == "committed"
+            book.set_step(effect.step_id, StepState.SUCCEEDED if done else StepState.FAILED)
+
+
+def _step_of(standing: StandingEffect) -> str:
+    """Return the run's own step that an effect belongs to."""
+    return standing.effect.inside or standing.effect.step_id
+
+
+def _name(standing: StandingEffect) -> str:
+    effect = standing.effect
+    return effect.tool if effect.run_id is None else f"{effect.tool} of {effect.run_id}"

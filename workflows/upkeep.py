@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
@@ -9,9 +11,11 @@ with workflow.unsafe.imports_passed_through():
     from workflows import names, ports
     from workflows.calls import call_port
     from workflows.contracts import (
-        Compensate,
         CompensationOutcome,
+        FindStanding,
         NotUndone,
+        StandingEffect,
+        StandingFound,
         Sweep,
         Swept,
         UnwindRun,
@@ -20,6 +24,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.errors import ErrorType
     from workflows.identity import tenant_problem
     from workflows.options import compensation_call, sweep_call
+    from workflows.unwinding import each_standing, to_compensate
+
+#: Effects that the answer lists, each undone and left; the ledger has them all.
+MOST_LISTED: Final = 1000
 
 
 def _refuse_unless_possible(tenant: str) -> None:
@@ -52,7 +60,7 @@ class Reconcile:
 
 @workflow.defn(name=names.UNWIND)
 class Unwind:
-    """Undoes what a run that was terminated has committed, last first (guarantee G4)."""
+    """Undoes what a run that was terminated, and its child runs, have committed (G4)."""
 
     @workflow.run
     async def run(self, asked: UnwindRun) -> Unwound:
@@ -64,25 +72,42 @@ class Unwind:
         """
         _refuse_unless_possible(asked.tenant)
         workflow.upsert_search_attributes([names.TENANT.value_set(asked.tenant)])
-        found = await call_port(ports.BEGIN_UNWIND, asked, f"{asked.run_id}: what there is to undo")
-        undone, left = [], []
-        for step_id in found.step_ids:
+        await call_port(ports.BEGIN_UNWIND, asked, f"bar {asked.run_id}")
+        undone, left = list[str](), dict[str, NotUndone]()
+        seen = set[str]()
+
+        async def find(question: FindStanding) -> StandingFound:
+            return await call_port(ports.FIND_STANDING, question, f"{asked.run_id}: what stands")
+
+        async def undo(standing: StandingEffect) -> None:
+            effect = standing.effect
+            if effect.entry_id in seen:
+                return
+            seen.add(effect.entry_id)
+            step = f"{effect.run_id}/{effect.step_id}" if effect.run_id else effect.step_id
             report = await call_port(
                 ports.COMPENSATE,
-                Compensate(
-                    tenant=asked.tenant, run_id=asked.run_id, step_id=step_id, user=asked.actor
-                ),
-                step_id,
-                options=compensation_call(f"{step_id}: undo"),
+                to_compensate(asked.tenant, asked.run_id, asked.actor, standing),
+                step,
+                options=compensation_call(f"{step}: undo"),
             )
             if report.outcome is CompensationOutcome.COMPENSATED:
-                undone.append(step_id)
+                undone.append(step)
             elif report.outcome is not CompensationOutcome.NOTHING_TO_UNDO:
-                left.append(
-                    NotUndone(
-                        step_id=step_id,
-                        reason=report.reason,
-                        intervention_id=report.intervention_id,
-                    )
+                left[effect.entry_id] = NotUndone(
+                    step_id=step, reason=report.reason, intervention_id=report.intervention_id
                 )
-        return Unwound(run_id=asked.run_id, undone=undone, left=left)
+
+        while True:
+            before = len(seen)
+            question = FindStanding(tenant=asked.tenant, run_id=asked.run_id, bar=True)
+            await each_standing(find, question, undo)
+            if len(seen) == before:
+                break
+        return Unwound(
+            run_id=asked.run_id,
+            undone=undone[:MOST_LISTED],
+            left=list(left.values())[:MOST_LISTED],
+            more_undone=max(0, len(undone) - MOST_LISTED),
+            more_left=max(0, len(left) - MOST_LISTED),
+        )

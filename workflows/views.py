@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ from workflows.contracts import (
     ENDED,
     Checkpoint,
     CurrentStep,
-    EffectView,
     PendingCall,
     ResumePolicy,
     RunResult,
@@ -49,20 +47,13 @@ def result_of(book: Book) -> RunResult:
         steps=list(book.steps.values()),
         more_steps=book.more_steps,
         more_effects=book.more_effects,
-        effects=own + _of_children(book, lambda result: result.effects),
-        uncompensated=book.uncompensated + _of_children(book, lambda result: result.uncompensated),
+        more_uncompensated=book.more_uncompensated,
+        effects=own,
+        uncompensated=book.uncompensated,
         waiting_for=[] if book.ended else book.waiting(),
         error=book.last_error,
         output=book.output,
     )
-
-
-def _of_children(book: Book, part: Callable[[RunResult], list[EffectView]]) -> list[EffectView]:
-    return [
-        effect.model_copy(update={"run_id": effect.run_id or result.run_id})
-        for result in book.child_results.values()
-        for effect in part(result)
-    ]
 
 
 def _shown(steps: list[StepView]) -> list[StepView]:

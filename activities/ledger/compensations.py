@@ -1,4 +1,4 @@
-"""The saga's side of the ledger: what a step has to undo, and the bar on late attempts (G4)."""
+"""Undoing one effect: what there is to do about it, and the bar on late attempts (G4)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 from sqlalchemy import select, update
 
-from activities.ledger.barring import bar_name
 from activities.ledger.clock_jumps import lease_left
 from activities.ledger.doubts import doubt
 from activities.ledger.entries import Asked, Doubtful, Entry, Held
 from activities.ledger.questions import newest_question, open_intervention
+from activities.ledger.run_tree import bar_step
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 
@@ -22,7 +22,7 @@ _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 
 @dataclass(frozen=True)
 class NothingToUndo:
-    """The step has no effect that stands."""
+    """The effect does not stand."""
 
     reason: str
 
@@ -44,30 +44,22 @@ class GivenUp:
 BeginResult = NothingToUndo | ToUndo | Held | Doubtful | Asked | GivenUp
 
 
-async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
-    """Bar the step and return what it has to undo.
+async def begin(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginResult:
+    """Bar the step that has made an effect, and return what there is to undo of it.
 
-    The bar and the claim hold the same lock, so a late attempt is either seen here or refused
-    there.
+    By its entry: a step may have made several, in several lives of a run that was reset. The bar
+    and the claim hold the same lock, so a late attempt is either seen here or refused there.
     """
     await tx.lock_step(run_id, step_id)
-    await bar(tx, run_id, step_id)
+    await bar_step(tx, run_id, step_id)
     row = await tx.one(
         select(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.run_id == run_id,
-            effects.c.step_id == step_id,
-            effects.c.undoes.is_(None),
-            effects.c.state != "failed",
-        )
-        .order_by(effects.c.claimed_ms.desc())
-        .limit(1)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry_id)
         .with_for_update()
     )
-    if row is None:
-        return NothingToUndo("no effect of this step is recorded")
-    entry = Entry.from_row(row)
+    entry = None if row is None else Entry.from_row(row)
+    if entry is None or not entry.owned_by(run_id, step_id) or entry.state == "failed":
+        return NothingToUndo("it has not happened")
     if entry.state == "compensated":
         return NothingToUndo("already undone")
     asked = await _question(tx, entry)
@@ -82,12 +74,6 @@ async def begin(tx: Transaction, run_id: str, step_id: str) -> BeginResult:
     if entry.state in ("in_doubt", "partial"):
         return Doubtful(await doubt(tx, entry, None))
     return ToUndo(entry)
-
-
-async def bar(tx: Transaction, run_id: str, step_id: str) -> None:
-    """Refuse a step's late attempts from now on; the step's lock is held."""
-    if await bar_name(tx, run_id, step_id):
-        tx.event(run_id, "step.barred", step_id=step_id, action="refuse_late_attempts")
 
 
 async def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:

@@ -13,7 +13,7 @@ from workflows.identity import provider_key
 from workflows.policy import Requirement
 
 if TYPE_CHECKING:
-    from activities.ledger.store import PendingEvent, Transaction
+    from activities.ledger.store import Transaction
 
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
 _ENTRY_DIGITS = 24
@@ -127,8 +127,9 @@ class Entry:
     """What a lookup by state has said before the newest call; ``None``: it is no such tool's."""
     receipt: Any
     answer: Any
-    commit_seq: int | None
+    commit_no: int | None
     undoes: str | None
+    left_because: str | None
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Entry:
@@ -143,23 +144,25 @@ class Entry:
         """The opaque key that the outside system deduplicates on."""
         return provider_key(self.tenant, self.tool, self.key, self.generation)
 
-    def view(self, *, state: str | None = None, reason: str | None = None) -> EffectView:
+    def view(self, *, state: str | None = None) -> EffectView:
         """Return the entry as people see it."""
+        state = state or self.state
+        stands = self.undoes is None and state not in ("failed", "compensated")
         return EffectView(
             entry_id=self.entry_id,
             tool=self.tool,
             key=self.key,
             generation=self.generation,
-            state=state or self.state,
+            state=state,
             step_id=self.step_id,
             undoes=self.undoes,
-            reason=reason,
+            reason=self.left_because if stands else None,
         )
 
-    def tell(self, tx: Transaction, type_: str, **body: Any) -> PendingEvent:
+    def tell(self, tx: Transaction, type_: str, **body: Any) -> None:
         """Add an event about this entry to the chain of the run that owns it."""
         about = {"entry_id": self.entry_id, "tool": self.tool}
-        return tx.event(self.run_id, type_, step_id=self.step_id, **about, **body)
+        tx.event(self.run_id, type_, step_id=self.step_id, **about, **body)
 
     def counted_failures(self) -> dict[str, int]:
         """Return the failures by class."""

@@ -9,11 +9,12 @@ from typing import Any, Final
 from sqlalchemy import select, update
 
 from activities.ledger import recovery
+from activities.ledger.commit_numbers import next_commit_no
 from activities.ledger.entries import Entry
 from activities.ledger.questions import UNDONE
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects, interventions, runs
-from activities.ledger.undone import mark_compensated, reserve_chains, tell_replayers
+from activities.ledger.undone import mark_compensated, tell_replayers
 from workflows.contracts import ARTIFACT, Resolution, ResolutionOutcome
 
 #: A receipt that a human gives travels in history as it is.
@@ -143,7 +144,7 @@ async def _settle(
             settled_ms=tx.now_ms,
         )
     )
-    # In the chain of the run whose effect it is, where `commit_seq` has its place.
+    # In the chain of the run whose effect it is.
     asked_in = row["run_id"] if row["rule"] == UNDONE else entry.run_id
     tx.event(
         asked_in,
@@ -198,10 +199,8 @@ async def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resoluti
         "recovering_ms": None,
         "evidence": {"rule": "human", "actor": resolution.actor, "text": resolution.evidence},
     }
-    if state in ("committed", "compensated"):
-        await reserve_chains(tx, entry.run_id, entry.undoes or entry.entry_id)
-    if state in ("committed", "compensated") and entry.commit_seq is None:
-        values["commit_seq"] = await tx.reserve_seq(entry.run_id)
+    if state in ("committed", "compensated") and entry.commit_no is None:
+        values["commit_no"] = next_commit_no()
     if state == "committed" and entry.receipt is None:
         by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
         values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt

@@ -11,20 +11,26 @@ from activities.ledger import artifacts as artifact_rows
 from activities.ledger import recovery
 from activities.ledger import steps as step_rows
 from activities.ledger.artifacts import Kept
+from activities.ledger.commit_numbers import next_commit_no
 from activities.ledger.entries import NO_MORE_REPEATS, ClaimRequest, Entry, milliseconds
 from activities.ledger.questions import open_intervention
-from activities.ledger.store import PendingEvent, Transaction
+from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
-from activities.ledger.undone import mark_compensated, reserve_chains
+from activities.ledger.undone import mark_compensated
 from workflows.identity import digest
 
 #: Made once, because each write needs it: to make a statement takes longer than to run it.
-_COMMIT_CLAIMED: Final = update(effects).where(
-    effects.c.tenant_id == bindparam("of_tenant"),
-    effects.c.entry_id == bindparam("of_entry"),
-    effects.c.state == "claimed",
-    effects.c.recovering_ms.is_(None),
-    effects.c.fencing_token == bindparam("of_token"),
+_COMMIT_CLAIMED: Final = (
+    update(effects)
+    .where(
+        effects.c.tenant_id == bindparam("of_tenant"),
+        effects.c.entry_id == bindparam("of_entry"),
+        effects.c.state == "claimed",
+        effects.c.recovering_ms.is_(None),
+        effects.c.fencing_token == bindparam("of_token"),
+    )
+    .values(commit_no=next_commit_no())
+    .returning(effects.c.commit_no)
 )
 
 
@@ -60,12 +66,12 @@ async def commit(
     receipt: Kept,
     *,
     evidence: dict[str, Any] | None = None,
-) -> PendingEvent | None:
+) -> int | None:
     """Record that the effect happened; ``None`` when another attempt holds the entry now.
 
     A second commit under the same token returns the first one: the answer to it may have been lost.
-    ``evidence`` says what proved it, where it was not the call's own answer. Returns the event of
-    the commit, whose place in the chain is known once the transaction has ended.
+    ``evidence`` says what proved it, where it was not the call's own answer. Returns the number of
+    the commit.
     """
     values = {
         "state": "committed",
@@ -75,20 +81,18 @@ async def commit(
         "recovering_ms": None,
         "settled_ms": tx.now_ms,
     }
-    guess = tx.guess_seq(entry.run_id)
-    as_claimed = entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes
-    if as_claimed and guess is not None:
+    if entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes:
         # The way of nearly every call: still as it was claimed, so no look at it is needed.
-        touched = await tx.execute(
+        done = await tx.one(
             _COMMIT_CLAIMED,
             of_tenant=tx.tenant,
             of_entry=entry.entry_id,
             of_token=entry.fencing_token,
             **values,
-            commit_seq=guess,
         )
-        if touched:
-            return await _committed(tx, request, entry, receipt, evidence, guess)
+        if done is not None:
+            await _committed(tx, request, entry, receipt, evidence)
+            return int(done["commit_no"])
     row = await tx.one(
         select(effects)
         .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
@@ -98,15 +102,17 @@ async def commit(
     if row["fencing_token"] != entry.fencing_token:
         return None
     if row["state"] == "committed":
-        return PendingEvent("effect.committed", entry.step_id, {}, int(row["commit_seq"]))
-    if entry.undoes:
-        await reserve_chains(tx, entry.run_id, entry.undoes)
-    seq = await tx.reserve_seq(entry.run_id)
-    if not await tx.execute(
-        update(effects).where(_guard(tx, entry)).values(**values, commit_seq=seq)
-    ):
+        return int(row["commit_no"])
+    done = await tx.one(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(**values, commit_no=next_commit_no())
+        .returning(effects.c.commit_no)
+    )
+    if done is None:
         return None
-    return await _committed(tx, request, Entry.from_row(row), receipt, evidence, seq)
+    await _committed(tx, request, Entry.from_row(row), receipt, evidence)
+    return int(done["commit_no"])
 
 
 async def _committed(
@@ -115,24 +121,20 @@ async def _committed(
     before: Entry,
     receipt: Kept,
     evidence: dict[str, Any] | None,
-    seq: int,
-) -> PendingEvent:
-    """Record what a commit means beside its own row, in which ``seq`` stands."""
-    event = before.tell(
+) -> None:
+    """Record what a commit means beside its own row."""
+    before.tell(
         tx,
         "effect.committed",
         receipt=receipt.digest,
         rule=evidence["rule"] if evidence else None,
     )
-    mine = (effects.c.tenant_id == tx.tenant, effects.c.entry_id == before.entry_id)
-    tx.if_moved(event, seq, lambda now: update(effects).where(*mine).values(commit_seq=now))
     await recovery.verified(tx, before, "committed", action="resume")
     await artifact_rows.record(tx, before.run_id, before.step_id, receipt)
     if before.undoes:
         await mark_compensated(tx, before)
     else:
         await step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
-    return event
 
 
 async def answer_no(

@@ -82,7 +82,7 @@ async def chain_of(
     async with ledger.transaction(tenant) as tx:
         tx.watch(run_id)
         # Locked: what is read here and there belongs together, however busy the run is.
-        await tx.reserve_seq(run_id)
+        await tx.lock_chain(run_id)
         chain = await tx.all(
             select(events)
             .where(events.c.tenant_id == tenant, events.c.run_id == run_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -188,7 +187,7 @@ def _calls(
         *((one, one["step_id"], one["settled_ms"]) for one in entries if one["undoes"] is None),
         *((one, one["by_step"], one["replayed_ms"]) for one in replayed),
     ):
-        if entry["commit_seq"] is not None:
+        if entry["commit_no"] is not None:
             ms = ms or at_ms
             params, receipt = entry["params"], entry["receipt"]
             call = RecordedCall(
@@ -241,33 +240,29 @@ async def _children(
     ledger: Ledger, tenant: str, run_id: str, at_ms: int
 ) -> dict[str, RecordedChild]:
     """Return the newest completed child of each step that is a plan."""
-    of_step = re.compile(rf"{re.escape(run_id)}~([A-Za-z0-9_-]+(?:\[[0-9]+\])?)(?:\.[0-9]+)?")
     async with ledger.transaction(tenant) as tx:
         rows = await tx.all(
-            select(runs.c.run_id, runs.c.closed_ms, plans.c.plan)
+            select(runs.c.run_id, runs.c.parent_step_id, runs.c.closed_ms, plans.c.plan)
             .join(
                 plans, (plans.c.tenant_id == runs.c.tenant_id) & (plans.c.run_id == runs.c.run_id)
             )
             .where(
                 runs.c.tenant_id == tenant,
-                runs.c.run_id.startswith(f"{run_id}~", autoescape=True),
+                runs.c.parent_run_id == run_id,
                 runs.c.state == "completed",
                 plans.c.plan_version == 1,
             )
             .order_by(runs.c.closed_ms)
         )
-    found: dict[str, RecordedChild] = {}
-    for row in rows:
-        match = of_step.fullmatch(row["run_id"])
-        if match is None:  # a child's child
-            continue
-        found[match[1]] = RecordedChild(
+    return {
+        row["parent_step_id"]: RecordedChild(
             row["run_id"],
             Plan.model_validate(row["plan"]),
             await recording_of(ledger, tenant, row["run_id"]),
             before=row["closed_ms"] <= at_ms,
         )
-    return found
+        for row in rows
+    }
 
 
 async def key_entries(

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from sqlalchemy import insert, select, update
 
+from activities.ledger import facts, run_tree
 from activities.ledger.chain import GENESIS
-from activities.ledger.entries import Entry
 from activities.ledger.standing_uses import give_back
 from activities.ledger.starts import start_of
 from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import effects, plans, runs, steps
+from activities.ledger.tables import plans, runs, steps
 from workflows.contracts import AmendRun, Assurance, CloseRun, EffectView, OpenRun, ToolSpec
 from workflows.identity import digest
 from workflows.plan import Plan
@@ -21,48 +21,51 @@ class RunIdTaken(Exception):
     """A run of this id was recorded before; ids are never reused, not even after retention."""
 
 
-async def open_run(
-    tx: Transaction,
-    asked: OpenRun,
-    workflow_run_id: str,
-    assurance: Assurance = Assurance.OPEN,
-) -> None:
-    """Record a run and its plan; the same Temporal run may do so twice.
+async def open_run(tx: Transaction, asked: OpenRun, assurance: Assurance = Assurance.OPEN) -> None:
+    """Record a run and its plan; the same run may do so twice, and does when it is reset.
 
-    The row keeps Temporal's id of the run's first execution: one that continues it names that.
+    The row keeps Temporal's id of the run's first execution, which all others name.
 
     Args:
         tx: The transaction.
         asked: The run.
-        workflow_run_id: Temporal's id of this execution.
         assurance: What has to prove who has started it.
 
     Raises:
         RunIdTaken: Another run has this id.
         StartRefused: Nothing proves who has started it.
-        RunNotFound: The run that it continues is not recorded.
+        RunNotFound: The run that it continues, or its parent, is not recorded.
+        TakesOverUndone: The effect of a step that it takes over has been undone.
     """
-    request = asked.request
-    workflow_run_id = asked.continues or workflow_run_id
+    request, parent = asked.request, asked.request.parent
+    if parent is not None:
+        # Before every other lock: whoever undoes the parent bars its child runs, too.
+        await tx.lock_run(parent.run_id)
     row = await tx.one(
         select(runs.c.workflow_run_id).where(
             runs.c.tenant_id == tx.tenant, runs.c.run_id == request.run_id
         )
     )
     if row is not None:
-        if row["workflow_run_id"] != workflow_run_id:
+        if row["workflow_run_id"] != asked.execution:
             raise RunIdTaken(f"run id {request.run_id!r} was used before")
         return
-    if asked.continues is not None:
+    if asked.continues:
         raise RunNotFound(request.run_id)
+    if parent is not None:
+        await require_run(tx, parent.run_id)
     start = await start_of(tx, asked, assurance)
+    if request.linked is not None:
+        await facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     await tx.execute(
         insert(runs).values(
             **start,
             tenant_id=tx.tenant,
             run_id=request.run_id,
-            workflow_run_id=workflow_run_id,
+            workflow_run_id=asked.execution,
+            parent_run_id=parent.run_id if parent else None,
+            parent_step_id=parent.step_id if parent else None,
             user_id=request.user,
             plan_name=request.plan.name,
             input=plan["input"],
@@ -92,10 +95,12 @@ async def open_run(
         plan=request.plan.name,
         plan_digest=digest(plan),
         gated=_gated_steps(request.plan, asked.tools),
-        parent=request.parent.run_id if request.parent else None,
+        parent=parent.run_id if parent else None,
         linked=request.linked.run_id if request.linked else None,
         taken_over=sorted(request.linked.outputs) or None if request.linked else None,
     )
+    if parent is not None:
+        await run_tree.bar_with_parent(tx, request.run_id, parent.run_id, parent.step_id)
 
 
 async def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
@@ -181,9 +186,34 @@ async def set_state(tx: Transaction, run_id: str, state: str) -> None:
 
 
 async def effect_views(
-    tx: Transaction, run_id: str, reasons: Mapping[str, str]
-) -> tuple[list[EffectView], list[EffectView]]:
-    """Return a run's effects in order of their claims, and those that stand uncompensated.
+    tx: Transaction, run_id: str, newest: int
+) -> tuple[list[EffectView], list[EffectView], int]:
+    """Return effects of a run and its child runs, those that stand, and how many are not listed.
+
+    The newest ones, in the order of their claims.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    await require_run(tx, run_id)
+    made, more = await run_tree.effects_of_tree(tx, run_id, newest)
+    page = await run_tree.standing(tx, run_id, limit=newest)
+    stand = sorted(page.effects, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id))
+    return [one.view() for one in made], [one.view() for one in stand], more
+
+
+async def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
+    """Return the plan that a run was opened with; ``None``: no such run is recorded."""
+    row = await tx.one(
+        select(plans.c.plan).where(
+            plans.c.tenant_id == tx.tenant, plans.c.run_id == run_id, plans.c.plan_version == 1
+        )
+    )
+    return None if row is None else dict(row["plan"])
+
+
+async def require_run(tx: Transaction, run_id: str) -> None:
+    """Make sure that a run is recorded.
 
     Raises:
         RunNotFound: No such run in this tenant.
@@ -193,15 +223,3 @@ async def effect_views(
     )
     if known is None:
         raise RunNotFound(run_id)
-    rows = await tx.all(
-        select(effects)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
-        .order_by(effects.c.claimed_ms, effects.c.entry_id)
-    )
-    views = []
-    for entry in map(Entry.from_row, rows):
-        stands = entry.undoes is None and entry.state != "compensated"
-        views.append(entry.view(reason=reasons.get(entry.step_id) if stands else None))
-    standing = ("committed", "in_doubt", "partial", "compensating", "claimed")
-    uncompensated = [v for v in views if v.state in standing and v.undoes is None]
-    return views, uncompensated

@@ -20,7 +20,7 @@ from workflows.contracts import AnswerInterrupts, Assurance, Steer, SteeringCode
 from workflows.contracts.controls import LARGEST_EVENT
 from workflows.contracts.interrupts import LARGEST_ANSWER
 from workflows.contracts.signing import ResumeClaims, SteeringClaims, audience
-from workflows.identity import NotCanonical, child_run_id, digest
+from workflows.identity import NotCanonical, digest
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
 OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
@@ -103,7 +103,14 @@ async def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
     )
     taken = row["content"] if row is not None else {}
     if asked.verb is Verb.ANSWER and row is not None and asked.forwarded_by is not None:
-        step_id = asked.run_id.removeprefix(child_run_id(asked.forwarded_by, ""))
+        child = await tx.one(
+            select(runs.c.parent_step_id).where(
+                runs.c.tenant_id == tx.tenant,
+                runs.c.run_id == asked.run_id,
+                runs.c.parent_run_id == asked.forwarded_by,
+            )
+        )
+        step_id = child["parent_step_id"] if child is not None else ""
         taken = AnswerInterrupts.model_validate(taken).inside(step_id).content()
     if row is None or (row["verb"], row["actor"], taken) != (
         asked.verb.value,

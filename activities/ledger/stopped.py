@@ -8,14 +8,10 @@ from typing import Final
 from sqlalchemy import and_, or_, select, update
 
 from activities.ledger import approvals as approval_rows
-from activities.ledger.barring import EVERY_STEP, bar_name
-from activities.ledger.entries import Entry
+from activities.ledger import run_tree
 from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import approvals, effects, runs
-from workflows.contracts import EffectView
+from activities.ledger.tables import approvals, runs
 
-#: Entries in these states may have happened and are not undone.
-_STANDING = ("claimed", "committed", "in_doubt", "partial", "compensating")
 _STOPPED: Final = "stopped from outside"
 
 
@@ -24,7 +20,7 @@ class EndedByItself(Exception):
 
 
 async def bar(tx: Transaction, run_id: str) -> None:
-    """Bar all steps of a run: an attempt that outlives it must not make what nobody undoes.
+    """Bar a run and its child runs: an attempt that outlives it must not make what nobody undoes.
 
     Raises:
         RunNotFound: No such run in this tenant.
@@ -42,9 +38,7 @@ async def bar(tx: Transaction, run_id: str) -> None:
             f"run {run_id} was not stopped from outside, it is {row['state']}:"
             " what it has left is meant to stay"
         )
-    await tx.lock_run(run_id)
-    if await bar_name(tx, run_id, EVERY_STEP):
-        tx.event(run_id, "run.barred", action="refuse_late_attempts")
+    await run_tree.bar(tx, run_id)
 
 
 async def close(tx: Transaction, run_id: str) -> bool:
@@ -96,29 +90,3 @@ async def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:
         .order_by(approvals.c.approval_id)
     )
     return [row["approval_id"] for row in rows]
-
-
-async def standing(tx: Transaction, run_id: str) -> list[EffectView]:
-    """Return a run's effects that may have happened and are not undone, last commit first."""
-    return [entry.view() for entry in await standing_entries(tx, run_id)]
-
-
-async def to_undo(tx: Transaction, run_id: str) -> list[str]:
-    """Return the steps that made them, in the same order."""
-    return list(dict.fromkeys(entry.step_id for entry in await standing_entries(tx, run_id)))
-
-
-async def standing_entries(tx: Transaction, run_id: str) -> list[Entry]:
-    """Return a run's entries that may have happened and are not undone, last commit first."""
-    rows = await tx.all(
-        select(effects).where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.run_id == run_id,
-            effects.c.undoes.is_(None),
-            effects.c.state.in_(_STANDING),
-        )
-    )
-    entries = [Entry.from_row(row) for row in rows]
-    # Without a recorded commit: if one of them happened, it happened last.
-    newest = max((entry.commit_seq or 0 for entry in entries), default=0) + 1
-    return sorted(entries, key=lambda entry: entry.commit_seq or newest, reverse=True)

@@ -21,7 +21,7 @@ from activities.ledger.engine import (
     make_engine,
     unreachable,
 )
-from activities.ledger.transaction import Observer, PendingEvent, RunNotFound, Transaction
+from activities.ledger.transaction import Observer, RunNotFound, Transaction
 from activities.ledger.turns import Turns
 from workflows.contracts import ChainHead
 from workflows.identity import tenant_problem
@@ -30,7 +30,6 @@ __all__ = [
     "Ledger",
     "LedgerUnavailable",
     "Observer",
-    "PendingEvent",
     "RunNotFound",
     "TenantInvalid",
     "Transaction",

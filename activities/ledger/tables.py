@@ -48,6 +48,9 @@ runs = Table(
     *tenant_columns(),
     # Temporal's own Run Id: tells a repeated opening from a reused run_id; part of no key.
     Column("workflow_run_id", String(80), nullable=False),
+    # The run and the step that a child run was started by.
+    Column("parent_run_id", String(255)),
+    Column("parent_step_id", String(80)),
     Column("user_id", String(200), nullable=False),
     # Who has started it, and the evidence: the signature (for a child run that of the run that it
     # goes back to), the key it was made with, its nonce, and when the server took it.
@@ -85,6 +88,17 @@ runs = Table(
         unique=True,
         sqlite_where=text("start_nonce IS NOT NULL"),
         postgresql_where=text("start_nonce IS NOT NULL"),
+    ),
+    CheckConstraint(
+        "(parent_run_id IS NULL) = (parent_step_id IS NULL)", name="parent_run_and_step"
+    ),
+    Index(
+        "ix_runs_parent",
+        "tenant_id",
+        "parent_run_id",
+        "parent_step_id",
+        sqlite_where=text("parent_run_id IS NOT NULL"),
+        postgresql_where=text("parent_run_id IS NOT NULL"),
     ),
 )
 
@@ -164,7 +178,10 @@ effects = Table(
     Column("answer", Json),
     Column("evidence", Json),
     Column("error", Text),
-    Column("commit_seq", BigInteger),
+    # Its place among all that was committed: effects are undone by it, last first.
+    Column("commit_no", BigInteger),
+    # Why it was left as it is when the run that it belongs to was undone.
+    Column("left_because", Text),
     Column("claimed_ms", BigInteger, nullable=False),
     Column("settled_ms", BigInteger),
     CheckConstraint(one_of("state", ENTRY_STATES), name="state"),
@@ -180,8 +197,8 @@ effects = Table(
     ),
     CheckConstraint("generation >= 1 AND fencing_token >= 1 AND calls >= 1", name="counts"),
     CheckConstraint(
-        "(commit_seq IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
-        name="committed_has_seq",
+        "(commit_no IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
+        name="committed_has_number",
     ),
     # G1: one entry for each generation of a business key, whoever asks.
     UniqueConstraint("tenant_id", "tool", "key", "generation"),
@@ -205,6 +222,7 @@ effects = Table(
         postgresql_where=text("state NOT IN ('failed', 'compensated')"),
     ),
     Index("ix_effects_run", "tenant_id", "run_id", "step_id"),
+    Index("uq_effects_commit_no", "tenant_id", "commit_no", unique=True),
     run_reference(),
 )
 

@@ -222,6 +222,7 @@ def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
         "holder": request.holder,
         "activity_key": request.activity_key,
         "settled_ms": None,
+        "left_because": None,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -60,8 +60,6 @@ class PendingEvent:
     type: str
     step_id: str | None
     body: dict[str, Any]
-    seq: int = 0
-    """Its place; 0 until then."""
 
 
 @dataclass
@@ -82,8 +80,7 @@ class Transaction:
     last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
     """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
     _watched: set[str] = field(default_factory=set)
-    _reserved: dict[str, ChainHead] = field(default_factory=dict)
-    _guessed: list[tuple[PendingEvent, int, Callable[[int], Any]]] = field(default_factory=list)
+    _locked: dict[str, ChainHead] = field(default_factory=dict)
 
     async def lock_step(self, run_id: str, step_id: str) -> None:
         """Let a step's claim and its undoing never pass each other unseen."""
@@ -125,36 +122,15 @@ class Transaction:
         """Read the clock again: after waiting for a lock, what was read before it is too early."""
         self.now_ms = max(self.now_ms, await read_clock(self.connection))
 
-    def event(
-        self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any
-    ) -> PendingEvent:
+    def event(self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any) -> None:
         """Add an event to a run; it gets its ``seq`` when the transaction ends."""
         item = PendingEvent(type_, step_id, {k: v for k, v in body.items() if v is not None})
         self.pending[run_id].append(item)
-        return item
 
-    async def reserve_seq(self, run_id: str) -> int:
-        """Take the run's chain now and return the ``seq`` of its next event.
-
-        For the one row that has to know its place in the chain (a commit). It locks the run's row,
-        so it comes after every other row lock of the transaction.
-        """
-        if run_id not in self._reserved:
-            self._reserved[run_id] = await self._chain(run_id)
-        return self._reserved[run_id].seq + len(self.pending[run_id]) + 1
-
-    def guess_seq(self, run_id: str) -> int | None:
-        """Return the ``seq`` that the next event of a run will most likely get, if it is known.
-
-        Nothing is locked for it. Whoever writes the guess into a row says by ``if_moved`` how to
-        mend it.
-        """
-        known = self._reserved.get(run_id) or self.last_seen.get(run_id)
-        return None if known is None else known.seq + len(self.pending[run_id]) + 1
-
-    def if_moved(self, event: PendingEvent, guess: int, mend: Callable[[int], Any]) -> None:
-        """Run ``mend(seq)`` at the end, should the event's place be another than ``guess``."""
-        self._guessed.append((event, guess, mend))
+    async def lock_chain(self, run_id: str) -> None:
+        """Take a run's chain now; after every other row lock of the transaction."""
+        if run_id not in self._locked:
+            self._locked[run_id] = await self._chain(run_id)
 
     async def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""
@@ -186,14 +162,11 @@ class Transaction:
         for run_id in sorted(self.pending):
             if self.pending[run_id]:
                 await self._write_chain(run_id)
-        for event, guess, mend in self._guessed:
-            if event.seq != guess:
-                await self.execute(mend(event.seq))
         for run_id in sorted(self._watched - self.heads.keys()):
             self.heads[run_id] = await self._chain(run_id)
 
     async def _write_chain(self, run_id: str) -> None:
-        head = self._reserved.get(run_id)
+        head = self._locked.get(run_id)
         guess = self.last_seen.get(run_id) if head is None else None
         # Reads, compares and locks in one statement; where it fails, somebody else was faster.
         if guess is not None and await self._move(run_id, guess):
@@ -216,7 +189,6 @@ class Transaction:
             }
             previous, head = head, event_hash(head, event)
             rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
-            item.seq = seq
         moved = await self.execute(
             _MOVE,
             of_tenant=self.tenant,

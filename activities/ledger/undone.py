@@ -38,13 +38,6 @@ async def note_replay(tx: Transaction, request: ClaimRequest, entry: Entry) -> N
     )
 
 
-async def reserve_chains(tx: Transaction, owner: str, entry_id: str) -> None:
-    """Take the chains that undoing an effect writes to, in order of their run ids."""
-    told = {row["run_id"] for row in await _replayers(tx, entry_id)}
-    for run_id in sorted({owner, *told}):
-        await tx.reserve_seq(run_id)
-
-
 async def mark_compensated(tx: Transaction, undo: Entry) -> None:
     """Mark the original of an undo that is committed; for any other effect nothing is to do."""
     if undo.undoes is None:

@@ -36,7 +36,7 @@ def test_a_terminated_run_is_undone_by_the_command_that_show_names(
 
     assert (undone.code, undone.document()) == (
         0,
-        {"run_id": run.name, "undone": [], "left": []},
+        {"run_id": run.name, "undone": [], "left": [], "more_undone": 0, "more_left": 0},
     )
 
 

@@ -80,7 +80,9 @@ async def test_what_a_child_has_done_is_undone_when_its_parent_fails_later(
     assert (result.state, inner.state) == (RunState.FAILED, RunState.COMPLETED)
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-    assert [effect.state for effect in result.effects] == ["compensated"]
+    made = [effect for effect in result.effects if effect.undoes is None]
+    assert [(effect.state, effect.inside) for effect in made] == [("compensated", "pay")]
+    assert step(result, "pay").undone == "by payments.cancel_refund"
     assert result.uncompensated == []
 
 

@@ -68,7 +68,7 @@ _VALID: dict[Table, dict[str, Any]] = {
 }  # fmt: skip
 
 #: What makes a committed effect of a claimed one.
-COMMITTED = {"state": "committed", "lease_until_ms": None, "commit_seq": 7}
+COMMITTED = {"state": "committed", "lease_until_ms": None, "commit_no": 7}
 
 
 async def write(scene: Scene, table: Table, **changes: Any) -> None:

@@ -21,9 +21,11 @@ from activities.ledger import (
     interventions,
     leases,
     outcomes,
+    run_tree,
     runs,
 )
 from activities.ledger.artifacts import Kept
+from activities.ledger.compensations import NothingToUndo
 from activities.ledger.edits import Edited
 from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from activities.ledger.store import Ledger, Transaction
@@ -142,17 +144,21 @@ class Scene:
     async def open_run(
         self,
         run_id: str,
-        workflow_run_id: str = "first",
+        execution: str = "first",
         *,
         start: StartRun | None = None,
         assurance: Assurance = Assurance.OPEN,
         started_at: datetime | None = None,
+        **more: Any,
     ) -> None:
         opening = OpenRun(
-            request=start or self.start(run_id), tools={SPEC.name: SPEC}, started_at=started_at
+            request=start or self.start(run_id, **more),
+            tools={SPEC.name: SPEC},
+            execution=execution,
+            started_at=started_at,
         )
         async with self.tx() as tx:
-            await runs.open_run(tx, opening, workflow_run_id, assurance)
+            await runs.open_run(tx, opening, assurance)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)
@@ -169,9 +175,9 @@ class Scene:
 
     async def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
         async with self.tx() as tx:
-            event = await outcomes.commit(tx, request, entry, Kept(receipt))
-        assert event is not None
-        return event.seq
+            number = await outcomes.commit(tx, request, entry, Kept(receipt))
+        assert number is not None
+        return number
 
     async def committed(self, request: ClaimRequest, receipt: Any = "r-1") -> Entry:
         """Claim and commit, and return the entry as it stands then."""
@@ -236,8 +242,26 @@ class Scene:
     async def begin_undo(
         self, run_id: str = RUN, step_id: str = STEP, after: timedelta = NOW
     ) -> compensations.BeginResult:
+        """Bar a step and begin to undo what stands of it, or else what it has made last."""
         async with self.tx(after) as tx:
-            return await compensations.begin(tx, run_id, step_id)
+            await run_tree.bar(tx, run_id, step_id)
+            page = await run_tree.standing(tx, run_id, step_id)
+            its = (effects.c.run_id == run_id, effects.c.step_id == step_id)
+            made = await tx.all(
+                select(effects.c.entry_id)
+                .where(effects.c.tenant_id == self.tenant, *its, effects.c.undoes.is_(None))
+                .order_by(effects.c.claimed_ms.desc())
+            )
+            ids = [one.entry.entry_id for one in page.effects] + [row["entry_id"] for row in made]
+            if not ids:
+                return NothingToUndo("nothing was claimed")
+            return await compensations.begin(tx, ids[0], run_id, step_id)
+
+    async def standing(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
+        """Return the keys of what is to be undone, in that order."""
+        async with self.tx() as tx:
+            page = await run_tree.standing(tx, run_id, step_id)
+        return [one.entry.key for one in page.effects]
 
     async def settle(
         self,

@@ -16,6 +16,7 @@ from sqlalchemy import make_url, text, update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.alive import kept_alive
 from activities.attempt import Resources
 from activities.crashpoints import Crash
 from activities.ledger.entries import ClaimRequest
@@ -154,7 +155,7 @@ async def play(
     )
     stretches = StretchActivities(resources, ToolActivities(resources))
     report: StretchReport = await (environment or ActivityEnvironment()).run(
-        stretches.run_stretch, stretch
+        kept_alive, stretches.run_stretch(stretch)
     )
     return report
 
@@ -171,7 +172,7 @@ async def test_the_next_write_is_claimed_with_the_outcome_of_the_one_before(
     report = await play(scene, bank, ("bank.pay", "a"), ("bank.pay", "b"), ("bank.pay", "c"))
 
     assert [one.step_id for one in report.steps] == bank.asked == ["a", "b", "c"]
-    rows = sorted(await scene.rows(effects), key=lambda row: row["commit_seq"])
+    rows = sorted(await scene.rows(effects), key=lambda row: row["commit_no"])
     assert [row["state"] for row in rows] == ["committed"] * 3
     # Each call was made of the receipt before it, and is the one that was claimed.
     assert [row["params"]["note"] for row in rows] == ["", "r-a", "r-b"]

@@ -110,14 +110,15 @@ async def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(
     states = {row["state"] for row in await scene.rows(effects)}
     assert states == {"compensating", "claimed"}
 
-    seq = await scene.commit(undo, undoing, "u-1")
+    await scene.commit(undo, undoing, "u-1")
     original = await scene.row(effects, entry_id=committed.entry_id)
     assert (original["state"], original["receipt"]) == ("compensated", "r-1")
     assert (await scene.entry(undoing.entry_id)).state == "committed"
     compensated, *_ = await scene.events(type_="effect.compensated")
     by = {"tool": undoing.tool, "by": undoing.entry_id}
     assert compensated["body"] == {"entry_id": committed.entry_id, **by}
-    assert compensated["seq"] == seq + 1
+    _, committed_undo = await scene.events(type_="effect.committed")
+    assert compensated["seq"] == committed_undo["seq"] + 1
 
 
 async def test_an_effect_is_undone_once_however_often_its_undoing_is_asked_for(
@@ -201,7 +202,7 @@ async def test_commits_are_numbered_in_the_order_in_which_they_happened(scene: S
     seqs = {n: await scene.commit(requests[n], entries[n]) for n in (2, 0, 3, 1)}
 
     assert sorted(seqs, key=lambda n: seqs[n]) == [2, 0, 3, 1]
-    stored = {row["step_id"]: row["commit_seq"] for row in await scene.rows(effects)}
+    stored = {row["step_id"]: row["commit_no"] for row in await scene.rows(effects)}
     assert stored == {f"step-{n}": seq for n, seq in seqs.items()}
 
 

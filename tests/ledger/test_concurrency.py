@@ -18,7 +18,7 @@ from activities.ledger import stretches
 from activities.ledger.claims import claim
 from activities.ledger.compensations import NothingToUndo
 from activities.ledger.entries import ApprovalRefused, Barred, Claimed, Held
-from activities.ledger.stopped import standing_entries
+from activities.ledger.run_tree import standing
 from activities.ledger.store import Ledger, Transaction, open_ledger
 from activities.ledger.tables import approvals, effects, events, runs
 from tests.ledger.databases import Database
@@ -197,26 +197,21 @@ async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
             assert (state, row["state"], row["consumed_entry"]) == ("void", "void", None)
 
 
-async def test_a_commit_knows_its_place_though_others_write_to_its_run_meanwhile(
+async def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
     scene: Scene, scenes: list[Scene]
 ) -> None:
-    # Given two workers of which each has seen the head that the other one moves
+    # Given two workers that write to one run in turns
     first, second, *_ = scenes
-    places = {}
+    numbers, in_order = list[int](), list[str]()
     for number in range(3):
         step, other = f"step-{number}", f"other-{number}"
         mine, its = first.call(step_id=step, key=step), second.call(step_id=other, key=other)
         one, two = await first.claimed(mine), await second.claimed(its)
-        places[two.entry_id] = await second.commit(its, two)
-        places[one.entry_id] = await first.commit(mine, one)
+        numbers += [await second.commit(its, two), await first.commit(mine, one)]
+        in_order += [other, step]
 
-    committed = {
-        event["body"]["entry_id"]: event["seq"]
-        for event in await scene.events()
-        if event["type"] == "effect.committed"
-    }
-    rows = {row["entry_id"]: row["commit_seq"] for row in await scene.rows(effects)}
-    assert places == committed == rows
+    assert numbers == sorted(set(numbers))
+    assert await scene.standing() == in_order[::-1]
 
 
 async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
@@ -232,9 +227,9 @@ async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
     chain = await scene.events()
     assert [event["seq"] for event in chain] == list(range(1, len(chain) + 1))
     assert all(before["hash"] == after["previous"] for before, after in pairwise(chain))
-    committed = {e["body"]["entry_id"]: e["seq"] for e in chain if e["type"] == "effect.committed"}
-    assert committed == {row["entry_id"]: row["commit_seq"] for row in await scene.rows(effects)}
-    assert len(committed) == WORKERS * (ROUNDS // 4)
+    committed = [e["body"]["entry_id"] for e in chain if e["type"] == "effect.committed"]
+    numbers = {row["entry_id"]: row["commit_no"] for row in await scene.rows(effects)}
+    assert len(committed) == len(set(numbers.values())) == WORKERS * (ROUNDS // 4)
 
 
 @pytest.mark.postgres
@@ -278,7 +273,7 @@ async def test_a_stretch_is_over_behind_the_claim_that_is_made_in_its_name(
         async def over() -> int:
             async with scene.tx() as tx:
                 await end(tx)
-                return len(await standing_entries(tx, RUN))
+                return len((await standing(tx, RUN)).effects)
 
         async with scene.tx() as tx:
             await stretches.begin(tx, RUN, FIRST)

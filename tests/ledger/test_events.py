@@ -117,18 +117,6 @@ async def test_a_transaction_returns_the_heads_that_the_rows_have_then(scene: Sc
         assert (await scene.events(run_id))[-1]["hash"] == head.hash
 
 
-async def test_a_reserved_place_is_the_one_that_the_next_event_gets(scene: Scene) -> None:
-    async with scene.tx() as tx:
-        tx.event(RUN, "test.before")
-        seq = await tx.reserve_seq(RUN)
-        tx.event(RUN, "test.reserved")
-        tx.event(RUN, "test.after")
-
-    (event,) = await scene.events(type_="test.reserved")
-    assert event["seq"] == seq
-    recomputed(await scene.events())
-
-
 async def test_each_run_has_a_chain_of_its_own(scene: Scene) -> None:
     await scene.open_run(OTHER_RUN)
     async with scene.tx() as tx:

@@ -95,18 +95,19 @@ async def test_a_commit_repeated_under_its_token_returns_the_first_one(scene: Sc
     assert await scene.events() == events
 
 
-async def test_a_commit_records_the_receipt_its_place_in_the_chain_and_the_steps_success(
+async def test_a_commit_records_the_receipt_its_number_and_the_steps_success(
     scene: Scene,
 ) -> None:
     request = scene.call()
-    seq = await scene.commit(request, await scene.claimed(request), {"refund": "r-1"})
+    number = await scene.commit(request, await scene.claimed(request), {"refund": "r-1"})
 
     row = await scene.row(effects)
     assert (row["state"], row["receipt"]) == ("committed", {"refund": "r-1"})
     assert row["lease_until_ms"] is None
     assert row["settled_ms"] >= row["claimed_ms"]
     (event,) = await scene.events(type_="effect.committed")
-    assert row["commit_seq"] == seq == event["seq"]
+    assert row["commit_no"] == number
+    assert event["body"]["entry_id"] == row["entry_id"]
     step = await scene.row(steps)
     assert (step["state"], step["output"]) == ("succeeded", {"refund": "r-1"})
 

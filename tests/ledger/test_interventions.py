@@ -117,7 +117,7 @@ async def test_the_run_goes_on_by_the_humans_answer(
     if isinstance(result, Committed):
         settled = {"settled_by": "olga", "evidence": "bank statement"}
         assert result.entry.receipt == settled
-        assert result.entry.commit_seq is not None
+        assert result.entry.commit_no is not None
     if isinstance(result, Claimed):
         assert result.entry.provider_key == entry.provider_key
 

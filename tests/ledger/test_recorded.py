@@ -8,7 +8,7 @@ from activities.ledger import runs
 from activities.ledger.entries import Committed
 from activities.ledger.recorded import Recording, key_entries, recording_of
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
-from workflows.contracts import CloseRun, OpenRun, RunState, StartRun
+from workflows.contracts import CloseRun, OpenRun, Parent, RunState, StartRun
 from workflows.identity import child_run_id
 from workflows.plan import Plan
 
@@ -59,11 +59,18 @@ async def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
     scene: Scene,
 ) -> None:
     child = child_run_id(RUN, "pay_1", 2)
-    for run_id in (child, child_run_id(child, "inner"), "run_1~pay_1", "run-1~open"):
+    parents = {
+        child: Parent(run_id=RUN, step_id="pay_1"),
+        child_run_id(child, "inner"): Parent(run_id=child, step_id="inner"),
+        "run_1~pay_1": None,  # named like one, and none
+        "run-1~open": Parent(run_id=RUN, step_id="open"),
+    }
+    for run_id, parent in parents.items():
         plan = Plan.model_validate({"steps": [{"id": "one", "ask": "?"}], "input": {"n": 1}})
-        start = StartRun(run_id=run_id, tenant=scene.tenant, user="ada", plan=plan)
+        names = {"run_id": run_id, "tenant": scene.tenant, "user": "ada"}
+        start = StartRun(**names, plan=plan, parent=parent)
         async with scene.tx() as tx:
-            await runs.open_run(tx, OpenRun(request=start, tools={}), "first")
+            await runs.open_run(tx, OpenRun(request=start, tools={}, execution="first"))
         if run_id == "run-1~open":
             continue
         async with scene.tx() as tx:

@@ -104,7 +104,14 @@ class Worker:
         return await attempt(run_id, execute(sent))
 
     async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
-        asked = Compensate(tenant=self.scene.tenant, run_id=RUN, step_id=step_id, user="ada")
+        [made] = await self.scene.rows(effects, run_id=RUN, step_id=step_id, undoes=None)
+        asked = Compensate(
+            tenant=self.scene.tenant,
+            run_id=RUN,
+            step_id=step_id,
+            entry_id=made["entry_id"],
+            user="ada",
+        )
         run = CompensationActivities(self.resources).compensate
         return (await attempt(RUN, run(asked))).outcome
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.ledger import reads, runs, steps
+from activities.ledger import reads, run_tree, runs, steps
 from activities.ledger.store import RunNotFound
 from activities.ledger.tables import plans
 from activities.ledger.tables import runs as run_table
@@ -91,7 +91,9 @@ async def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene)
     await scene.failed(scene.call(step_id="failed", key="failed"))
 
     async with scene.tx() as tx:
-        views, uncompensated = await runs.effect_views(tx, RUN, {"stands": "irreversible"})
+        await run_tree.leave(tx, [stands.entry_id], "irreversible")
+    async with scene.tx() as tx:
+        views, uncompensated, more = await runs.effect_views(tx, RUN, 10)
 
     assert {view.step_id: view.state for view in views if view.undoes is None} == {
         "undone": "compensated",
@@ -103,6 +105,7 @@ async def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene)
         stands.entry_id: "irreversible",
         doubted.entry_id: None,
     }
+    assert more == 0
 
 
 async def test_another_runs_effect_is_in_its_own_list_only(scene: Scene) -> None:

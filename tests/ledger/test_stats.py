@@ -107,7 +107,7 @@ async def test_two_committed_effects_of_one_key_are_found_whoever_wrote_them(
         async with scene.tx() as tx:
             await tx.connection.exec_driver_sql("DROP INDEX uq_effects_live_key")
         for n in (1, 2):
-            values = {**COMMITTED, "generation": n, "settled_ms": tx.now_ms}
+            values = {**COMMITTED, "generation": n, "commit_no": n, "settled_ms": tx.now_ms}
             await write(scene, effects, entry_id=f"ef-{n}", **values)
 
         found = await figures(scene)

@@ -24,6 +24,7 @@ from workflows.contracts import (
     Assurance,
     CancelRun,
     IssuedToken,
+    Parent,
     ResumeRun,
     Steer,
     Steering,
@@ -35,7 +36,7 @@ from workflows.identity import child_run_id, digest
 _numbers = itertools.count(1)
 #: Whoever the scene's runs act for.
 OWNER = "ada"
-CHILD = child_run_id(RUN, "pay")
+CHILD = child_run_id(RUN, "pay", 2)
 CALLS = digest({"refund": "sha256:1"})
 
 
@@ -357,7 +358,7 @@ class TestWhatAParentHandsOn:
     async def test_a_resume_of_yesterday_does_not_end_the_pause_of_today(
         self, scene: Scene
     ) -> None:
-        await scene.open_run(CHILD)
+        await scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
         taken = sent(scene, ResumeRun(actor=OWNER), Verb.RESUME)
         await judge(scene, taken)
         twice = [self.handed_on(scene, taken, ResumeRun(actor=OWNER)) for _ in range(2)]
@@ -367,7 +368,7 @@ class TestWhatAParentHandsOn:
         assert codes == ["accepted", "used_signature"]
 
     async def test_a_child_that_was_reset_takes_it_once_more(self, scene: Scene) -> None:
-        await scene.open_run(CHILD)
+        await scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
         taken = sent(scene, ResumeRun(actor=OWNER), Verb.RESUME)
         await judge(scene, taken)
         first = self.handed_on(scene, taken, ResumeRun(actor=OWNER))
@@ -381,7 +382,7 @@ class TestWhatAParentHandsOn:
     async def test_an_answer_is_for_the_question_that_it_names(
         self, scene: Scene, inside: dict[str, Any], code: str
     ) -> None:
-        await scene.open_run(CHILD)
+        await scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
         answers: dict[str, Any] = {"pay/x.1": "yes", "y.1": "yes"}
         taken = sent(scene, AnswerInterrupts(actor=OWNER, answers=answers), Verb.ANSWER)
         await judge(scene, taken)

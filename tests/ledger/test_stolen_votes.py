@@ -202,7 +202,7 @@ async def test_a_signature_is_worth_nothing_with_anything_else_than_was_signed(
     assert (verdict.code, verdict.state, verdict.verified) == ("bad_signature", "pending", False)
 
 
-@pytest.mark.parametrize("amount", [2**60, float("nan"), float("inf")])
+@pytest.mark.parametrize("amount", [float("nan"), float("inf")])
 async def test_params_that_nobody_can_sign_are_refused_and_not_tried_for_ever(
     scene: Scene, amount: float
 ) -> None:

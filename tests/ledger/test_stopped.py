@@ -13,11 +13,11 @@ from workflows.contracts import CloseRun, RunState
 
 
 async def unwinding(scene: Scene) -> list[str]:
-    """Begin to unwind, as `begin_unwind` does, and return the steps to undo."""
+    """Begin to unwind, as `begin_unwind` does, and return the keys of what is to be undone."""
     async with scene.tx() as tx:
         await stopped.bar(tx, RUN)
         await stopped.close(tx, RUN)
-        return await stopped.to_undo(tx, RUN)
+    return await scene.standing()
 
 
 async def ended(scene: Scene, state: RunState) -> None:
@@ -39,7 +39,7 @@ async def test_an_attempt_that_outlives_its_run_claims_nothing_once_it_is_unwoun
 async def test_a_claim_that_came_first_is_undone(scene: Scene) -> None:
     await scene.claimed(scene.call())
 
-    assert await unwinding(scene) == ["refund"]
+    assert await unwinding(scene) == ["refund:order-1001"]
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED, RunState.FAILED])
@@ -60,8 +60,8 @@ async def test_what_the_sweep_has_closed_is_unwound_as_often_as_it_is_asked_for(
     async with scene.tx() as tx:
         assert await stopped.close(tx, RUN)
 
-    assert await unwinding(scene) == ["refund"]
-    assert await unwinding(scene) == ["refund"]
+    assert await unwinding(scene) == ["refund:order-1001"]
+    assert await unwinding(scene) == ["refund:order-1001"]
     assert (await scene.row(run_rows))["state"] == "failed"
 
 

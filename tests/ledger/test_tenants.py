@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from activities.ledger import approvals as approval_rows
-from activities.ledger import claims, compensations, leases, outcomes, reads, runs, steps
+from activities.ledger import claims, compensations, leases, outcomes, reads, run_tree, runs, steps
 from activities.ledger import decisions as decision_rows
 from activities.ledger.artifacts import Kept
 from activities.ledger.entries import ApprovalRefused, Claimed, ClaimRequest, Entry
@@ -110,21 +110,29 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         ),
         None,
     ),
+    "run_tree.standing": (
+        lambda tx, s: run_tree.standing(tx, THEIRS), run_tree.Page([], None),
+    ),
+    "run_tree.how_many_stand": (lambda tx, s: run_tree.how_many_stand(tx, THEIRS), 0),
+    "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
+    "run_tree.leave": (lambda tx, s: run_tree.leave(tx, [s.entry.entry_id], "no"), None),
     "steps.failures": (lambda tx, s: steps.failures(tx, THEIRS, "s", "in_doubt"), 0),
     "steps.finish": (lambda tx, s: steps.finish(tx, s.gated.step_attempt, "failed"), False),
 }  # fmt: skip
 #: Every function that would write something about that run.
 RAISES: dict[str, Use] = {
     "store.event": lambda tx, s: _event(tx),
-    "store.reserve_seq": lambda tx, s: tx.reserve_seq(THEIRS),
+    "store.lock_chain": lambda tx, s: tx.lock_chain(THEIRS),
     "decisions.verify": lambda tx, s: decision_rows.verify(
         tx, _decision(s, tx.tenant), assurance=Assurance.OPEN, check_edit=lambda *_: "no"
     ),
     "approvals.request": lambda tx, s: _request(tx, s),
     "claims.claim": lambda tx, s: claims.claim(tx, replace(s.gated, gated=False)),
-    "compensations.begin": lambda tx, s: compensations.begin(tx, THEIRS, "refund"),
+    "compensations.begin": lambda tx, s: compensations.begin(
+        tx, s.entry.entry_id, THEIRS, "refund"
+    ),
     "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, Kept("r")),
-    "runs.effect_views": lambda tx, s: runs.effect_views(tx, THEIRS, {}),
+    "runs.effect_views": lambda tx, s: runs.effect_views(tx, THEIRS, 10),
 }
 
 

@@ -36,6 +36,7 @@ from workflows.contracts import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
+    FindStanding,
     HumanNeeded,
     OpenRun,
     Resolution,
@@ -155,7 +156,8 @@ class Bench:
             start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
             specs = {spec.name: spec for spec in self.toolbox.specs()}
             async with self.ledger.transaction(self.tenant) as tx:
-                await run_rows.open_run(tx, OpenRun(request=start, tools=specs), "first")
+                opening = OpenRun(request=start, tools=specs, execution="first")
+                await run_rows.open_run(tx, opening)
 
     def standing(self, *places: str) -> list[Attempt]:
         """Return the attempts that stand still there; those nobody believes in any more, too."""
@@ -230,10 +232,19 @@ class Bench:
         activity = ToolActivities(self.resources).execute_tool
         return self._environment(step, "call").run(activity, call)
 
-    def _compensate(self, step: BenchStep) -> Coroutine[Any, Any, CompensationReport]:
-        asked = Compensate(tenant=self.tenant, run_id=step.run_id, step_id=step.step_id, user="ada")
-        activity = CompensationActivities(self.resources).compensate
-        return self._environment(step, "undo").run(activity, asked)
+    async def _compensate(self, step: BenchStep) -> CompensationReport:
+        """Ask what the step has to undo, and undo that, as its workflow would."""
+        activities = CompensationActivities(self.resources)
+        its = {"tenant": self.tenant, "run_id": step.run_id, "step_id": step.step_id}
+        asked = FindStanding(**its, bar=True)
+        found = await self._environment(step, "find").run(activities.find_standing, asked)
+        if not found.effects:
+            return CompensationReport(outcome=CompensationOutcome.NOTHING_TO_UNDO)
+        [standing] = found.effects
+        what = Compensate(**its, entry_id=standing.effect.entry_id, user="ada")
+        report: CompensationReport
+        report = await self._environment(step, "undo").run(activities.compensate, what)
+        return report
 
     def _environment(self, step: BenchStep, kind: str) -> ActivityEnvironment:
         environment = ActivityEnvironment()

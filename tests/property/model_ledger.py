@@ -7,6 +7,7 @@ asked for is recorded here in its order.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.endings import again, stop
+from activities.ledger.barring import EVERY_STEP
 from activities.ledger.decisions import judge
 from tests.property.scenarios import PlannedStep, Scenario
 from workflows.contracts import (
@@ -39,6 +41,7 @@ from workflows.contracts import (
     Effect,
     EffectView,
     FindQuestions,
+    FindStanding,
     HumanNeeded,
     InterventionSettled,
     OpenRun,
@@ -50,6 +53,8 @@ from workflows.contracts import (
     RunClosed,
     RunState,
     SettleIntervention,
+    StandingEffect,
+    StandingFound,
     Steer,
     Steered,
     SteeringCode,
@@ -70,6 +75,8 @@ from workflows.policy import combine
 
 _SOON: Final = timedelta(milliseconds=5)
 _STANDING: Final = ("committed", "in_doubt", "compensating", "claimed")
+#: Effects that one answer lists: few, so that there are several.
+PAGE: Final = 2
 
 
 @dataclass
@@ -80,7 +87,9 @@ class Entry:
     generation: int
     step: PlannedStep
     state: str = "failed"
-    commit_seq: int | None = None
+    commit_no: int | None = None
+    left: str | None = None
+    """Why it was left as it is."""
 
     @property
     def id(self) -> str:
@@ -96,6 +105,7 @@ class Entry:
             generation=self.generation,
             state=self.state,
             step_id=self.step.id,
+            reason=self.left if self.state in _STANDING else None,
         )
 
 
@@ -158,10 +168,15 @@ class World:
             (e for e in self.entries if e.key == key), key=lambda e: e.generation, default=None
         )
 
-    def owned(self, step_id: str) -> Entry | None:
-        """Return the standing or undone effect that a step has made."""
-        mine = [e for e in self.entries if e.step.id == step_id and e.state != "failed"]
-        return mine[-1] if mine else None
+    def standing(self, step_id: str | None = None) -> list[Entry]:
+        """Return what is to be undone, of a step or of all, last commit first."""
+        found = [
+            entry
+            for entry in reversed(self.entries)
+            if entry.state in _STANDING and step_id in (None, entry.step.id)
+        ]
+        # What has no number yet happened last, if it did.
+        return sorted(found, key=lambda entry: -(entry.commit_no or math.inf))
 
     def fate(self, kind: str, step_id: str, fates: tuple[str, ...]) -> str:
         """Return what becomes of the next attempt that gets through."""
@@ -207,6 +222,7 @@ class ModelLedger:
             self.describe_tools,
             self.open_run,
             self.execute_tool,
+            self.find_standing,
             self.compensate,
             self.request_approval,
             self.verify_decision,
@@ -232,7 +248,7 @@ class ModelLedger:
         await world.asked("execute_tool", call.step_id)
         step = world.scenario.step(call.step_id)
         fate = ""
-        if step.id in world.barred and not world.reset_at:
+        if not world.barred.isdisjoint((step.id, EVERY_STEP)) and not world.reset_at:
             world.wrong.append(f"{step.id} called after its undoing had begun")
         if not step.write:
             fate, outcome = _read(world, step, call)
@@ -244,13 +260,34 @@ class ModelLedger:
             raise again(ErrorType.TRANSIENT, "heartbeat time-out", _SOON)
         return ToolReport(outcome=outcome, head=world.head())
 
+    @activity.defn(name="find_standing")
+    async def find_standing(self, asked: FindStanding) -> StandingFound:
+        world = self.worlds[asked.run_id]
+        if asked.bar:
+            await world.asked("bar", asked.step_id or EVERY_STEP)
+            world.barred.add(asked.step_id or EVERY_STEP)
+        found = world.standing(asked.step_id)
+        first = int(asked.after or 0)
+        page = found[first : first + PAGE]
+        for entry in page:
+            entry.left = asked.leave or entry.left
+        more = first + PAGE < len(found)
+        return StandingFound(
+            effects=[StandingEffect(effect=entry.view()) for entry in page],
+            after=str(first + PAGE) if more else None,
+            head=world.head(),
+        )
+
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
         world = self.worlds[asked.run_id]
-        await world.asked("compensate", asked.step_id)
-        world.barred.add(asked.step_id)
-        step = world.scenario.step(asked.step_id)
-        outcome, reason, question = _undo(world, step, cleanup=asked.cleanup)
+        await world.asked("compensate", asked.entry_id)
+        [entry] = [one for one in world.entries if one.id == asked.entry_id]
+        if asked.step_id not in world.barred and EVERY_STEP not in world.barred:
+            world.wrong.append(f"{asked.entry_id} undone before its step was barred")
+        outcome, reason, question = _undo(world, entry, cleanup=asked.cleanup)
+        if outcome is CompensationOutcome.UNCOMPENSATED:
+            entry.left = reason
         if question is not None:
             await world.people.intervene(world, question)
         return CompensationReport(
@@ -434,7 +471,9 @@ async def _write(world: World, step: PlannedStep, call: ToolCall) -> tuple[str, 
         return "", await _human(world, entry, mine, attempts)
     if entry is not None and entry.state == "compensating":
         raise again(ErrorType.LEASE_HELD, "being undone", _SOON)
-    if step.id in world.barred or (entry is not None and entry.state == "compensated" and mine):
+    if not world.barred.isdisjoint((step.id, EVERY_STEP)) or (
+        entry is not None and entry.state == "compensated" and mine
+    ):
         raise stop(ErrorType.STEP_BARRED, "undone")
     if entry is None or entry.state == "compensated":
         generation = entry.generation + 1 if entry is not None else 1
@@ -456,7 +495,7 @@ async def _write(world: World, step: PlannedStep, call: ToolCall) -> tuple[str, 
     if fate.startswith("in doubt"):
         entry.state = "in_doubt"
         return fate, await _human(world, entry, True, attempts)
-    entry.state, entry.commit_seq = "committed", world.head().seq
+    entry.state, entry.commit_no = "committed", world.head().seq
     return fate, _succeeded(world, entry, True, attempts, replayed=False)
 
 
@@ -468,7 +507,6 @@ def _succeeded(
         attempts=attempts,
         replayed=replayed,
         effect=entry.view() if mine else None,
-        commit_seq=entry.commit_seq,
     )
 
 
@@ -504,10 +542,10 @@ def _use(world: World, call: ToolCall, entry: Entry) -> str | None:
 
 
 def _undo(
-    world: World, step: PlannedStep, *, cleanup: bool
+    world: World, entry: Entry, *, cleanup: bool
 ) -> tuple[CompensationOutcome, str, Question | None]:
-    entry = world.owned(step.id)
-    if entry is None or entry.state == "compensated":
+    step = entry.step
+    if entry.state in ("failed", "compensated"):
         return CompensationOutcome.NOTHING_TO_UNDO, "nothing there", None
     question = world.newest_question(entry)
     if question is not None and question.outcome is None:
@@ -546,7 +584,7 @@ def settle(world: World, said: Resolution) -> tuple[bool, str]:
     question.settled.set()
     match said.outcome:
         case "happened":
-            entry.state, entry.commit_seq = "committed", world.head().seq
+            entry.state, entry.commit_no = "committed", world.head().seq
         case "not_happened":
             entry.state = "failed"
         case "compensated":

@@ -230,9 +230,9 @@ class GateMachine(RuleBasedStateMachine):
                 self.people.roles[name].add(role)
         _, _, key = KEYS[REQUESTER, 1]
         signed = signed_start(start, key, self.clock.now_ms // 1000)
-        opening = OpenRun(request=signed, tools={"gate.pay": self.spec})
+        opening = OpenRun(request=signed, tools={"gate.pay": self.spec}, execution="first")
         async with self.ledger.transaction(self.tenant) as tx:
-            await run_rows.open_run(tx, opening, "first", self.resources.assurance)
+            await run_rows.open_run(tx, opening, self.resources.assurance)
 
     # What the run does
 

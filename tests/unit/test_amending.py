@@ -41,7 +41,7 @@ def test_a_write_that_the_new_plan_drops_can_still_be_undone_at_the_end() -> Non
 
     _amended(book, "order")
 
-    assert set(book.saga.order()) <= book.steps.keys()
+    assert set(book.saga.steps()) <= book.steps.keys()
     assert (book.steps["pay"].tool, book.steps["pay"].state) == ("a.b", StepState.SKIPPED)
 
 

@@ -32,8 +32,6 @@ from workflows.contracts import (
     Progress,
     RefusedSignal,
     ResumeRun,
-    RunResult,
-    RunState,
     StartRun,
     StepState,
     TimelineLine,
@@ -54,7 +52,7 @@ NOT_CARRIED: Final[dict[str, set[str]]] = {
     "Book": {
         *("request", "gate", "saga"),  # the start's own, or with parts of their own
         *("final_effects", "more_effects", "uncompensated"),  # of its end
-        *("ended", "compensating", "error"),  # of its end
+        *("ended", "compensating", "error", "more_uncompensated"),  # of its end
         *("reports", "sending"),  # of child runs under way: there are none
         "amending",  # told by the next plan
         *("cancel", "stopping", "closing", "output"),  # of its end
@@ -144,7 +142,7 @@ def filled() -> dict[str, Any]:
     book.set_step("s1", StepState.WAITING_APPROVAL)
     book.started_at = datetime(2025, 1, 1, tzinfo=UTC)
     book.begun = {"s1": NOW}
-    book.effects = {"s0": effect}
+    book.effects = {"e": effect}
     book.questions = {"i": Question("i", "s1", "?")}
     book.timeline.append(TimelineLine(at=NOW, text="x"))
     book.refused_signals.append(RefusedSignal(at=NOW, name="n", reason="r"))
@@ -153,7 +151,6 @@ def filled() -> dict[str, Any]:
     book.ways = {"s1": ResumeRun(actor="a")}
     book.paused = PauseRun(actor="a")
     book.token = IssuedToken(user="a", public_key={}, expires_at=NOW, calls="c")
-    book.child_results = {"s0": RunResult(run_id="c", state=RunState.COMPLETED, steps=[])}
     book.calls = {"s1": "h"}
     book.unheard = {"s1"}
     book.read_at = {"s0": NOW}
@@ -168,7 +165,12 @@ def filled() -> dict[str, Any]:
     held = Verdict(decision_id="d", approval_id="r/s2/1", code=VerdictCode.HELD, message="m")
     gate._deliveries.restore({"content": "d"}, {"d": held})
     gate.accepted, gate._verified = {"r/s1/1": decision}, {"r/s1/1"}
-    parts["Saga"].restore([("s0", 7), ("s1", None)])
+    saga: Saga = parts["Saga"]
+    for step_id in ("s0", "s1", "s2"):
+        saga.register(step_id)
+    saga.committed("s0", "e")
+    saga.found("s1", "f")
+    saga.ended("s2", "r~s2", completed=True)
     parts["Helm"]._deliveries.restore({"c": "a"}, {"a": Answer(True, "m")})
     parts["Desk"].to_undo, parts["Desk"]._settled = {"i": "ann"}, {"j"}
     parts["Interrupts"]._asked["s1"] = 1
@@ -263,7 +265,7 @@ def many(count: int, output: Callable[[int], Any]) -> dict[str, Any]:
     for n in range(count):
         id_ = f"s0[{n}]"
         book.steps[id_] = view.model_copy(update={"id": id_, "output": output(n)})
-        parts["Saga"].restore([(id_, n)])
+        parts["Saga"].committed(id_, f"ef-{n:024}")
     return parts
 
 
@@ -276,4 +278,4 @@ def test_of_ten_thousand_steps_the_newest_are_carried_and_all_that_is_to_be_undo
     assert len(found.steps) == 3 + MOST_LISTED
     assert found.more_steps == 10_000 - MOST_LISTED
     # All that is to be undone is known, whether it is listed or not.
-    assert len(restored(found)["Saga"].order()) == 10_000
+    assert len(restored(found)["Saga"].steps()) == 10_000

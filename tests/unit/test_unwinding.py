@@ -1,4 +1,4 @@
-"""What is undone before a run completes: effects that it has not come to since they were found."""
+"""What a run undoes: page by page, each effect once, and what it does not know of."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Any, cast
 
 import pytest
 
+from workflows import ports
 from workflows.approvals import Gate
 from workflows.book import Book
 from workflows.contracts import (
+    ChainHead,
     Compensate,
     CompensationOutcome,
     CompensationReport,
+    EffectView,
+    FindStanding,
+    StandingEffect,
+    StandingFound,
     StartRun,
 )
 from workflows.plan import Plan
@@ -20,28 +26,101 @@ from workflows.saga import Saga
 from workflows.unwinding import Unwinding
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+#: Steps and entries, as the ledger lists them.
+MADE = [("c", "ef-3"), ("b", "ef-2"), ("b", "ef-1"), ("a", "ef-0")]
 
 
-async def test_what_was_found_and_not_come_to_since_is_undone_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Given a clock and a ledger that are stand-ins: there is no workflow here
-    monkeypatch.setattr("workflows.unwinding.workflow.now", lambda: NOW)
-    undone = list[str]()
+class Ledger:
+    """A stand-in that lists two effects a page, and undoes what it is told to but one."""
 
-    async def call(port: Any, asked: Compensate, *_: Any, **__: Any) -> CompensationReport:
-        undone.append(asked.step_id)
+    def __init__(self, stays: str = "") -> None:
+        self.stands, self.stays = dict((entry, step) for step, entry in MADE), stays
+        self.asked: list[FindStanding] = []
+        self.undone: list[str] = []
+
+    async def __call__(self, port: Any, asked: Any, *_: Any, **__: Any) -> Any:
+        return self._list(asked) if port is ports.FIND_STANDING else self._undo(asked)
+
+    def _list(self, asked: FindStanding) -> StandingFound:
+        self.asked.append(asked)
+        behind = [one for one in sorted(self.stands, reverse=True) if one < (asked.after or "f")]
+        page = [StandingEffect(effect=_view(id_, self.stands[id_])) for id_ in behind[:2]]
+        after = behind[1] if len(behind) > 2 else None
+        return StandingFound(effects=page, after=after, head=ChainHead(seq=1, hash="h"))
+
+    def _undo(self, asked: Compensate) -> CompensationReport:
+        self.undone.append(asked.entry_id)
+        if asked.entry_id == self.stays:
+            return CompensationReport(outcome=CompensationOutcome.UNCOMPENSATED, reason="stays")
+        del self.stands[asked.entry_id]
         return CompensationReport(outcome=CompensationOutcome.COMPENSATED, reason="undone")
 
-    plan = Plan.model_validate([{"id": "pay", "tool": "a.b"}])
+
+def _view(entry_id: str, step_id: str) -> EffectView:
+    return EffectView(
+        entry_id=entry_id, tool="t", key="k", generation=1, state="committed", step_id=step_id
+    )
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> Book:
+    # Given a clock that is a stand-in: there is no workflow here
+    monkeypatch.setattr("workflows.unwinding.workflow.now", lambda: NOW)
+    plan = Plan.model_validate([{"id": step, "tool": "t"} for step in "abc"])
     request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
-    book = Book(request, NOW, Gate("r", "life"), Saga())
-    book.saga.register("pay")
-    book.unheard = {"pay"}
-    none = cast(Any, None)
-    unwinding = Unwinding(book, none, cast(Any, call), none, none)
+    return Book(request, NOW, Gate("r", "life"), Saga())
 
-    for _ in range(2):
-        await unwinding.undo_strays()
 
-    assert (undone, book.unheard) == (["pay"], set())
+def unwinding(book: Book, ledger: Ledger) -> Unwinding:
+    return Unwinding(book, cast(Any, None), cast(Any, ledger), lambda: None)
+
+
+@pytest.mark.parametrize("stays", ["", "ef-2"])
+async def test_a_run_that_ends_undoes_all_that_stands_once_whatever_it_knows(
+    book: Book, stays: str
+) -> None:
+    ledger = Ledger(stays)
+
+    await unwinding(book, ledger).run(cleanup=False)
+
+    assert ledger.undone == [entry for _, entry in MADE]
+    assert list(ledger.stands) == ([stays] if stays else [])
+    # Barred before anything is listed, and asked once more when all is done.
+    assert [asked.bar for asked in ledger.asked if asked.after is None] == [True, True]
+
+
+async def test_a_run_that_completes_undoes_what_it_does_not_know_of_and_says_so(
+    book: Book,
+) -> None:
+    ledger = Ledger()
+    for step, entry in (("c", "ef-3"), ("b", "ef-2")):
+        book.saga.committed(step, entry)
+
+    await unwinding(book, ledger).undo_orphaned()
+    await unwinding(book, ledger).undo_orphaned()
+
+    assert ledger.undone == ["ef-1", "ef-0"]
+    said = [line.step_id for line in book.timeline if line.text.startswith("orphaned: ")]
+    assert said == ["b", "a"]
+    assert not any(asked.bar for asked in ledger.asked)
+
+
+async def test_an_orphaned_effect_that_stays_is_known_from_then_on(book: Book) -> None:
+    ledger = Ledger("ef-0")
+
+    await unwinding(book, ledger).undo_orphaned()
+    ledger.undone.clear()
+    await unwinding(book, ledger).undo_orphaned()
+
+    assert ledger.undone == []
+
+
+async def test_what_a_run_has_yet_to_hear_of_is_found_and_not_taken_for_known(book: Book) -> None:
+    ledger = Ledger()
+    book.saga.committed("c", "ef-3")
+    book.saga.register("a")
+
+    assert await unwinding(book, ledger).recall() == ["b", "b"]
+
+    await unwinding(book, ledger).undo_orphaned()
+    assert ledger.undone == ["ef-2", "ef-1", "ef-0"]

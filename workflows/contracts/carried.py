@@ -14,7 +14,7 @@ from workflows.contracts.base import ChainHead, Message
 from workflows.contracts.controls import Amend, TopUp
 from workflows.contracts.effects import EffectView, OpenQuestion
 from workflows.contracts.interrupts import Interrupt
-from workflows.contracts.runs import RefusedSignal, RunResult, StepView, TimelineLine
+from workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
 from workflows.contracts.steering import IssuedToken, PauseRun, ResumeRun
 from workflows.contracts.tools import ToolCall, ToolOutcome, ToolSpec
 from workflows.plan import Step
@@ -79,13 +79,6 @@ class KeptEvent(Message):
     payload: JsonValue = None
 
 
-class Started(Message):
-    """A write that may have to be undone."""
-
-    step_id: str
-    commit_seq: int | None = None
-
-
 class CarriedCode(Message):
     """What a run of code takes along: its own state, and the ids that its steps have had."""
 
@@ -120,10 +113,13 @@ class Carried(Message):
     ways: dict[str, ResumeRun] = {}
     paused: PauseRun | None = None
     token: IssuedToken | None = None
-    child_results: dict[str, RunResult] = {}
     calls: dict[str, str] = {}
-    # Of the saga, in the order of the starts.
-    started: list[Started] = []
+    # Of the saga.
+    started: list[str] = []
+    made: dict[str, str] = {}
+    """Steps by entries."""
+    found: dict[str, str] = {}
+    children: dict[str, str | None] = {}
     # Of the steps.
     settled: list[str] = []
     facts: dict[str, JsonValue] = {}

@@ -6,8 +6,10 @@ from pydantic import JsonValue
 
 from workflows.contracts.base import Message
 from workflows.contracts.interrupts import Interrupt
+from workflows.contracts.runs import RunResult
 from workflows.contracts.states import RunState, Waiting
 from workflows.contracts.steering import Verb
+from workflows.plan import Plan
 
 
 class ChildReport(Message):
@@ -19,6 +21,26 @@ class ChildReport(Message):
     state: RunState
     waiting: list[Waiting] = []
     interrupts: list[Interrupt] = []
+
+
+class LookAtChild(Message):
+    """Asks what has become of a child run that an earlier life of its parent has started."""
+
+    tenant: str
+    run_id: str
+    plan: Plan
+    """What it would be started with now."""
+
+
+class ChildFound(Message):
+    """A child run that there is already."""
+
+    open: bool = False
+    same: bool = True
+    """Whether it was started with that plan and input."""
+    result: RunResult | None = None
+    """How it has ended, as far as it says so."""
+    why: str = ""
 
 
 class Forwarded(Message):

@@ -70,17 +70,18 @@ class QuestionsFound(Message):
 
 
 class Compensate(Message):
-    """Undoes what a step of this run has committed, if anything."""
+    """Undoes an effect, if it stands."""
 
     tenant: str
     run_id: str
+    """Whose effect it is."""
     step_id: str
+    entry_id: str
     user: str
     cleanup: bool = False
     """Run the tool's ``cleanup`` instead of its ``compensate``."""
-    attempts_before: int = 0
-    parent: str | None = None
-    """The run that undoes what its child, ``run_id``, has done."""
+    within: str | None = None
+    """The run that undoes it, where it is a child run's."""
 
 
 class CompensationOutcome(StrEnum):
@@ -88,7 +89,7 @@ class CompensationOutcome(StrEnum):
 
     COMPENSATED = "compensated"
     NOTHING_TO_UNDO = "nothing_to_undo"
-    """No effect of this step is recorded; a late attempt is barred."""
+    """It does not stand; a late attempt is barred."""
     NOT_OWNED = "not_owned"
     """The effect was made by another run, and only its saga may undo it."""
     UNCOMPENSATED = "uncompensated"
@@ -118,30 +119,43 @@ class EffectView(Message):
     """The entry this one compensates."""
     run_id: str | None = None
     """Whose it is, where it is a child run's."""
+    inside: str | None = None
+    """The step of the run that is looked at, where it is of a child run of that step."""
     reason: str | None = None
     """Why it is not compensated, where it is not."""
 
 
-class RecallEffects(Message):
-    """Asks for what a run has left in the ledger, whatever its history says."""
+class FindStanding(Message):
+    """Asks what is to be undone: effects of a run and its child runs that stand, last first."""
 
     tenant: str
     run_id: str
-    known: list[str] = []
-    """Steps whose effects the run knows of: of thousands it could not be told."""
+    step_id: str | None = None
+    """Only what this step of the run has made, and its child runs have."""
+    after: str | None = None
+    """Where the last answer has ended."""
+    bar: bool = False
+    """Refuse what is claimed there from now on."""
+    leave: str | None = None
+    """Note of each effect why it stays as it is."""
     given_up: list[str] = []
     """Names of stretches in which nothing more is to begin."""
+    within: str | None = None
+    """The run that asks, where it is another one."""
 
 
-class RecalledEffect(Message):
-    """An effect of a run that may have happened and is not undone."""
+class StandingEffect(Message):
+    """An effect that may have happened and is not undone."""
 
     effect: EffectView
-    commit_seq: int | None = None
-    """Its place in the run's chain, if it is known to have happened."""
+    child: str | None = None
+    """The child run of the run that is asked about by which it was made, or under which."""
 
 
-class EffectsRecalled(Message):
-    """The run's effects that stand."""
+class StandingFound(Message):
+    """Effects in the order of their undoing."""
 
-    effects: list[RecalledEffect]
+    effects: list[StandingEffect]
+    after: str | None = None
+    """Where the next answer begins; ``None``: that is all."""
+    head: ChainHead | None = None

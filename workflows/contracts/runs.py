@@ -24,8 +24,6 @@ class CloseRun(Message):
     error: str | None = None
     skipped: dict[str, str] = {}
     """Steps that never started, with their tools."""
-    reasons: dict[str, str] = {}
-    """Why a step's effect was not compensated, by step id."""
 
 
 class RunClosed(Message):
@@ -35,6 +33,8 @@ class RunClosed(Message):
     uncompensated: list[EffectView]
     more_effects: int = 0
     """Effects that are not listed: a message of more than 2 MiB could not be told."""
+    more_uncompensated: int = 0
+    """Of what stands uncompensated, how much is not listed."""
     head: ChainHead
 
 
@@ -69,6 +69,8 @@ class RunResult(Message):
     uncompensated: list[EffectView] = []
     more_effects: int = 0
     """Effects that are not listed; the ledger has them."""
+    more_uncompensated: int = 0
+    """Of what stands uncompensated, how much is not listed."""
     waiting_for: list[Waiting] = []
     error: str | None = None
     output: JsonValue = None

@@ -88,7 +88,9 @@ class OpenRun(Message):
 
     request: StartRun
     tools: dict[str, ToolSpec]
-    continues: str | None = None
-    """Temporal's id of the run's first execution, where this one is not the first."""
+    execution: str
+    """Temporal's id of the run's first execution: of one that was reset, or continued, too."""
+    continues: bool = False
+    """Whether another execution has opened the run."""
     started_at: datetime | None = None
     """When the server took the start: until then its signature had to count."""

@@ -128,8 +128,6 @@ class Succeeded(Message):
     """The run that made the effect, where it was another one."""
     effect: EffectView | None = None
     """The effect, if this very step owns it: only its owner's saga undoes it."""
-    commit_seq: int | None = None
-    """Position of the commit in this run's events; orders the saga."""
     read_ms: int | None = None
     """When a read was made, by the database's clock, in milliseconds since 1970."""
 

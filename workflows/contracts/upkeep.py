@@ -27,6 +27,9 @@ class StoppedRun(Message):
 
     run_id: str
     standing: list[EffectView]
+    """Those that were committed last, its child runs' included."""
+    more_standing: int = 0
+    """Effects that stand and are not listed."""
 
 
 class Swept(Message):
@@ -73,16 +76,11 @@ class UnwindRun(Message):
     actor: Actor
 
 
-class ToUnwind(Message):
-    """A stopped run's writes that may have to be undone, last commit first."""
-
-    step_ids: list[str]
-
-
 class NotUndone(Message):
     """A step whose effect was not undone, and why."""
 
     step_id: str
+    """Of a child run, with the run's id before it."""
     reason: str
     intervention_id: str | None = None
 
@@ -92,5 +90,9 @@ class Unwound(Message):
 
     run_id: str
     undone: list[str]
-    """Steps."""
+    """Steps, in the order in which their effects were undone; of child runs as in ``left``."""
     left: list[NotUndone]
+    more_undone: int = 0
+    """Effects that were undone and are not listed."""
+    more_left: int = 0
+    """Effects that stand and are not listed; the ledger has them."""

@@ -36,6 +36,7 @@ def upgrade() -> None:
     """Make the tables, then what keeps events append-only and tenants apart."""
     _tables()
     if on_postgresql():
+        op.execute("CREATE SEQUENCE effects_commit_no")
         op.execute(
             "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
             " $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
@@ -55,6 +56,8 @@ def _tables() -> None:
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
         sa.Column("run_id", sa.String(length=255), nullable=False),
         sa.Column("workflow_run_id", sa.String(length=80), nullable=False),
+        sa.Column("parent_run_id", sa.String(length=255), nullable=True),
+        sa.Column("parent_step_id", sa.String(length=80), nullable=True),
         sa.Column("user_id", sa.String(length=200), nullable=False),
         sa.Column("started_by", sa.String(length=200), nullable=False),
         sa.Column("start_signature", sa.Text(), nullable=True),
@@ -78,6 +81,10 @@ def _tables() -> None:
             " AND (start_nonce IS NULL OR start_kid IS NOT NULL)",
             name=op.f("ck_runs_start_signed_whole"),
         ),
+        sa.CheckConstraint(
+            "(parent_run_id IS NULL) = (parent_step_id IS NULL)",
+            name=op.f("ck_runs_parent_run_and_step"),
+        ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_runs")),
     )
     op.create_index(
@@ -87,6 +94,14 @@ def _tables() -> None:
         unique=True,
         sqlite_where=sa.text("start_nonce IS NOT NULL"),
         postgresql_where=sa.text("start_nonce IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_runs_parent",
+        "runs",
+        ["tenant_id", "parent_run_id", "parent_step_id"],
+        unique=False,
+        sqlite_where=sa.text("parent_run_id IS NOT NULL"),
+        postgresql_where=sa.text("parent_run_id IS NOT NULL"),
     )
     op.create_table(
         "approvals",
@@ -254,7 +269,8 @@ def _tables() -> None:
         sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("evidence", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("commit_seq", sa.BigInteger(), nullable=True),
+        sa.Column("commit_no", sa.BigInteger(), nullable=True),
+        sa.Column("left_because", sa.Text(), nullable=True),
         sa.Column("claimed_ms", sa.BigInteger(), nullable=False),
         sa.Column("settled_ms", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
@@ -262,8 +278,8 @@ def _tables() -> None:
             name=op.f("ck_effects_recovering_until_settled"),
         ),
         sa.CheckConstraint(
-            "(commit_seq IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
-            name=op.f("ck_effects_committed_has_seq"),
+            "(commit_no IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
+            name=op.f("ck_effects_committed_has_number"),
         ),
         sa.CheckConstraint(
             "(state = 'claimed') = (lease_until_ms IS NOT NULL)",
@@ -294,6 +310,7 @@ def _tables() -> None:
         ),
     )
     op.create_index("ix_effects_run", "effects", ["tenant_id", "run_id", "step_id"], unique=False)
+    op.create_index("uq_effects_commit_no", "effects", ["tenant_id", "commit_no"], unique=True)
     op.create_index(
         "uq_effects_live_key",
         "effects",

@@ -1,0 +1,227 @@
+"""G4 across Temporal's own reset: what an earlier life has done is taken over, or undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told, which
+from tests.e2e.runs import Run, step, timeline
+from tests.e2e.stage import Stage
+from tests.e2e.test_children import child, inside
+from tests.e2e.test_interrupts import answered, plan
+from tests.e2e.test_reset import reset_before
+from tests.e2e.test_stopped import until_found, unwind
+from workflows.contracts import RunState
+
+MODES = ["sync", "async", "exit"]
+GO: dict[str, Any] = {"id": "go", "wait": {"event": "go"}}
+
+
+async def went_on(run: Run) -> None:
+    """Send the event that the run waits for."""
+    await run.in_state(RunState.WAITING_EVENT)
+    event = {"actor": "uma", "event_id": "1", "name": "go", "key": "", "payload": 1}
+    await run.handle.signal("event", event)
+
+
+async def filed(
+    stage: Stage, tmp_path: Path, *more: dict[str, Any], **how: Any
+) -> tuple[Run, Path]:
+    """Return a run that has filed paper `a` and waits, and where it says which paper is meant."""
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    run = await stage.start(plan(*which(meant), *more), **how)
+    return run, meant
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_run_that_is_reset_to_its_first_task_repeats_nothing_and_completes(
+    stage: Stage, tmp_path: Path, mode: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run, _ = await filed(stage, tmp_path, GO, durability=mode)
+        await run.in_state(RunState.WAITING_EVENT)
+        again = await reset_before(stage, run, "open_run", 1)
+        await went_on(again)
+        result = await again.result()
+
+    assert result.state is RunState.COMPLETED
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
+    [row] = await stage.run_rows(run)
+    assert row["state"] == "completed"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_the_first_life_of_a_reset_run_has_done_is_undone_before_it_completes(
+    stage: Stage, tmp_path: Path, mode: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run, meant = await filed(stage, tmp_path, GO, durability=mode)
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "b"))
+        first = ("execute_tool", 1) if mode == "sync" else ("open_run", 1)
+        again = await reset_before(stage, run, *first)
+        await went_on(again)
+        result = await again.result()
+        view = await again.view()
+
+    assert result.state is RunState.COMPLETED
+    assert (told(stage, "file"), told(stage, "take out")) == (["a", "b"], ["a"])
+    assert "orphaned: papers.file" in timeline(view, "file")
+    [undone] = await stage.events(run, "effect.compensated")
+    assert undone["step_id"] == "file"
+
+
+async def test_a_reset_run_that_has_nothing_to_do_any_more_undoes_what_it_did(
+    stage: Stage, tmp_path: Path
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    read, write = which(meant)
+    write["when"] = f"which.name != '{paper(stage, 'none')}'"
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(read, write, GO))
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "none"))
+        again = await reset_before(stage, run, "execute_tool", 1)
+        await went_on(again)
+        result = await again.result()
+
+    assert (result.state, step(result, "file").state) == (RunState.COMPLETED, "skipped")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("end", ["terminated and unwound", "cancelled", "failed"])
+async def test_both_effects_of_a_step_over_two_lives_are_undone(
+    stage: Stage, tmp_path: Path, end: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run, meant = await filed(stage, tmp_path, GO, *([FAILS] if end == "failed" else []))
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "b"))
+        again = await reset_before(stage, run, "execute_tool", 1)
+        await again.in_state(RunState.WAITING_EVENT)
+        if end == "failed":
+            await went_on(again)
+            left: list[Any] = (await again.result()).uncompensated
+        elif end == "cancelled":
+            await again.cancel()
+            left = (await again.result()).uncompensated
+        else:
+            await again.handle.terminate("by hand")
+            [found] = await until_found(stage, run)
+            assert len(found.standing) == 2
+            left = list((await unwind(stage, run)).left)
+
+    assert told(stage, "take out") == ["b", "a"]
+    assert left == []
+    assert {row["state"] for row in await stage.effects(run) if row["undoes"] is None} == {
+        "compensated"
+    }
+
+
+@pytest.mark.parametrize("then", ["completes", "fails"])
+@pytest.mark.parametrize("to", ["before its child run", "to its first task"])
+async def test_a_reset_run_takes_over_what_its_completed_child_run_has_done(
+    stage: Stage, then: str, to: str
+) -> None:
+    meant, last = files(stage, "first"), [] if then == "completes" else [FAILS]
+    at = ("execute_tool", 1) if to == "before its child run" else ("open_run", 1)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(meant, child(files(stage, "a")), WAITS, *last))
+        await run.in_state(RunState.WAITING_INPUT)
+        again = await reset_before(stage, run, *at)
+        await again.in_state(RunState.WAITING_INPUT)
+        await answered(again, answer="yes")
+        result = await again.result()
+        inner = await inside(stage, run).result()
+
+    assert inner.state is RunState.COMPLETED
+    assert told(stage, "file") == ["first", "a"]
+    if then == "completes":
+        assert (result.state, told(stage, "take out")) == (RunState.COMPLETED, [])
+        assert step(result, "pay").output == {"file-a": {"filed": paper(stage, "a")}}
+    else:
+        assert (result.state, told(stage, "take out")) == (RunState.FAILED, ["a", "first"])
+        assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("then", ["completes", "is cancelled"])
+async def test_a_reset_run_waits_for_its_child_run_that_is_open(stage: Stage, then: str) -> None:
+    inner_wait = {"id": "inner", "ask": "Inside?"}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(
+            plan(files(stage, "first"), child(files(stage, "a"), inner_wait, files(stage, "b")))
+        )
+        await run.in_state(RunState.WAITING_INPUT)
+        again = await reset_before(stage, run, "execute_tool", 1)
+        view = await again.in_state(RunState.WAITING_INPUT)
+        assert [one.id for one in view.result.waiting_for] == ["pay/inner.1"]
+        if then == "completes":
+            await answered(again, answers={"pay/inner.1": "yes"})
+        else:
+            await again.cancel()
+        result = await again.result()
+        await inside(stage, run).result()
+
+    if then == "completes":
+        assert result.state is RunState.COMPLETED
+        assert (told(stage, "file"), told(stage, "take out")) == (["first", "a", "b"], [])
+    else:
+        assert result.state is RunState.CANCELLED
+        assert told(stage, "take out") == ["a", "first"]
+
+
+@pytest.mark.parametrize("child_is", ["done", "open"])
+async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_anew(
+    stage: Stage, tmp_path: Path, child_is: str
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    read, _ = which(meant)
+    write = {"id": "file", "tool": "papers.file", "params": {"name": "${input.name}"}}
+    waits = [WAITS] if child_is == "open" else []
+    pay = child(write, *waits, params={"name": "${which.name}"})
+    after = [GO] if child_is == "done" else []
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(read, pay, *after))
+        waiting = RunState.WAITING_EVENT if after else RunState.WAITING_INPUT
+        await run.in_state(waiting)
+        meant.write_text(paper(stage, "b"))
+        again = await reset_before(stage, run, "execute_tool", 1)
+        if after:
+            await went_on(again)
+        else:
+            second = inside(stage, run, "pay.2")
+            await second.in_state(RunState.WAITING_INPUT)
+            await answered(again, answers={"pay/waits.1": "yes"})
+        result = await again.result()
+        await inside(stage, run).result()
+        await inside(stage, run, "pay.2").result()
+
+    assert (result.state, step(result, "pay").child) == (
+        RunState.COMPLETED,
+        f"{run.run_id}~pay.2",
+    )
+    assert (told(stage, "file"), told(stage, "take out")) == (["a", "b"], ["a"])
+
+
+async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_same(
+    stage: Stage,
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(
+            plan(child(files(stage, "a")), files(stage, "b"), WAITS, files(stage, "c"), FAILS)
+        )
+        await run.in_state(RunState.WAITING_INPUT)
+        again = await reset_before(stage, run, "execute_tool", 1)
+        await again.in_state(RunState.WAITING_INPUT)
+        await answered(again, answer="yes")
+        result = await again.result()
+        await inside(stage, run).result()
+
+    assert (result.state, told(stage, "file")) == (RunState.FAILED, ["a", "b", "c"])
+    assert told(stage, "take out") == ["c", "b", "a"]

@@ -1,0 +1,189 @@
+"""G4: what a run and its child runs have done is undone as one, from the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
+from tests.e2e.runs import Run, until
+from tests.e2e.stage import Stage
+from tests.e2e.test_children import child, inside
+from tests.e2e.test_interrupts import plan
+from tests.e2e.test_stopped import until_found, unwind
+from tests.ledger_databases import DATABASES
+from workflows.contracts import CancelMode, RunState
+
+#: A child run that has one of its own, between steps of its parent.
+TREE = ["a", "b", "c", "d"]
+
+
+def tree(stage: Stage) -> list[dict[str, Any]]:
+    below = {"id": "below", "plan": {"name": "below", "steps": [files(stage, "c")]}}
+    return [files(stage, "a"), child(files(stage, "b"), below), files(stage, "d")]
+
+
+def known(stage: Stage, run: Run) -> None:
+    """Have the audit after the test look at the child runs, too."""
+    inside(stage, inside(stage, run), "below")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_child_runs_of_a_terminated_run_are_listed_and_unwound_with_it(
+    stage: Stage,
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*tree(stage), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        [found] = await until_found(stage, run)
+        done = await unwind(stage, run)
+        again = await unwind(stage, run)
+        known(stage, run)
+
+    assert told(stage, "file") == TREE
+    stands = [(view.key, view.run_id) for view in found.standing]
+    pay, below = f"{run.run_id}~pay", f"{run.run_id}~pay~below"
+    owners = [None, below, pay, None]
+    names = [f"paper:{paper(stage, name)}" for name in reversed(TREE)]
+    assert stands == list(zip(names, owners, strict=True))
+    assert done.undone == ["file-d", f"{below}/file-c", f"{pay}/file-b", "file-a"]
+    assert told(stage, "take out") == TREE[::-1]
+    assert (done.left, again.undone, again.left) == ([], [], [])
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+async def test_a_tree_of_runs_is_undone_in_the_order_of_its_commits(stage: Stage, how: str) -> None:
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*tree(stage), FAILS if how == "fails" else WAITS))
+        if how == "is cancelled":
+            await run.in_state(RunState.WAITING_INPUT)
+            await run.cancel()
+        result = await run.result()
+        known(stage, run)
+
+    assert told(stage, "take out") == TREE[::-1]
+    assert (result.uncompensated, result.more_uncompensated) == ([], 0)
+
+
+async def test_what_is_kept_of_a_tree_is_listed_with_its_reason(stage: Stage) -> None:
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*tree(stage), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.cancel(mode=CancelMode.KEEP)
+        result = await run.result()
+        known(stage, run)
+
+    assert told(stage, "take out") == []
+    left = [(view.step_id, view.inside, view.reason) for view in result.uncompensated]
+    kept = "kept on cancel"
+    steps = [("file-a", None), ("file-b", "pay"), ("file-c", "pay"), ("file-d", None)]
+    assert left == [(*step, kept) for step in steps]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_effects_are_undone_by_their_commits_whichever_was_claimed_first(
+    stage: Stage, tmp_path: Path, nested: bool
+) -> None:
+    gate = tmp_path / "gate"
+    steps = [files(stage, "first", once=gate, after=[]), files(stage, "second", after=[])]
+    begun = ["file-first", "file-second"]
+    fails = {**FAILS, "after": ["pay"] if nested else begun}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*([child(*steps)] if nested else steps), fails))
+        maker = inside(stage, run) if nested else run
+
+        async def committed() -> list[str]:
+            rows = await stage.events(maker, "effect.committed")
+            return [row["step_id"] for row in rows]
+
+        async def claimed() -> list[str]:
+            return sorted(row["step_id"] for row in await stage.events(maker, "effect.claimed"))
+
+        await until(lambda: opened(stage, maker), bool)
+        await until(claimed, lambda found: found == begun)
+        await until(committed, lambda found: found == ["file-second"])
+        gate.touch()
+        await run.result()
+
+    assert told(stage, "file") == ["second", "first"]
+    assert told(stage, "take out") == ["first", "second"]
+
+
+async def opened(stage: Stage, run: Run) -> bool:
+    return bool(await stage.run_rows(run))
+
+
+async def test_of_a_child_run_with_more_than_a_thousand_effects_none_is_left(
+    stage: Stage,
+) -> None:
+    def items(name: str, numbers: range) -> dict[str, Any]:
+        params = {"name": paper(stage, "${n}")}
+        each = {"for_each": f"${{input.{name}}}", "item": "n", "params": params}
+        return {"id": name, "tool": "papers.file", **each}, list(numbers)
+
+    (low, lows), (high, highs) = items("low", range(510)), items("high", range(510, 1020))
+    below = {"name": "pay", "input": {"low": lows, "high": highs}, "steps": [low, high]}
+    async with stage.worker_here(**TOOLS, max_cached_workflows="100"):
+        run = await stage.start(plan({"id": "pay", "plan": below}, FAILS), durability="exit")
+        result = await run.result(400)
+        inside(stage, run)
+
+    numbers = [str(number) for number in range(1020)]
+    assert told(stage, "file") == numbers
+    assert told(stage, "take out") == numbers[::-1]
+    assert (result.state, result.uncompensated) == (RunState.FAILED, [])
+    assert len(result.effects) + result.more_effects == 2 * 1020
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_what_a_terminated_child_run_has_done_is_undone_by_its_parent(
+    stage: Stage, goes_on: bool
+) -> None:
+    more = {"on_failure": "continue"} if goes_on else {}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(child(files(stage, "a"), WAITS, **more)))
+        inner = inside(stage, run)
+        await until(lambda: asked(inner), bool)
+        await inner.handle.terminate("by hand")
+        result = await run.result()
+
+    assert result.state is (RunState.COMPLETED if goes_on else RunState.FAILED)
+    assert (told(stage, "take out"), result.uncompensated) == (["a"], [])
+
+
+async def asked(run: Run) -> bool:
+    return (await run.view()).result.state is RunState.WAITING_INPUT
+
+
+async def test_a_child_run_whose_parent_is_unwound_meanwhile_does_nothing_more(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """It ends by itself when its parent does; until it has heard of that, the ledger stops it."""
+    gate = tmp_path / "gate"
+    steps = [files(stage, "a"), files(stage, "b", once=gate), files(stage, "c")]
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(child(*steps)))
+        inner = inside(stage, run)
+        await until(lambda: opened(stage, inner), bool)
+
+        async def claimed() -> list[str]:
+            return [row["step_id"] for row in await stage.events(inner, "effect.claimed")]
+
+        await until(claimed, lambda found: "file-b" in found)
+        await run.handle.terminate("by hand")
+        unwinding = asyncio.create_task(unwind(stage, run))
+        await until(lambda: barred(stage, inner), bool)
+        gate.touch()
+        await unwinding
+        await inner.result()
+
+    assert told(stage, "file") == ["a", "b"]
+    assert sorted(told(stage, "take out")) == ["a", "b"]
+
+
+async def barred(stage: Stage, run: Run) -> bool:
+    return bool(await stage.events(run, "run.barred"))
