@@ -52,9 +52,9 @@ async def open_run(tx: Transaction, asked: OpenRun, assurance: Assurance = Assur
         return
     if asked.continues:
         raise RunNotFound(request.run_id)
+    start = await start_of(tx, asked, assurance)
     if parent is not None:
         await require_run(tx, parent.run_id)
-    start = await start_of(tx, asked, assurance)
     if request.linked is not None:
         await facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")

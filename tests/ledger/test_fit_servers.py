@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import make_url, text
 
 from activities.ledger.claims import claim
-from activities.ledger.compensations import bar
 from activities.ledger.entries import Barred
+from activities.ledger.run_tree import bar_step
 from activities.ledger.server import LedgerUnfit, require_fit
 from activities.ledger.store import Ledger, LedgerUnavailable, open_ledger
 from tests.ledger.databases import Database
@@ -58,7 +58,7 @@ async def test_a_late_claim_sees_the_bar_that_it_has_waited_for(
         waiting = asyncio.create_task(claim_late())
         while not await _waiting(tx.connection):
             await asyncio.sleep(0.01)
-        await bar(tx, RUN, STEP)
+        await bar_step(tx, RUN, STEP)
 
     assert isinstance(await waiting, Barred)
 
