@@ -68,8 +68,12 @@ class CompensationActivities:
             if asked.leave is not None:
                 left = [one.entry.entry_id for one in page.effects]
                 await run_tree.leave(tx, left, asked.leave)
+            used = await run_tree.used_in(tx, asked.run_id, page.effects)
         return StandingFound(
-            effects=[StandingEffect(effect=one.view(), child=one.child) for one in page.effects],
+            effects=[
+                StandingEffect(effect=one.view(), child=one.child, used_in=used[one.entry.entry_id])
+                for one in page.effects
+            ],
             after=None if page.following is None else str(page.following),
             head=tx.heads[asked.run_id] if asked.within is None else None,
         )

@@ -23,18 +23,30 @@ class Saga:
     """Steps by the entries of what they have made."""
     _found: dict[str, str] = field(default_factory=dict)
     """The same of what the ledger has, and this life has yet to come to."""
+    _relied: dict[str, str] = field(default_factory=dict)
+    """Entries by the steps that go on with what another step, or another run, has made."""
     _children: dict[str, str | None] = field(default_factory=dict)
     """Child runs that have ended, with their step where they have completed."""
 
     def register(self, step_id: str) -> None:
         """Note a write, or a child run, *before* it starts, so that none can be overlooked."""
         self._started.setdefault(step_id)
+        self._relied.pop(step_id, None)
 
     def committed(self, step_id: str, entry_id: str) -> None:
         """Note what a write has made."""
         self._started.pop(step_id, None)
         self._found.pop(entry_id, None)
         self._made[entry_id] = step_id
+
+    def relies(self, step_id: str, entry_id: str | None) -> None:
+        """Note that a step has made nothing itself, and what it goes on with, if that is a write.
+
+        Its owner may be a step of another life of this run: then it is wanted all the same.
+        """
+        self.drop(step_id)
+        if entry_id is not None:
+            self._relied[step_id] = entry_id
 
     def found(self, step_id: str, entry_id: str) -> None:
         """Note an effect of this run that the ledger knows of, and this life does not."""
@@ -53,6 +65,7 @@ class Saga:
     def drop(self, step_id: str) -> None:
         """Forget a write that is not ours to undo: answered no, or made by another run."""
         self._started.pop(step_id, None)
+        self._relied.pop(step_id, None)
 
     def undone(self, entry_id: str) -> None:
         """Forget an effect that does not stand any more."""
@@ -60,8 +73,12 @@ class Saga:
         self._found.pop(entry_id, None)
 
     def knows(self, standing: StandingEffect) -> bool:
-        """Return whether this life has made an effect, or has heard of who has."""
-        return standing.effect.entry_id in self._made or standing.child in self._children
+        """Return whether this life has made an effect, has heard of who has, or goes on with it."""
+        entry_id, children = standing.effect.entry_id, self._children
+        if entry_id in self._made or standing.child in children:
+            return True
+        used = any(children.get(child) is not None for child in standing.used_in)
+        return used or entry_id in self._relied.values()
 
     def unsettled(self) -> list[str]:
         """Return the writes that have started and have no recorded outcome."""
@@ -79,6 +96,7 @@ class Saga:
             "started": list(self._started),
             "made": self._made,
             "found": self._found,
+            "relied": self._relied,
             "children": self._children,
         }
 
@@ -87,4 +105,5 @@ class Saga:
         self._started = dict.fromkeys(carried.started)
         self._made = dict(carried.made)
         self._found = dict(carried.found)
+        self._relied = dict(carried.relied)
         self._children = dict(carried.children)

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from activities.ledger.barring import EVERY_STEP, bar_name
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects, runs
+from activities.ledger.tables import bars, effects, replays, runs
 from workflows.contracts import EffectView
 
 #: Entries in these states may have happened and are not undone.
@@ -172,6 +172,26 @@ async def standing(
         return Page(page, None)
     last = rows[limit - 1]
     return Page(page, Cursor(last["commit_no"], last["claimed_ms"], last["entry_id"]))
+
+
+async def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
+    """Return by effect the child runs of a run that go on with it, themselves or below them."""
+    used: dict[str, list[str]] = {one.entry.entry_id: [] for one in made}
+    found = tree(tx.tenant, run_id)
+    query = (
+        select(replays.c.entry_id, found.c.child)
+        .join(found, replays.c.run_id == found.c.run_id)
+        .where(
+            replays.c.tenant_id == tx.tenant,
+            replays.c.entry_id.in_(list(used)),
+            found.c.child.is_not(None),
+        )
+        .distinct()
+        .order_by(replays.c.entry_id, found.c.child)
+    )
+    for row in await tx.all(query) if used else ():
+        used[row["entry_id"]].append(row["child"])
+    return used
 
 
 async def how_many_stand(tx: Transaction, run_id: str) -> int:

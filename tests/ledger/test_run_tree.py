@@ -8,7 +8,7 @@ import pytest
 
 from activities.ledger import claims, run_tree, runs
 from activities.ledger.compensations import NothingToUndo, ToUndo, begin
-from activities.ledger.entries import Barred, Claimed
+from activities.ledger.entries import Barred, Claimed, Committed
 from activities.ledger.facts import TakesOverUndone
 from activities.ledger.run_tree import Cursor
 from activities.ledger.store import RunNotFound
@@ -276,3 +276,22 @@ async def test_a_run_takes_over_what_stands_also_where_an_earlier_life_was_undon
     await made(scene, "second life", step_id="pay")
 
     await _begin_from(scene, RUN, "pay")
+
+
+async def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: Scene) -> None:
+    await tree(scene)
+    await made(scene, "mine")
+    await made(scene, "unused")
+    again = scene.call(run_id=BELOW, step_id="again", key="mine")
+    assert isinstance(await scene.claim(again), Committed)
+    assert isinstance(
+        await scene.claim(scene.call(run_id=OTHER_RUN, step_id="again", key="unused")), Committed
+    )
+
+    async with scene.tx() as tx:
+        page = await run_tree.standing(tx, RUN)
+        used = await run_tree.used_in(tx, RUN, page.effects)
+    assert {one.entry.key: used[one.entry.entry_id] for one in page.effects} == {
+        "mine": [CHILD],
+        "unused": [],
+    }

@@ -150,6 +150,8 @@ class StandingEffect(Message):
     effect: EffectView
     child: str | None = None
     """The child run of the run that is asked about by which it was made, or under which."""
+    used_in: list[str] = []
+    """Child runs of that run which go on with it, or under which it is gone on with."""
 
 
 class StandingFound(Message):
