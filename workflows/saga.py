@@ -6,6 +6,7 @@ know of: effects that another life of it has made, before a reset or a crash.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,13 @@ class Saga:
         self._started.pop(step_id, None)
         self._relied.pop(step_id, None)
 
+    def withdraw(self, step_id: str) -> None:
+        """Forget a step that is undone, with its child runs."""
+        self.drop(step_id)
+        for child, step in self._children.items():
+            if step == step_id:
+                self._children[child] = None
+
     def undone(self, entry_id: str) -> None:
         """Forget an effect that does not stand any more."""
         self._made.pop(entry_id, None)
@@ -79,6 +87,17 @@ class Saga:
             return True
         used = any(children.get(child) is not None for child in standing.used_in)
         return used or entry_id in self._relied.values()
+
+    def lost(self, stands: Set[str], unwound: Set[str]) -> list[str]:
+        """Return the steps of which something is undone that this life takes for done.
+
+        Args:
+            stands: The entries that stand.
+            unwound: The child runs of which something was undone after their end.
+        """
+        made = [step for entry_id, step in self._made.items() if entry_id not in stands]
+        children = [step for child, step in self._children.items() if child in unwound]
+        return list(dict.fromkeys([*made, *(step for step in children if step is not None)]))
 
     def unsettled(self) -> list[str]:
         """Return the writes that have started and have no recorded outcome."""

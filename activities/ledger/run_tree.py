@@ -194,6 +194,30 @@ async def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[st
     return used
 
 
+async def unwound(tx: Transaction, run_id: str) -> list[str]:
+    """Return the completed child runs of a run of which something was undone after their end."""
+    rows = await tx.all(
+        select(runs.c.run_id, bars.c.barred_ms)
+        .join(bars, (bars.c.tenant_id == runs.c.tenant_id) & (bars.c.run_id == runs.c.run_id))
+        .where(
+            runs.c.tenant_id == tx.tenant,
+            runs.c.parent_run_id == run_id,
+            runs.c.state == "completed",
+            # By whoever undoes the run above it: one that has completed has no reason to.
+            bars.c.step_id == EVERY_STEP,
+        )
+        .order_by(runs.c.run_id)
+    )
+    found = list[str]()
+    for row in rows:
+        query = _effects(tx.tenant, tree(tx.tenant, row["run_id"]), effects.c.entry_id).where(
+            effects.c.state == "compensated", effects.c.settled_ms >= row["barred_ms"]
+        )
+        if await tx.one(query.limit(1)) is not None:
+            found.append(row["run_id"])
+    return found
+
+
 async def how_many_stand(tx: Transaction, run_id: str) -> int:
     """Return how many effects of a run and its child runs stand."""
     query = _effects(tx.tenant, tree(tx.tenant, run_id), func.count().label("n"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.papers import TOOLS, WAITS, files, paper, told
+from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
 from tests.e2e.runs import Run
 from tests.e2e.stage import Stage
 from tests.e2e.test_children import child, inside
@@ -55,3 +55,27 @@ async def test_an_effect_that_another_step_of_a_reset_run_goes_on_with_is_not_un
     assert result.state is RunState.COMPLETED
     assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
     assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("whose", ["its own", "of its child run"])
+async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset(
+    stage: Stage, tmp_path: Path, whose: str
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    first = files(stage, "a") if whose == "its own" else child(files(stage, "a"))
+    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
+    fails = {**FAILS, "when": f"which.name == '{paper(stage, 'one')}'"}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(first, read, fails))
+        assert (await run.result()).state is RunState.FAILED
+        assert told(stage, "take out") == ["a"]
+        meant.write_text(paper(stage, "two"))
+        again = await reset_before(stage, run, "execute_tool", 2 if whose == "its own" else 1)
+        result = await again.result()
+        if whose != "its own":
+            await inside(stage, run).result()
+
+    assert result.state is RunState.FAILED
+    assert "has been undone" in (result.error or "")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])

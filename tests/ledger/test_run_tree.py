@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from activities.ledger import claims, run_tree, runs
+from activities.ledger import claims, outcomes, run_tree, runs
+from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import NothingToUndo, ToUndo, begin
 from activities.ledger.entries import Barred, Claimed, Committed
 from activities.ledger.facts import TakesOverUndone
@@ -295,3 +297,30 @@ async def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: S
         "mine": [CHILD],
         "unused": [],
     }
+
+
+async def test_a_completed_child_run_of_which_something_was_undone_later_is_told(
+    scene: Scene,
+) -> None:
+    kept, orphaned = f"{RUN}~kept", f"{RUN}~orphaned"
+    for step, child in (("pay", CHILD), ("kept", kept), ("orphaned", orphaned)):
+        await scene.open_run(child, parent=Parent(run_id=RUN, step_id=step))
+        await made(scene, f"of {step}", child)
+    # Its own undoing of what it did not want is no reason.
+    await scene.compensated(scene.call(run_id=orphaned, step_id="other", key="other"))
+    for child in (CHILD, kept, orphaned):
+        async with scene.tx() as tx:
+            closing = CloseRun(tenant=tx.tenant, run_id=child, state=RunState.COMPLETED)
+            await runs.close_run(tx, closing)
+
+    async with scene.tx(timedelta(seconds=1)) as tx:
+        await run_tree.bar(tx, RUN)
+        assert await run_tree.unwound(tx, RUN) == []
+        [entry] = [one.entry for one in (await run_tree.standing(tx, CHILD)).effects]
+    undo = scene.undo(entry)
+    claimed = await scene.claimed(undo, timedelta(seconds=2))
+    async with scene.tx(timedelta(seconds=2)) as tx:
+        assert await outcomes.commit(tx, undo, claimed, Kept("r-1")) is not None
+
+    async with scene.tx() as tx:
+        assert await run_tree.unwound(tx, RUN) == [CHILD]

@@ -66,6 +66,20 @@ def test_what_a_child_run_goes_on_with_is_known_where_it_has_completed() -> None
     assert [saga.knows(one) for one in used] == [True, False]
 
 
+def test_what_this_life_takes_for_done_and_does_not_stand_is_lost_unless_it_was_withdrawn() -> None:
+    saga = begun("a", "b", "pay", "mail")
+    saga.committed("a", "ef-1")
+    saga.committed("b", "ef-2")
+    for step in ("pay", "mail"):
+        saga.ended(step, f"r~{step}", completed=True)
+
+    assert saga.lost({"ef-2"}, {"r~pay"}) == ["a", "pay"]
+
+    saga.undone("ef-1")
+    saga.withdraw("pay")
+    assert saga.lost({"ef-2"}, {"r~pay"}) == []
+
+
 def test_what_a_child_run_has_left_is_known_once_its_end_is() -> None:
     saga, its = begun("pay", "mail"), standing("ef-1", child="r~pay")
     assert not saga.knows(its)

@@ -142,6 +142,8 @@ class FindStanding(Message):
     """Names of stretches in which nothing more is to begin."""
     within: str | None = None
     """The run that asks, where it is another one."""
+    completing: bool = False
+    """The run would complete: which of its completed child runs have been undone since?"""
 
 
 class StandingEffect(Message):
@@ -160,4 +162,6 @@ class StandingFound(Message):
     effects: list[StandingEffect]
     after: str | None = None
     """Where the next answer begins; ``None``: that is all."""
+    unwound: list[str] = []
+    """Completed child runs of which something was undone after their end, if that is asked."""
     head: ChainHead | None = None
