@@ -13,7 +13,7 @@ from activities.ledger.compensations import NothingToUndo, ToUndo, begin
 from activities.ledger.entries import Barred, Claimed, Committed
 from activities.ledger.facts import TakesOverUndone
 from activities.ledger.run_tree import Cursor
-from activities.ledger.store import RunNotFound
+from activities.ledger.starts import StartRefused
 from activities.ledger.tables import effects
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from workflows.contracts import CloseRun, Linked, Parent, Resolution, ResolutionOutcome, RunState
@@ -213,7 +213,7 @@ async def test_a_barred_step_bars_its_child_runs_and_no_other_step(scene: Scene)
 
 
 async def test_a_child_run_of_a_run_that_nobody_knows_is_not_opened(scene: Scene) -> None:
-    with pytest.raises(RunNotFound, match="nobody"):
+    with pytest.raises(StartRefused, match="run nobody has not started it"):
         await scene.open_run("nobody~pay", parent=Parent(run_id="nobody", step_id="pay"))
 
 
