@@ -68,9 +68,15 @@ class CompensationActivities:
             if asked.leave is not None:
                 left = [one.entry.entry_id for one in page.effects]
                 await run_tree.leave(tx, left, asked.leave)
+            used = await run_tree.used_in(tx, asked.run_id, page.effects)
+            unwound = await run_tree.unwound(tx, asked.run_id) if asked.completing else []
         return StandingFound(
-            effects=[StandingEffect(effect=one.view(), child=one.child) for one in page.effects],
+            effects=[
+                StandingEffect(effect=one.view(), child=one.child, used_in=used[one.entry.entry_id])
+                for one in page.effects
+            ],
             after=None if page.following is None else str(page.following),
+            unwound=unwound,
             head=tx.heads[asked.run_id] if asked.within is None else None,
         )
 

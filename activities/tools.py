@@ -161,6 +161,7 @@ class ToolActivities:
                     attempts=request.attempt,
                     replayed=replayed,
                     made_by=None if entry.run_id == call.run_id else entry.run_id,
+                    entry_id=entry.entry_id,
                     effect=entry.view(state="committed") if mine(entry) else None,
                 )
             case SaidNo(reason, code, replayed):

@@ -69,6 +69,8 @@ class AgentRun(Run):
                     failure = failure or self._settle(step, task, settled)
                 if failure is not None:
                     break
+        except StepFailed as lost:
+            failure = lost.reason
         except asyncio.CancelledError:
             self._note_cancellation()
         finally:

@@ -275,7 +275,7 @@ class Calling:
             self._book.saga.committed(step.step_id, outcome.effect.entry_id)
             self._book.effects[outcome.effect.entry_id] = outcome.effect
         else:
-            self._book.saga.drop(step.step_id)
+            self._book.saga.relies(step.step_id, outcome.entry_id)
         self._book.set_step(step.step_id, StepState.SUCCEEDED, output=outcome.output)
 
 

@@ -86,7 +86,11 @@ class CodeRun(Run):
         maker.returned = True
         await workflow.wait_condition(lambda: maker.idle or self._book.cancel is not None)
         failure = maker.over
-        if failure is None and self._book.cancel is None and await self._all_stands():
+        try:
+            done = failure is None and self._book.cancel is None and await self._all_stands()
+        except StepFailed as lost:
+            return lost.reason
+        if done:
             self._book.output = _plain(body.result(), "what the code returns")
         return failure
 

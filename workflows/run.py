@@ -40,6 +40,7 @@ from workflows.contracts import (
 )
 from workflows.desk import Desk
 from workflows.details import current_details
+from workflows.ends import StepFailed
 from workflows.errors import ErrorType
 from workflows.freshness import Freshness
 from workflows.helm import Answer, Delivery, Helm
@@ -256,9 +257,14 @@ class Run:
         """Return whether what other runs have made for this one still stands.
 
         Where it does not, a human takes note of it first, or cancels the run.
+
+        Raises:
+            StepFailed: What this run itself has made does not stand any more.
         """
         book = self._book
-        await self._undisturbed(self._unwinding.undo_orphaned())
+        lost = await self._undisturbed(self._unwinding.undo_orphaned())
+        if lost:
+            raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
         if not any(view.made_by for view in book.steps.values()):
             return True
         asked = FindQuestions(tenant=book.request.tenant, run_id=book.request.run_id)

@@ -6,6 +6,7 @@ know of: effects that another life of it has made, before a reset or a crash.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,18 +24,30 @@ class Saga:
     """Steps by the entries of what they have made."""
     _found: dict[str, str] = field(default_factory=dict)
     """The same of what the ledger has, and this life has yet to come to."""
+    _relied: dict[str, str] = field(default_factory=dict)
+    """Entries by the steps that go on with what another step, or another run, has made."""
     _children: dict[str, str | None] = field(default_factory=dict)
     """Child runs that have ended, with their step where they have completed."""
 
     def register(self, step_id: str) -> None:
         """Note a write, or a child run, *before* it starts, so that none can be overlooked."""
         self._started.setdefault(step_id)
+        self._relied.pop(step_id, None)
 
     def committed(self, step_id: str, entry_id: str) -> None:
         """Note what a write has made."""
         self._started.pop(step_id, None)
         self._found.pop(entry_id, None)
         self._made[entry_id] = step_id
+
+    def relies(self, step_id: str, entry_id: str | None) -> None:
+        """Note that a step has made nothing itself, and what it goes on with, if that is a write.
+
+        Its owner may be a step of another life of this run: then it is wanted all the same.
+        """
+        self.drop(step_id)
+        if entry_id is not None:
+            self._relied[step_id] = entry_id
 
     def found(self, step_id: str, entry_id: str) -> None:
         """Note an effect of this run that the ledger knows of, and this life does not."""
@@ -53,6 +66,14 @@ class Saga:
     def drop(self, step_id: str) -> None:
         """Forget a write that is not ours to undo: answered no, or made by another run."""
         self._started.pop(step_id, None)
+        self._relied.pop(step_id, None)
+
+    def withdraw(self, step_id: str) -> None:
+        """Forget a step that is undone, with its child runs."""
+        self.drop(step_id)
+        for child, step in self._children.items():
+            if step == step_id:
+                self._children[child] = None
 
     def undone(self, entry_id: str) -> None:
         """Forget an effect that does not stand any more."""
@@ -60,8 +81,23 @@ class Saga:
         self._found.pop(entry_id, None)
 
     def knows(self, standing: StandingEffect) -> bool:
-        """Return whether this life has made an effect, or has heard of who has."""
-        return standing.effect.entry_id in self._made or standing.child in self._children
+        """Return whether this life has made an effect, has heard of who has, or goes on with it."""
+        entry_id, children = standing.effect.entry_id, self._children
+        if entry_id in self._made or standing.child in children:
+            return True
+        used = any(children.get(child) is not None for child in standing.used_in)
+        return used or entry_id in self._relied.values()
+
+    def lost(self, stands: Set[str], unwound: Set[str]) -> list[str]:
+        """Return the steps of which something is undone that this life takes for done.
+
+        Args:
+            stands: The entries that stand.
+            unwound: The child runs of which something was undone after their end.
+        """
+        made = [step for entry_id, step in self._made.items() if entry_id not in stands]
+        children = [step for child, step in self._children.items() if child in unwound]
+        return list(dict.fromkeys([*made, *(step for step in children if step is not None)]))
 
     def unsettled(self) -> list[str]:
         """Return the writes that have started and have no recorded outcome."""
@@ -79,6 +115,7 @@ class Saga:
             "started": list(self._started),
             "made": self._made,
             "found": self._found,
+            "relied": self._relied,
             "children": self._children,
         }
 
@@ -87,4 +124,5 @@ class Saga:
         self._started = dict.fromkeys(carried.started)
         self._made = dict(carried.made)
         self._found = dict(carried.found)
+        self._relied = dict(carried.relied)
         self._children = dict(carried.children)

@@ -415,7 +415,7 @@ class Stepper:
             self._book.effects[outcome.effect.entry_id] = outcome.effect
         else:
             # A read, or an effect that another step owns: only its owner undoes it.
-            self._book.saga.drop(step.id)
+            self._book.saga.relies(step.id, outcome.entry_id)
         asked = self._book.at(step.id).interrupt is not None
         text = "done"
         if outcome.made_by:

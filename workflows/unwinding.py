@@ -84,20 +84,35 @@ class Unwinding:
     async def undo(self, step_id: str) -> None:
         """Undo one step to the end; what needs a human is asked, and waited for."""
         await self._undo(self._asked(step_id=step_id, bar=True))
-        self._book.saga.drop(step_id)
+        self._book.saga.withdraw(step_id)
 
     async def undo_child(self, run_id: str) -> None:
         """Undo a child run to the end: it has ended without having done so."""
         own = {"run_id": run_id, "within": self._book.request.run_id, "given_up": []}
         await self._undo(self._asked(bar=True).model_copy(update=own))
 
-    async def undo_orphaned(self) -> None:
+    async def undo_orphaned(self) -> list[str]:
         """Undo what the ledger has of this run and its child runs, and this life does not know of.
 
         A run that was reset, or that decides anew after a crash, may take another way: what it did
         on the first one nobody wants any more.
+
+        Returns:
+            Steps that this life takes for done, and of which an earlier one has undone something.
         """
-        await self._undo(self._asked(), orphaned=True)
+        saga, stands, unwound = self._book.saga, set[str](), set[str]()
+
+        def orphaned(standing: StandingEffect) -> bool:
+            effect, known = standing.effect, saga.knows(standing)
+            if not known or effect.state != "compensating" or effect.reason is not None:
+                stands.add(effect.entry_id)
+            elif standing.child is not None:
+                unwound.add(standing.child)
+            return not known
+
+        asked = self._asked().model_copy(update={"completing": True})
+        unwound.update(await self._undo(asked, only=orphaned))
+        return saga.lost(stands, unwound)
 
     async def recall(self) -> list[str]:
         """Return the steps of this run that have made what this life has yet to hear of."""
@@ -129,33 +144,44 @@ class Unwinding:
 
     async def _each(
         self, asked: FindStanding, work: Callable[[StandingEffect], Awaitable[None]]
-    ) -> None:
+    ) -> set[str]:
+        unwound = set[str]()
+
         async def find(asked: FindStanding) -> StandingFound:
             page = await self._call(ports.FIND_STANDING, asked, "look for what stands")
             self._book.saw(page.head)
+            unwound.update(page.unwound)
             return page
 
         await each_standing(find, asked, work)
+        return unwound
 
     async def _undo(
-        self, asked: FindStanding, *, cleanup: bool = False, orphaned: bool = False
-    ) -> None:
+        self,
+        asked: FindStanding,
+        *,
+        cleanup: bool = False,
+        only: Callable[[StandingEffect], bool] | None = None,
+    ) -> set[str]:
         """Undo what stands until nothing does but what has its reason to.
 
         Args:
             asked: What is to be undone.
             cleanup: Only what tools declare as temporary.
-            orphaned: Only what this life of the run does not know of.
+            only: Which of it: what this life of the run does not know of.
+
+        Returns:
+            The child runs of which something was undone after their end, if that is asked.
         """
         book, seen = self._book, set[str]()
         questions = list[tuple[StandingEffect, Question]]()
 
         async def work(standing: StandingEffect) -> None:
-            if standing.effect.entry_id in seen or (orphaned and book.saga.knows(standing)):
+            if standing.effect.entry_id in seen or (only is not None and not only(standing)):
                 return
             seen.add(standing.effect.entry_id)
             await self._show(standing)
-            if orphaned:
+            if only is not None:
                 text = f"{_name(standing)} was made before a reset or a crash, and is not wanted"
                 book.say(workflow.now(), f"orphaned: {text} since", _step_of(standing))
             question = await self._compensate(standing, cleanup=cleanup)
@@ -166,12 +192,12 @@ class Unwinding:
 
         while True:
             before = len(seen)
-            await self._each(asked, work)
+            unwound = await self._each(asked, work)
             while questions:
                 standing, question = questions.pop(0)
                 await self._to_the_end(standing, question, cleanup=cleanup)
             if len(seen) == before:
-                return
+                return unwound
 
     async def _to_the_end(
         self, standing: StandingEffect, question: Question | None, *, cleanup: bool

@@ -112,6 +112,9 @@ async def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
             )
         case "committed":
             return Committed(entry)
+        case "compensating" if seen.barred:
+            # Whoever was undoing it may be another life of this run, which is over.
+            return Barred(f"the effect {entry.entry_id} is being undone, and so is this step")
         case "compensating":
             return Held(COMPENSATING_WAIT)
         case "claimed":

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from activities.ledger.barring import EVERY_STEP, bar_name
 from activities.ledger.entries import Entry
 from activities.ledger.store import Transaction
-from activities.ledger.tables import bars, effects, runs
+from activities.ledger.tables import bars, effects, replays, runs
 from workflows.contracts import EffectView
 
 #: Entries in these states may have happened and are not undone.
@@ -172,6 +172,50 @@ async def standing(
         return Page(page, None)
     last = rows[limit - 1]
     return Page(page, Cursor(last["commit_no"], last["claimed_ms"], last["entry_id"]))
+
+
+async def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
+    """Return by effect the child runs of a run that go on with it, themselves or below them."""
+    used: dict[str, list[str]] = {one.entry.entry_id: [] for one in made}
+    found = tree(tx.tenant, run_id)
+    query = (
+        select(replays.c.entry_id, found.c.child)
+        .join(found, replays.c.run_id == found.c.run_id)
+        .where(
+            replays.c.tenant_id == tx.tenant,
+            replays.c.entry_id.in_(list(used)),
+            found.c.child.is_not(None),
+        )
+        .distinct()
+        .order_by(replays.c.entry_id, found.c.child)
+    )
+    for row in await tx.all(query) if used else ():
+        used[row["entry_id"]].append(row["child"])
+    return used
+
+
+async def unwound(tx: Transaction, run_id: str) -> list[str]:
+    """Return the completed child runs of a run of which something was undone after their end."""
+    rows = await tx.all(
+        select(runs.c.run_id, bars.c.barred_ms)
+        .join(bars, (bars.c.tenant_id == runs.c.tenant_id) & (bars.c.run_id == runs.c.run_id))
+        .where(
+            runs.c.tenant_id == tx.tenant,
+            runs.c.parent_run_id == run_id,
+            runs.c.state == "completed",
+            # By whoever undoes the run above it: one that has completed has no reason to.
+            bars.c.step_id == EVERY_STEP,
+        )
+        .order_by(runs.c.run_id)
+    )
+    found = list[str]()
+    for row in rows:
+        query = _effects(tx.tenant, tree(tx.tenant, row["run_id"]), effects.c.entry_id).where(
+            effects.c.state == "compensated", effects.c.settled_ms >= row["barred_ms"]
+        )
+        if await tx.one(query.limit(1)) is not None:
+            found.append(row["run_id"])
+    return found
 
 
 async def how_many_stand(tx: Transaction, run_id: str) -> int:

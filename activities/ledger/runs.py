@@ -33,8 +33,8 @@ async def open_run(tx: Transaction, asked: OpenRun, assurance: Assurance = Assur
 
     Raises:
         RunIdTaken: Another run has this id.
-        StartRefused: Nothing proves who has started it.
-        RunNotFound: The run that it continues, or its parent, is not recorded.
+        StartRefused: Nothing proves who has started it, or its parent is not recorded.
+        RunNotFound: The run that it continues is not recorded.
         TakesOverUndone: The effect of a step that it takes over has been undone.
     """
     request, parent = asked.request, asked.request.parent
@@ -53,8 +53,6 @@ async def open_run(tx: Transaction, asked: OpenRun, assurance: Assurance = Assur
     if asked.continues:
         raise RunNotFound(request.run_id)
     start = await start_of(tx, asked, assurance)
-    if parent is not None:
-        await require_run(tx, parent.run_id)
     if request.linked is not None:
         await facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")

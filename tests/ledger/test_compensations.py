@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.ledger import compensations, lookups, outcomes
+from activities.ledger import compensations, lookups, outcomes, run_tree
 from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import (
@@ -297,3 +297,18 @@ async def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene)
 
     assert isinstance(again, Claimed)
     assert again.entry.undoes == committed.entry_id
+
+
+async def test_a_step_of_a_run_that_is_undone_does_not_wait_for_the_end_of_its_undoing(
+    scene: Scene,
+) -> None:
+    entry = await scene.compensating(scene.call())
+    assert isinstance(await scene.claim(scene.call()), Held)
+
+    async with scene.tx() as tx:
+        await run_tree.bar(tx, RUN)
+
+    # Its run was reset: nobody else undoes it but this life, once the step has ended.
+    assert isinstance(await scene.claim(scene.call()), Barred)
+    assert isinstance(await scene.begin_undo(), ToUndo)
+    assert (await scene.entry(entry.entry_id)).state == "compensating"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from activities.ledger import claims, run_tree, runs
+from activities.ledger import claims, outcomes, run_tree, runs
+from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import NothingToUndo, ToUndo, begin
-from activities.ledger.entries import Barred, Claimed
+from activities.ledger.entries import Barred, Claimed, Committed
 from activities.ledger.facts import TakesOverUndone
 from activities.ledger.run_tree import Cursor
-from activities.ledger.store import RunNotFound
+from activities.ledger.starts import StartRefused
 from activities.ledger.tables import effects
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from workflows.contracts import CloseRun, Linked, Parent, Resolution, ResolutionOutcome, RunState
@@ -211,7 +213,7 @@ async def test_a_barred_step_bars_its_child_runs_and_no_other_step(scene: Scene)
 
 
 async def test_a_child_run_of_a_run_that_nobody_knows_is_not_opened(scene: Scene) -> None:
-    with pytest.raises(RunNotFound, match="nobody"):
+    with pytest.raises(StartRefused, match="run nobody has not started it"):
         await scene.open_run("nobody~pay", parent=Parent(run_id="nobody", step_id="pay"))
 
 
@@ -276,3 +278,49 @@ async def test_a_run_takes_over_what_stands_also_where_an_earlier_life_was_undon
     await made(scene, "second life", step_id="pay")
 
     await _begin_from(scene, RUN, "pay")
+
+
+async def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: Scene) -> None:
+    await tree(scene)
+    await made(scene, "mine")
+    await made(scene, "unused")
+    again = scene.call(run_id=BELOW, step_id="again", key="mine")
+    assert isinstance(await scene.claim(again), Committed)
+    assert isinstance(
+        await scene.claim(scene.call(run_id=OTHER_RUN, step_id="again", key="unused")), Committed
+    )
+
+    async with scene.tx() as tx:
+        page = await run_tree.standing(tx, RUN)
+        used = await run_tree.used_in(tx, RUN, page.effects)
+    assert {one.entry.key: used[one.entry.entry_id] for one in page.effects} == {
+        "mine": [CHILD],
+        "unused": [],
+    }
+
+
+async def test_a_completed_child_run_of_which_something_was_undone_later_is_told(
+    scene: Scene,
+) -> None:
+    kept, orphaned = f"{RUN}~kept", f"{RUN}~orphaned"
+    for step, child in (("pay", CHILD), ("kept", kept), ("orphaned", orphaned)):
+        await scene.open_run(child, parent=Parent(run_id=RUN, step_id=step))
+        await made(scene, f"of {step}", child)
+    # Its own undoing of what it did not want is no reason.
+    await scene.compensated(scene.call(run_id=orphaned, step_id="other", key="other"))
+    for child in (CHILD, kept, orphaned):
+        async with scene.tx() as tx:
+            closing = CloseRun(tenant=tx.tenant, run_id=child, state=RunState.COMPLETED)
+            await runs.close_run(tx, closing)
+
+    async with scene.tx(timedelta(seconds=1)) as tx:
+        await run_tree.bar(tx, RUN)
+        assert await run_tree.unwound(tx, RUN) == []
+        [entry] = [one.entry for one in (await run_tree.standing(tx, CHILD)).effects]
+    undo = scene.undo(entry)
+    claimed = await scene.claimed(undo, timedelta(seconds=2))
+    async with scene.tx(timedelta(seconds=2)) as tx:
+        assert await outcomes.commit(tx, undo, claimed, Kept("r-1")) is not None
+
+    async with scene.tx() as tx:
+        assert await run_tree.unwound(tx, RUN) == [CHILD]

@@ -506,6 +506,7 @@ def _succeeded(
         output={"did": entry.key},
         attempts=attempts,
         replayed=replayed,
+        entry_id=entry.view().entry_id,
         effect=entry.view() if mine else None,
     )
 

@@ -170,6 +170,7 @@ def filled() -> dict[str, Any]:
         saga.register(step_id)
     saga.committed("s0", "e")
     saga.found("s1", "f")
+    saga.relies("s3", "g")
     saga.ended("s2", "r~s2", completed=True)
     parts["Helm"]._deliveries.restore({"c": "a"}, {"a": Answer(True, "m")})
     parts["Desk"].to_undo, parts["Desk"]._settled = {"i": "ann"}, {"j"}

@@ -47,6 +47,39 @@ def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
     assert saga.steps() == ["a"]
 
 
+def test_what_a_step_goes_on_with_is_known_until_the_step_begins_anew() -> None:
+    saga = begun("again")
+    saga.relies("again", "ef-1")
+    assert (saga.unsettled(), saga.knows(standing("ef-1"))) == ([], True)
+
+    saga.register("again")
+
+    assert not saga.knows(standing("ef-1"))
+
+
+def test_what_a_child_run_goes_on_with_is_known_where_it_has_completed() -> None:
+    saga = begun("pay", "mail")
+    used = [standing("ef-1").model_copy(update={"used_in": [child]}) for child in ("pay", "mail")]
+    saga.ended("pay", "pay", completed=True)
+    saga.ended("mail", "mail", completed=False)
+
+    assert [saga.knows(one) for one in used] == [True, False]
+
+
+def test_what_this_life_takes_for_done_and_does_not_stand_is_lost_unless_it_was_withdrawn() -> None:
+    saga = begun("a", "b", "pay", "mail")
+    saga.committed("a", "ef-1")
+    saga.committed("b", "ef-2")
+    for step in ("pay", "mail"):
+        saga.ended(step, f"r~{step}", completed=True)
+
+    assert saga.lost({"ef-2"}, {"r~pay"}) == ["a", "pay"]
+
+    saga.undone("ef-1")
+    saga.withdraw("pay")
+    assert saga.lost({"ef-2"}, {"r~pay"}) == []
+
+
 def test_what_a_child_run_has_left_is_known_once_its_end_is() -> None:
     saga, its = begun("pay", "mail"), standing("ef-1", child="r~pay")
     assert not saga.knows(its)
@@ -75,6 +108,7 @@ def test_all_of_it_travels() -> None:
     saga.committed("a", "ef-1")
     saga.found("d", "ef-2")
     saga.ended("c", "r~c", completed=True)
+    saga.relies("e", "ef-3")
     other = Saga()
 
     carried = Carried.model_validate({"started_at": "2026-01-01T00:00:00Z", **saga.carry()})

@@ -119,6 +119,7 @@ class Carried(Message):
     made: dict[str, str] = {}
     """Steps by entries."""
     found: dict[str, str] = {}
+    relied: dict[str, str] = {}
     children: dict[str, str | None] = {}
     # Of the steps.
     settled: list[str] = []

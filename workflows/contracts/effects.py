@@ -142,6 +142,8 @@ class FindStanding(Message):
     """Names of stretches in which nothing more is to begin."""
     within: str | None = None
     """The run that asks, where it is another one."""
+    completing: bool = False
+    """The run would complete: which of its completed child runs have been undone since?"""
 
 
 class StandingEffect(Message):
@@ -150,6 +152,8 @@ class StandingEffect(Message):
     effect: EffectView
     child: str | None = None
     """The child run of the run that is asked about by which it was made, or under which."""
+    used_in: list[str] = []
+    """Child runs of that run which go on with it, or under which it is gone on with."""
 
 
 class StandingFound(Message):
@@ -158,4 +162,6 @@ class StandingFound(Message):
     effects: list[StandingEffect]
     after: str | None = None
     """Where the next answer begins; ``None``: that is all."""
+    unwound: list[str] = []
+    """Completed child runs of which something was undone after their end, if that is asked."""
     head: ChainHead | None = None

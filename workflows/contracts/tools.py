@@ -126,6 +126,8 @@ class Succeeded(Message):
     """The effect had been recorded before: the tool was not called by this attempt."""
     made_by: str | None = None
     """The run that made the effect, where it was another one."""
+    entry_id: str | None = None
+    """The entry of a write's effect, whichever step owns it."""
     effect: EffectView | None = None
     """The effect, if this very step owns it: only its owner's saga undoes it."""
     read_ms: int | None = None

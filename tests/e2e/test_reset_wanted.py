@@ -1,0 +1,81 @@
+"""G4 across a reset: what this life of a run goes on with is wanted, and stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
+from tests.e2e.runs import Run
+from tests.e2e.stage import Stage
+from tests.e2e.test_children import child, inside
+from tests.e2e.test_interrupts import answered, plan
+from tests.e2e.test_reset import reset_before
+from workflows.contracts import RunState
+
+
+def either(stage: Stage, meant: Path, first: dict[str, Any], second: dict[str, Any]) -> Any:
+    """Return the steps that do one thing if paper `one` is meant, and the other if not."""
+    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
+    is_one = f"which.name == '{paper(stage, 'one')}'"
+    return plan(read, {**first, "when": is_one}, {**second, "when": f"not ({is_one})"}, WAITS)
+
+
+async def decided_anew(stage: Stage, meant: Path, run: Run) -> Run:
+    await run.in_state(RunState.WAITING_INPUT)
+    meant.write_text(paper(stage, "two"))
+    again = await reset_before(stage, run, "execute_tool", 1)
+    await again.in_state(RunState.WAITING_INPUT)
+    await answered(again, answer="yes")
+    return again
+
+
+@pytest.mark.parametrize(
+    "whose", ["its own", "of its child run, by itself", "its own, by its child run"]
+)
+async def test_an_effect_that_another_step_of_a_reset_run_goes_on_with_is_not_undone(
+    stage: Stage, tmp_path: Path, whose: str
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    one, two = files(stage, "a"), {**files(stage, "a"), "id": "anew"}
+    if whose == "of its child run, by itself":
+        one = child(files(stage, "a"))
+    elif whose == "its own, by its child run":
+        two = child(files(stage, "a"))
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(either(stage, meant, one, two))
+        again = await decided_anew(stage, meant, run)
+        result = await again.result()
+        if whose != "its own":
+            await inside(stage, run).result()
+
+    assert result.state is RunState.COMPLETED
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
+    assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("whose", ["its own", "of its child run"])
+async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset(
+    stage: Stage, tmp_path: Path, whose: str
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    first = files(stage, "a") if whose == "its own" else child(files(stage, "a"))
+    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
+    fails = {**FAILS, "when": f"which.name == '{paper(stage, 'one')}'"}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(first, read, fails))
+        assert (await run.result()).state is RunState.FAILED
+        assert told(stage, "take out") == ["a"]
+        meant.write_text(paper(stage, "two"))
+        again = await reset_before(stage, run, "execute_tool", 2 if whose == "its own" else 1)
+        result = await again.result()
+        if whose != "its own":
+            await inside(stage, run).result()
+
+    assert result.state is RunState.FAILED
+    assert "has been undone" in (result.error or "")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
