@@ -183,10 +183,13 @@ def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
     """Return whether calling again, by the same key, may settle this entry."""
     if request.recovery is not Recovery.DEDUPES or request.window is None:
         return False
+    if entry.window_ms is None or entry.tool_version != request.tool_version:
+        return False  # Whoever takes the repeat may not be who has taken the first call.
     if NO_MORE_REPEATS in entry.failures:
         return False
     # Negative: the clock was set back, and nobody knows how long ago the first call was.
-    return 0 <= tx.now_ms - (entry.first_call_ms or 0) < milliseconds(request.window)
+    window_ms = min(entry.window_ms, milliseconds(request.window))
+    return 0 <= tx.now_ms - (entry.first_call_ms or 0) < window_ms
 
 
 async def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:

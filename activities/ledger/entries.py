@@ -118,6 +118,8 @@ class Entry:
     deadline_ms: int | None
     timeout_ms: int
     settle_ms: int | None
+    window_ms: int | None
+    """For how long its provider recognises what was called; ``None``: it was not asked to."""
     first_call_ms: int | None
     claimed_ms: int
     recovering_ms: int | None

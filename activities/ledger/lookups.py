@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from sqlalchemy import update
 
@@ -11,12 +11,15 @@ from activities.ledger import recovery
 from activities.ledger.claims import note
 from activities.ledger.clock_jumps import call_left
 from activities.ledger.entries import Barred, ClaimRequest, ClaimResult, Entry, Held, milliseconds
+from activities.ledger.outcomes import still_ours
 from activities.ledger.store import Transaction
 from activities.ledger.tables import effects
 from activities.ledger.takes import look_around, take
 
 #: What proves that an effect did not happen; in the events, too.
 Proof = Literal["lookup_not_found", "transactional", "not_called"]
+#: Before an entry that somebody else has taken over meanwhile is looked at again.
+_TAKEN_OVER_PAUSE: Final = timedelta(seconds=1)
 
 
 async def after_not_found(
@@ -44,11 +47,16 @@ async def after_not_found(
             for then.
         looked: How long ago the lookup began: what it found is no younger.
     """
+    # Before its approval, as every claim locks them.
+    if not await still_ours(tx, entry):
+        return Held(_TAKEN_OVER_PAUSE)  # Whoever has it knows more.
     if rule == "lookup_not_found":
         assert entry.settle_ms is not None, "without it nothing is proven"
         left = await call_left(tx, entry) + entry.settle_ms + milliseconds(looked)
         if left > 0:
             return Held(timedelta(milliseconds=left))
+    # It may have waited for the row. Not above: what was found is no younger for that.
+    await tx.tick()
     if forward:
         result = await take(tx, request, await look_around(tx, request), entry, rule=rule)
         await note(tx, request, result)

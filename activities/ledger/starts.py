@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 
 from activities.ledger import principals
 from activities.ledger.proofs import Signed, signed_by, still_signed
 from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import runs
+from activities.ledger.tables import events, runs, steerings
 from activities.signatures import BadSignature
-from workflows.contracts import Assurance, OpenRun, StartRun
+from workflows.contracts import Assurance, OpenRun, StartRun, Verb
 from workflows.contracts.signing import StartClaims, audience
 from workflows.identity import NotCanonical, digest, is_child_of
 
@@ -72,9 +72,30 @@ async def start_of(tx: Transaction, asked: OpenRun, assurance: Assurance) -> dic
     return _columns(starter, taken_ms, request.signature, kid, claims.jti)
 
 
-async def starter(tx: Transaction, run_id: str) -> str:
-    """Return who is on record to have started a run."""
-    return str((await _row(tx, run_id))["started_by"])
+async def planners(tx: Transaction, run_id: str) -> frozenset[str]:
+    """Return who is on record to have started a run, or to have amended it or what it is in.
+
+    The plan of a child run is its parent's.
+    """
+    people = {str((await _row(tx, run_id))["started_by"])}
+    while run_id:
+        told_by = events.c.body["steering_id"].as_string()
+        amended = await tx.all(
+            select(steerings.c.actor).where(
+                steerings.c.tenant_id == tx.tenant,
+                steerings.c.run_id == run_id,
+                steerings.c.verb == Verb.AMEND.value,
+                exists().where(
+                    events.c.tenant_id == steerings.c.tenant_id,
+                    events.c.run_id == steerings.c.run_id,
+                    events.c.type == "run.amended",
+                    told_by == steerings.c.steering_id,
+                ),
+            )
+        )
+        people.update(row["actor"] for row in amended)
+        run_id = (await _row(tx, run_id))["parent_run_id"]
+    return frozenset(people)
 
 
 async def marked_starter(tx: Transaction, run_id: str) -> str:
@@ -119,7 +140,8 @@ async def forbidden(
         return None
     if assurance is Assurance.SIGNED and (why := await unproven(tx, run_id)) is not None:
         return f"nothing proves who has started run {run_id}: {why}"
-    for name in dict.fromkeys((user, await starter(tx, run_id))):
+    started_by = (await _row(tx, run_id))["started_by"]
+    for name in dict.fromkeys((user, started_by)):
         lacking = await principals.lacks(tx, name, permissions)
         if lacking is not None:
             return f"{name} has no permission {lacking}"
@@ -157,7 +179,7 @@ def _columns(
 
 async def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
     row = await tx.one(
-        select(runs.c.user_id, runs.c.start_nonce, *_START).where(
+        select(runs.c.user_id, runs.c.parent_run_id, runs.c.start_nonce, *_START).where(
             runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
         )
     )

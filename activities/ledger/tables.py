@@ -164,6 +164,7 @@ effects = Table(
     Column("deadline_ms", BigInteger),
     Column("timeout_ms", BigInteger, nullable=False),
     Column("settle_ms", BigInteger),
+    Column("window_ms", BigInteger),
     Column("first_call_ms", BigInteger),
     # Since when an outcome is missing that an earlier attempt should have recorded.
     Column("recovering_ms", BigInteger),

@@ -203,7 +203,11 @@ async def find_again(
     row = await tx.one(
         update(effects)
         .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
-        .values(_limits(tx, request, entry if entry.unproven else None))
+        .values(
+            # However long ago it has looked at the world: it looks again.
+            **({} if entry.unproven or entry.observed is None else {"observed": UNASKED}),
+            **_limits(tx, request, entry if entry.unproven else None),
+        )
         .returning(effects)
     )
     assert row is not None, "the entry's row is locked by this transaction"
@@ -237,8 +241,11 @@ def _limits(tx: Transaction, request: ClaimRequest, before: Entry | None) -> dic
     """
     timeout_ms = milliseconds(request.timeout)
     settle_ms = None if request.settle is None else milliseconds(request.settle)
+    window_ms = None if request.window is None else milliseconds(request.window)
     deadline_ms = tx.now_ms + timeout_ms
     if before is not None:
+        assert window_ms is not None and before.window_ms is not None, "else it is not repeated"
+        window_ms = min(window_ms, before.window_ms)
         unsettled = settle_ms is None or before.settle_ms is None
         last = (before.deadline_ms or 0) + (before.settle_ms or 0)
         if last > deadline_ms + (settle_ms or 0):
@@ -251,6 +258,7 @@ def _limits(tx: Transaction, request: ClaimRequest, before: Entry | None) -> dic
         "deadline_ms": deadline_ms,
         "timeout_ms": timeout_ms,
         "settle_ms": settle_ms,
+        "window_ms": window_ms,
     }
 
 

@@ -106,9 +106,11 @@ def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool
 async def requesters(tx: Transaction, row: Mapping[str, Any]) -> frozenset[str]:
     """Return who has asked for the call of an approval's row, with its params as they are.
 
-    Whom its run acts for, who has started it, and who has changed the params.
+    Whom its run acts for, who has started it or given it another plan, and who has changed the
+    params.
     """
-    return frozenset((row["user_id"], await starts.starter(tx, row["run_id"]), *row["editors"]))
+    planned = await starts.planners(tx, row["run_id"])
+    return frozenset((row["user_id"], *planned, *row["editors"]))
 
 
 async def unknown_requester(

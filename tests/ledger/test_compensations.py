@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.ledger import compensations, lookups, outcomes, run_tree
+from activities.ledger import compensations, lookups, outcomes, overdue, run_tree
 from activities.ledger.artifacts import Kept
 from activities.ledger.compensations import GivenUp, NothingToUndo, ToUndo
 from activities.ledger.entries import (
@@ -21,7 +21,7 @@ from activities.ledger.entries import (
     entry_id_for,
 )
 from activities.ledger.tables import bars, effects, interventions
-from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, STEP, WINDOW, Scene
+from tests.ledger.scene import AT_ONCE, LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, STEP, WINDOW, Scene
 from workflows.contracts import Recovery, Resolution, ResolutionOutcome
 from workflows.identity import forward_key, step_key
 
@@ -312,3 +312,23 @@ async def test_a_step_of_a_run_that_is_undone_does_not_wait_for_the_end_of_its_u
     assert isinstance(await scene.claim(scene.call()), Barred)
     assert isinstance(await scene.begin_undo(), ToUndo)
     assert (await scene.entry(entry.entry_id)).state == "compensating"
+
+
+async def test_what_others_have_settled_since_an_undoing_looked_is_not_reported_as_nothing(
+    scene: Scene,
+) -> None:
+    call = scene.call(timeout=NOW, settle=AT_ONCE)
+    await scene.in_doubt(call)
+    doubted = await scene.begin_undo()
+    assert isinstance(doubted, Doubtful)
+    # The sweep has looked, too, and has found it.
+    async with scene.tx() as tx:
+        swept = await overdue.take_over(tx, doubted.entry)
+    assert swept is not None
+    await scene.commit(call, swept)
+
+    async with scene.tx(LEASE_OVER) as tx:
+        found = await lookups.after_not_found(tx, call, doubted.entry, forward=False)
+
+    assert isinstance(found, Held)
+    assert isinstance(await scene.begin_undo(), ToUndo)

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.effects import CallResult, EffectCall
 from activities.failures import OutcomeUnknown, Transient
-from activities.ledger.entries import UNASKED, Asked, Entry
+from activities.ledger.entries import UNASKED, Asked, Claimed, Entry
 from activities.ledger.tables import effects
 from activities.recorder import Done, SaidNo
 from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
@@ -58,10 +58,16 @@ async def come_to(scene: Scene, loaded: Tool) -> CallResult:
 
 async def left_behind(scene: Scene, loaded: Tool, *, observed: bool) -> Entry:
     """Leave a claim as a worker that dies right after it, or after its look at the world."""
-    entry = await scene.claimed(request_for(scene, loaded, observes=True))
-    if not observed:
-        return entry
-    seen = await first(scene, loaded)._observe(entry)
+    if observed:
+        return await looked(first(scene, loaded))
+    return await scene.claimed(request_for(scene, loaded, observes=True))
+
+
+async def looked(call: EffectCall) -> Entry:
+    """Claim and look at the world, as a worker that gets no further for now."""
+    claimed = await call._claim()
+    assert isinstance(claimed, Claimed)
+    seen = await call._observe(claimed.entry)
     assert isinstance(seen, Entry)
     return seen
 
@@ -103,9 +109,15 @@ async def test_the_world_is_looked_at_before_the_call_and_the_call_is_made(
     assert order == ["effect.claimed", "effect.observed", "effect.committed"]
 
 
-@pytest.mark.parametrize("state", [Found(RECEIPT), Unknown("?")])
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (Found(RECEIPT), "was true before the call"),
+        (Unknown("?"), "could not tell before the call"),
+    ],
+)
 async def test_a_state_that_was_so_before_the_call_is_no_proof_of_it(
-    scene: Scene, state: Any
+    scene: Scene, state: Any, why: str
 ) -> None:
     world = World([RECEIPT], [state])
     loaded = world.by_state()
@@ -115,7 +127,7 @@ async def test_a_state_that_was_so_before_the_call_is_no_proof_of_it(
     result = await come_to(scene, loaded)
 
     assert isinstance(result, Asked)
-    assert "before the call" in result.question
+    assert why in result.question
     assert world.keys == []
     assert (await scene.row(effects))["state"] == "in_doubt"
 
@@ -169,6 +181,21 @@ async def test_an_attempt_that_was_taken_over_while_it_looked_calls_nothing(scen
         await first(scene, loaded)._observe(entry)
 
     assert world.keys == []
+
+
+async def test_a_call_that_is_held_up_after_its_look_looks_again(scene: Scene) -> None:
+    """A frozen worker goes on with its own claim: what it saw before may be long over."""
+    world = World([RECEIPT], [NotFound(), Found(RECEIPT)])
+    loaded = world.by_state()
+    request = request_for(scene, loaded, observes=True)
+    held_up = effect_call(scene, loaded, request)
+    await looked(held_up)
+
+    result = await held_up.run()
+
+    assert isinstance(result, Done)
+    assert (world.asked, len(world.keys)) == (2, 1)
+    assert await observed(scene) == "found"
 
 
 async def test_each_call_has_its_own_look_before_it(scene: Scene) -> None:

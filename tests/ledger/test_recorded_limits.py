@@ -62,6 +62,28 @@ async def test_of_two_calls_the_one_that_is_over_last_is_waited_for(scene: Scene
     assert isinstance(await not_found(scene, LATE), Claimed)
 
 
+@pytest.mark.parametrize(
+    ("made_with", "judged_with"),
+    [
+        ({}, {}),
+        ({"recovery": Recovery.DEDUPES, "window": timedelta(minutes=2)}, {}),
+        (DEDUPES, {"window": timedelta(minutes=2)}),
+        (DEDUPES, {"tool_version": "2"}),
+    ],
+    ids=["never", "for a shorter time", "for a shorter time now", "in an earlier version"],
+)
+async def test_a_call_is_repeated_only_where_its_own_provider_knows_it_again(
+    scene: Scene, made_with: dict[str, Any], judged_with: dict[str, Any]
+) -> None:
+    await scene.claimed(scene.call(**made_with))
+    later = timedelta(minutes=3)
+
+    found = await scene.claim(scene.call(attempt=2, **{**DEDUPES, **judged_with}), later)
+
+    assert isinstance(found, Doubtful)
+    assert await scene.events(type_="effect.reconciled") == []
+
+
 async def test_a_call_that_was_made_without_a_settle_time_is_never_proven(scene: Scene) -> None:
     async def lookup(params: Payment, ctx: Any) -> NotFound:
         return NotFound()

@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from activities.ledger import principals
+from activities.ledger import principals, runs, steering
 from activities.ledger.edits import Edited
 from activities.ledger.entries import ApprovalRefused, Claimed, Forbidden
 from activities.ledger.tables import approvals, decisions
 from tests.ledger.people import administration, person, revoked
-from tests.ledger.scene import Scene
-from workflows.contracts import Assurance
+from tests.ledger.scene import APPROVER, RUN, SPEC, Scene
+from workflows.contracts import Amend, AmendRun, Assurance, Parent, Steer, Verb
+from workflows.plan import Plan
 from workflows.policy import Requirement
 
 MANAGER = Requirement(roles=("manager",))
@@ -81,6 +82,52 @@ async def test_four_eyes_keep_the_requester_and_the_editors_from_deciding(scene:
         assert (verdict.code, verdict.state) == ("four_eyes", "pending")
 
     assert (await scene.decide(gated, approver="carl")).state == "approved"
+
+
+async def amended(scene: Scene, actor: str, *, taken: bool) -> None:
+    """Send a run another plan, which it takes or does not."""
+    plan = Plan.model_validate([{"id": "more", "tool": SPEC.name}])
+    amend = Amend(actor=actor, plan=plan, based_on=1)
+    name = f"{RUN}#first.{actor}"
+    steer = Steer(
+        tenant=scene.tenant,
+        run_id=RUN,
+        steering_id=name,
+        workflow_run_id="first",
+        verb=Verb.AMEND,
+        actor=actor,
+        content=amend.content(),
+    )
+    async with scene.tx() as tx:
+        assert (await steering.judge(tx, steer, Assurance.OPEN)).code == "accepted"
+        if taken:
+            recorded = AmendRun(
+                tenant=scene.tenant, run_id=RUN, plan=plan, plan_version=2, steering_id=name
+            )
+            await runs.amend(tx, recorded, {SPEC.name: SPEC})
+
+
+@pytest.mark.parametrize("run_id", [RUN, f"{RUN}~pay"])
+async def test_four_eyes_keep_whoever_has_amended_the_plan_from_deciding(
+    scene: Scene, run_id: str
+) -> None:
+    if run_id != RUN:
+        await scene.open_run(run_id, parent=Parent(run_id=RUN, step_id="pay"))
+    gated = await scene.ask_approval(scene.call(run_id=run_id), requirement=FOUR_EYES)
+    await amended(scene, "bob", taken=True)
+    await amended(scene, "carl", taken=False)
+
+    assert (await scene.decide(gated, approver="Bob")).code == "four_eyes"
+    assert (await scene.decide(gated, approver="carl")).state == "approved"
+
+
+async def test_who_amends_the_plan_after_a_vote_takes_it_away(scene: Scene) -> None:
+    gated = await scene.approved(scene.call(), requirement=FOUR_EYES)
+    await amended(scene, APPROVER, taken=True)
+
+    found = await scene.claim(gated)
+
+    assert isinstance(found, ApprovalRefused) and "0 of 1" in found.reason
 
 
 async def test_every_policy_has_to_be_satisfied_by_itself(scene: Scene) -> None:

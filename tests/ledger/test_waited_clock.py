@@ -10,20 +10,22 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import pytest
 from sqlalchemy import select, text, update
 
-from activities.ledger.entries import ApprovalRefused, Claimed, Entry, Held
+from activities.ledger import lookups
+from activities.ledger.entries import ApprovalRefused, Claimed, ClaimResult, Entry, Held
 from activities.ledger.store import Ledger, Transaction, open_ledger
 from activities.ledger.tables import approvals, effects, runs
 from activities.recorder import Done
 from activities.toolbox import NotFound, ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
-from tests.ledger.scene import AT_ONCE, LEASE, RUN, STEP, TIMEOUT, Scene
+from tests.ledger.scene import AT_ONCE, LEASE, NOW, RUN, STEP, TIMEOUT, WINDOW, Scene
 
 pytestmark = pytest.mark.postgres
 T = TypeVar("T")
@@ -241,6 +243,21 @@ async def _expiring_in(scene: Scene, milliseconds: int) -> int:
             update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=expires)
         )
     return expires
+
+
+async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: Scene) -> None:
+    call = await scene.approved(scene.call(timeout=NOW, settle=AT_ONCE))
+    entry = await scene.in_doubt(call)
+
+    async def go_on() -> ClaimResult:
+        async with scene.tx(WINDOW / 2) as tx:
+            return await lookups.after_not_found(tx, replace(call, attempt=2), entry, forward=True)
+
+    async with waiting(scene, row_lock, go_on) as (other, going_on):
+        # As an attempt that claims the entry by its key: it locks the approval second.
+        await approval_lock(other)
+
+    assert isinstance(await going_on, Claimed)
 
 
 async def test_many_steps_of_one_run_claim_and_commit_at_once_without_a_deadlock(

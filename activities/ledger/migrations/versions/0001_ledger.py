@@ -258,6 +258,7 @@ def _tables() -> None:
         sa.Column("deadline_ms", sa.BigInteger(), nullable=True),
         sa.Column("timeout_ms", sa.BigInteger(), nullable=False),
         sa.Column("settle_ms", sa.BigInteger(), nullable=True),
+        sa.Column("window_ms", sa.BigInteger(), nullable=True),
         sa.Column("first_call_ms", sa.BigInteger(), nullable=True),
         sa.Column("recovering_ms", sa.BigInteger(), nullable=True),
         sa.Column("unproven", sa.Boolean(), nullable=False),
