@@ -160,6 +160,7 @@ async def test_what_a_terminated_child_run_has_done_is_undone_by_its_parent(
 
     assert result.state is (RunState.COMPLETED if goes_on else RunState.FAILED)
     assert (told(stage, "take out"), result.uncompensated) == (["a"], [])
+    assert [view.id for view in result.steps] == ["pay"]
 
 
 async def asked(run: Run) -> bool:
