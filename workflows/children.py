@@ -65,7 +65,7 @@ class Children:
         self,
         book: Book,
         call: Calls,
-        undo: Callable[[str], Awaitable[None]],
+        undo: Callable[[str, str], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         self._book = book
@@ -202,7 +202,7 @@ class Children:
             why = found.why if found.same else "it was started with another plan or input"
             text = f"not taken over: child run {child_id}: {why}; what it has left is undone"
             self._book.say(workflow.now(), text, step_id)
-            await self._undo(child_id)
+            await self._undo(step_id, child_id)
             return None
         return await self._note(step_id, found.result, found.why)
 
@@ -235,7 +235,7 @@ class Children:
         if result is None:
             if not self._book.stopping:
                 # It was stopped from outside, and has not undone what it had done.
-                await self._undo(self._running[step_id])
+                await self._undo(step_id, self._running[step_id])
             raise StepFailed(f"child run of {step_id}: {why}")
         if result.state is not RunState.COMPLETED:
             raise StepFailed(f"child run {result.run_id}: {why}")

@@ -86,10 +86,10 @@ class Unwinding:
         await self._undo(self._asked(step_id=step_id, bar=True))
         self._book.saga.withdraw(step_id)
 
-    async def undo_child(self, run_id: str) -> None:
-        """Undo a child run to the end: it has ended without having done so."""
+    async def undo_child(self, step_id: str, run_id: str) -> None:
+        """Undo a step's child run to the end: it has ended without having done so."""
         own = {"run_id": run_id, "within": self._book.request.run_id, "given_up": []}
-        await self._undo(self._asked(bar=True).model_copy(update=own))
+        await self._undo(self._asked(bar=True).model_copy(update=own), child_of=step_id)
 
     async def undo_orphaned(self) -> list[str]:
         """Undo what the ledger has of this run and its child runs, and this life does not know of.
@@ -143,7 +143,10 @@ class Unwinding:
         )
 
     async def _each(
-        self, asked: FindStanding, work: Callable[[StandingEffect], Awaitable[None]]
+        self,
+        asked: FindStanding,
+        work: Callable[[StandingEffect], Awaitable[None]],
+        child_of: str | None = None,
     ) -> set[str]:
         unwound = set[str]()
 
@@ -151,7 +154,10 @@ class Unwinding:
             page = await self._call(ports.FIND_STANDING, asked, "look for what stands")
             self._book.saw(page.head)
             unwound.update(page.unwound)
-            return page
+            if child_of is None:
+                return page
+            seen = [_from_above(one, asked.run_id, child_of) for one in page.effects]
+            return page.model_copy(update={"effects": seen})
 
         await each_standing(find, asked, work)
         return unwound
@@ -162,6 +168,7 @@ class Unwinding:
         *,
         cleanup: bool = False,
         only: Callable[[StandingEffect], bool] | None = None,
+        child_of: str | None = None,
     ) -> set[str]:
         """Undo what stands until nothing does but what has its reason to.
 
@@ -169,6 +176,7 @@ class Unwinding:
             asked: What is to be undone.
             cleanup: Only what tools declare as temporary.
             only: Which of it: what this life of the run does not know of.
+            child_of: The step whose child run is asked about.
 
         Returns:
             The child runs of which something was undone after their end, if that is asked.
@@ -192,7 +200,7 @@ class Unwinding:
 
         while True:
             before = len(seen)
-            unwound = await self._each(asked, work)
+            unwound = await self._each(asked, work, child_of)
             while questions:
                 standing, question = questions.pop(0)
                 await self._to_the_end(standing, question, cleanup=cleanup)
@@ -251,6 +259,13 @@ class Unwinding:
 def _step_of(standing: StandingEffect) -> str:
     """Return the run's own step that an effect belongs to."""
     return standing.effect.inside or standing.effect.step_id
+
+
+def _from_above(standing: StandingEffect, child: str, step_id: str) -> StandingEffect:
+    """Return what stands of a child run as its parent sees it, of whose steps it is one."""
+    effect = standing.effect
+    seen = {"run_id": effect.run_id or child, "inside": step_id}
+    return StandingEffect(effect=effect.model_copy(update=seen), child=child)
 
 
 def _name(standing: StandingEffect) -> str:

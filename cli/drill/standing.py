@@ -74,7 +74,9 @@ class RunTree:
         """Yield what stands of a run that was unwound from outside, and nobody was told of."""
         left = {one.step_id for one in unwound.left}
         for entry in self._standing():
-            if entry["entry_id"] not in self._asked() and entry["step_id"] not in left:
+            own = entry["run_id"] == self.run_id
+            step = entry["step_id"] if own else f"{entry['run_id']}/{entry['step_id']}"
+            if entry["entry_id"] not in self._asked() and step not in left:
                 yield f"{self._named(entry)}, and whoever unwound the run was told nothing of it"
 
     def out_of_order(self) -> Iterator[str]:

@@ -82,12 +82,19 @@ def test_what_a_human_is_asked_about_or_has_given_up_is_told(
     assert len(list(tree.untold(ended(RunState.FAILED)))) == untold
 
 
-def test_of_a_run_that_was_unwound_nothing_stands_but_what_is_said_to() -> None:
-    tree = RunTree("drill-1", [entry("pay"), entry("send", INSIDE)])
-    left = [NotUndone(step_id="pay", reason="it cannot be undone")]
+@pytest.mark.parametrize("said", ["pay", f"{INSIDE}/pay"])
+def test_of_a_run_that_was_unwound_nothing_stands_but_what_is_said_to_of_that_run(
+    said: str,
+) -> None:
+    own, inside = entry("pay"), entry("pay", INSIDE, entry_id="ef-inside")
+    left = [NotUndone(step_id=said, reason="it cannot be undone")]
 
-    [found] = tree.not_unwound(Unwound(run_id="drill-1", undone=[], left=left))
-    assert "bank.send of child/deep/send (send) is committed" in found
+    [found] = RunTree("drill-1", [own, inside]).not_unwound(
+        Unwound(run_id="drill-1", undone=[], left=left)
+    )
+
+    other = "pay" if said != "pay" else "child/deep/pay"
+    assert f"bank.pay of {other} (pay) is committed" in found
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.e2e.test_children import child, inside
 from tests.e2e.test_interrupts import answered, plan
 from tests.e2e.test_reset import reset_before
 from tests.e2e.test_stopped import until_found, unwind
+from tests.variants.papers import LOG
 from workflows.contracts import RunState
 
 MODES = ["sync", "async", "exit"]
@@ -175,14 +176,16 @@ async def test_a_reset_run_waits_for_its_child_run_that_is_open(stage: Stage, th
         assert told(stage, "take out") == ["a", "first"]
 
 
-@pytest.mark.parametrize("child_is", ["done", "open"])
+@pytest.mark.parametrize(("child_is", "then"), [("done", "b"), ("open", "b"), ("done", "a")])
 async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_anew(
-    stage: Stage, tmp_path: Path, child_is: str
+    stage: Stage, tmp_path: Path, child_is: str, then: str
 ) -> None:
+    """Also where it wants the same paper: a new one, and not the one that is to be taken out."""
     meant = tmp_path / "meant"
     meant.write_text(paper(stage, "a"))
     read, _ = which(meant)
-    write = {"id": "file", "tool": "papers.file", "params": {"name": "${input.name}"}}
+    name = "${input.name}" if then == "b" else paper(stage, then)
+    write = {"id": "file", "tool": "papers.file", "params": {"name": name}}
     waits = [WAITS] if child_is == "open" else []
     pay = child(write, *waits, params={"name": "${which.name}"})
     after = [GO] if child_is == "done" else []
@@ -206,7 +209,12 @@ async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_
         RunState.COMPLETED,
         f"{run.run_id}~pay.2",
     )
-    assert (told(stage, "file"), told(stage, "take out")) == (["a", "b"], ["a"])
+    assert [view.id for view in result.steps] == ["which", "pay", *(one["id"] for one in after)]
+    done = [(did, name) for did, name in LOG if name.startswith(f"{stage.task_queue}-")]
+    assert done == [
+        (did, paper(stage, name))
+        for did, name in [("file", "a"), ("take out", "a"), ("file", then)]
+    ]
 
 
 async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_same(

@@ -233,18 +233,25 @@ class Bench:
         return self._environment(step, "call").run(activity, call)
 
     async def _compensate(self, step: BenchStep) -> CompensationReport:
-        """Ask what the step has to undo, and undo that, as its workflow would."""
+        """Ask what the step has to undo, of all its lives, and undo that as its workflow would."""
         activities = CompensationActivities(self.resources)
         its = {"tenant": self.tenant, "run_id": step.run_id, "step_id": step.step_id}
         asked = FindStanding(**its, bar=True)
         found = await self._environment(step, "find").run(activities.find_standing, asked)
         if not found.effects:
             return CompensationReport(outcome=CompensationOutcome.NOTHING_TO_UNDO)
-        [standing] = found.effects
-        what = Compensate(**its, entry_id=standing.effect.entry_id, user="ada")
-        report: CompensationReport
-        report = await self._environment(step, "undo").run(activities.compensate, what)
-        return report
+        told: CompensationReport | None = None
+        for standing in found.effects:
+            entry_id = standing.effect.entry_id
+            what = Compensate(**its, entry_id=entry_id, user="ada")
+            environment = self._environment(step, f"undo-{entry_id}")
+            report: CompensationReport = await environment.run(activities.compensate, what)
+            if report.outcome is CompensationOutcome.HUMAN_NEEDED:
+                return report
+            if told is None or report.outcome is CompensationOutcome.UNCOMPENSATED:
+                told = report
+        assert told is not None
+        return told
 
     def _environment(self, step: BenchStep, kind: str) -> ActivityEnvironment:
         environment = ActivityEnvironment()
