@@ -24,6 +24,7 @@ from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from activities.attempt import Resources
 from activities.children import ChildActivities
 from activities.compensation import CompensationActivities
+from activities.contents import ContentActivities
 from activities.crashpoints import Crash, CrashInterceptor
 from activities.guard import LedgerGuard
 from activities.ledger.migrate import DatabaseBehind, require_head
@@ -107,6 +108,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
     compensation = CompensationActivities(resources)
     upkeep = UpkeepActivities(resources)
     recording = RecordingActivities(resources)
+    contents = ContentActivities(resources)
     own = load_workflows(settings.workflow_modules)
     return Worker(
         client,
@@ -129,6 +131,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             steering.steer,
             steering.record_interrupt,
             recording.record_value,
+            contents.read_artifact,
             plans.evaluate,
             plans.record_refusal,
             plans.amend_run,

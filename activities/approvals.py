@@ -56,7 +56,7 @@ class ApprovalActivities:
     async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
         attempt, resources = Attempt.current(), self._resources
-        call = await complete(resources.artifacts, asked.call, attempt)
+        call = await complete(resources.artifacts, asked.call)
         prepared = prepare(resources.toolbox, call)
         limit = resources.retries.recovery_limit
         request = claim_request(call, prepared, attempt, resources.lease, limit)

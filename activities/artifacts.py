@@ -29,7 +29,8 @@ log = structlog.get_logger()
 #: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
 PATIENCE: Final = timedelta(seconds=5)
 _LEDGER: Final = "ledger:"
-#: Pause before the store is asked again for what a call needs, and how often that is done.
+#: Pause before the store is asked again for what a call needs, and how often that is done for an
+#: undo before a human is asked.
 READ_PAUSE: Final = timedelta(seconds=5)
 MOST_READS: Final = 24
 

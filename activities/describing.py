@@ -138,8 +138,9 @@ def _written_wrong(items: list[ErrorDetails], params: Any) -> list[ErrorDetails]
 
     A union is refused once for each of its members: where one of them may fit, the union may.
     """
-    open_ = [item for item in items if _may_fit(item, params)]
-    wrong = [item for item in items if item not in open_]
+    open_, wrong = list[ErrorDetails](), list[ErrorDetails]()
+    for item in items:
+        (open_ if _may_fit(item, params) else wrong).append(item)
     while True:
         refused = {union for item in wrong for union in _unions(item, params)}
         fitting = {

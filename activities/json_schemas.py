@@ -6,6 +6,7 @@ patterns are RE2's, which take time in proportion to the text, and an evaluation
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -114,12 +115,18 @@ def _in_time() -> Iterator[None]:
 
 
 def _ending(check: Any) -> Any:
-    """Return the check of a keyword that looks at the time first: references can multiply."""
+    """Return the check of a keyword that looks at the time first: references can multiply.
+
+    An error has the whole value in its message, and a choice keeps those of all its parts.
+    """
 
     def ending(*given: Any) -> Iterator[ValidationError]:
         if time.thread_time() > _ends_at.get():
             raise _Unbounded("takes too long to evaluate")
-        yield from check(*given) or ()
+        for error in check(*given) or ():
+            error.message = error.message[:LONGEST_REASON]
+            error.args = (error.message,)
+            yield error
 
     return ending
 
@@ -165,6 +172,26 @@ def _additional_properties(
     yield from _KEYWORDS["additionalProperties"](validator, allowed, value, bare) or ()
 
 
+def _unique_items(_: Any, unique: Any, value: Any, __: Any) -> Iterator[ValidationError]:
+    """Compare each item with all others at once: the library takes one after another."""
+    if unique and isinstance(value, list) and len({_text_of(item) for item in value}) < len(value):
+        yield ValidationError(f"{value!r} has items that are the same")
+
+
+def _text_of(value: Any) -> str:
+    """Return a JSON value as text: the same for what JSON Schema takes for the same, as 1 and 1.0.
+
+    Nobody can choose texts that fall on one place in a set, as numbers can be chosen.
+    """
+    if isinstance(value, Mapping):
+        pairs = sorted((json.dumps(name), _text_of(part)) for name, part in value.items())
+        return "{" + ",".join(f"{name}:{part}" for name, part in pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text_of, value)) + "]"
+    whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if whole else value)
+
+
 _FORMATS: Final = FormatChecker()
 
 
@@ -178,6 +205,7 @@ _BOUNDED: Final = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
 }
 _Validator: Final = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,

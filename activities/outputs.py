@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from workflows.identity import canonical_json, loses_digits
+from workflows.identity import canonical_json, is_too_deep, loses_digits
 
 #: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
 LARGEST: Final = 64 * 1024 * 1024  # bytes
@@ -26,6 +26,8 @@ def to_json(output: Any) -> Any:
     try:
         clean = _clean(_plain(output))
         text = canonical_json(clean)
+        if is_too_deep(clean):
+            return {"unserialisable": _text_of(output)}
     except Exception:
         # Whatever is wrong with it, the effect has happened.
         return {"unserialisable": _text_of(output)}

@@ -16,7 +16,7 @@ from activities.ledger.steps import StepAttempt
 from activities.ledger.store import Transaction
 from workflows import recording
 from workflows.contracts import RecordValue, ValueRecorded
-from workflows.identity import NotCanonical, canonical_json
+from workflows.identity import NotCanonical, canonical_json, is_too_deep
 from workflows.plan import RECORDING
 
 
@@ -41,6 +41,8 @@ class RecordingActivities:
         try:
             value = await asyncio.to_thread(_made, function)
             canonical_json(value)
+            if is_too_deep(value):
+                return ValueRecorded(problem="what it returns is nested too deeply")
         except NotCanonical as error:
             return ValueRecorded(problem=f"what it returns is no JSON: {error}")
         except Exception as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from activities.artifacts import MOST_READS, READ_PAUSE, ArtifactStore, ArtifactUnavailable
+from activities.artifacts import READ_PAUSE, ArtifactStore, ArtifactUnavailable
 from activities.attempt import Attempt, Resources
 from activities.endings import again, stop
 from activities.ledger.entries import ClaimRequest
@@ -52,12 +52,12 @@ class PreparedCall:
     """What the call must have for itself, in the order in which everybody acquires."""
 
 
-async def complete(artifacts: ArtifactStore, call: ToolCall, attempt: Attempt) -> ToolCall:
+async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
     """Return the call with the params that hang on artifacts filled in.
 
     Raises:
-        ApplicationError: ``ArtifactUnavailable``, retryable for two minutes; ``InvalidParams`` if
-            a field that the params refer to is not there.
+        ApplicationError: ``ArtifactUnavailable``, tried again until the store has it;
+            ``InvalidParams`` if a field that the params refer to is not there.
     """
     if not call.late:
         return call
@@ -65,10 +65,8 @@ async def complete(artifacts: ArtifactStore, call: ToolCall, attempt: Attempt) -
     try:
         contents = await artifacts.read_all(call.tenant, wanted)
     except ArtifactUnavailable as error:
-        type_ = ErrorType.ARTIFACT_UNAVAILABLE
-        if attempt.number >= MOST_READS:
-            raise stop(type_, str(error)) from error
-        raise again(type_, str(error), READ_PAUSE) from error
+        # Nothing has been called, and nothing is wrong with the step: it waits for the store.
+        raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
     params = copy.deepcopy(call.params)
     try:
         fill_in(params, call.late, contents)

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     """For tests: ``allow`` lets the ledger lie on a PostgreSQL with ``fsync=off``, which loses
     recorded effects with the power."""
     artifacts: str = Field(default=DEFAULT_ARTIFACTS, min_length=1)
-    """Where large values are kept: a folder all workers share, or a URL (``s3://``, ...)."""
+    """Where large values and messages are kept: a folder all workers share, or a URL."""
     largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
     """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""
     tool_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     build_id: str = ""
     """Version of the worker: runs end on the one they began on; empty: workers have no versions."""
     decisions: Literal["open", "signed"] = "open"
-    """``open``: unsigned decisions count, and are marked unverified; ``signed``: they do not."""
+    """``open``: unsigned decisions and starts count, marked unverified; ``signed``: they do not."""
     log_format: Literal["console", "json"] = "console"
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -167,7 +167,7 @@ class Settings(BaseSettings):
     user: str = ""
     """User the starter acts as; empty takes the login name."""
     key: str = ""
-    """File of the private key that the starter signs decisions with; empty signs nothing."""
+    """File of the private key that the starter signs with: starts, decisions, steering."""
     crash_at: str = ""
     """For drills: ``tool:point`` or ``tool:point@step`` where the worker kills itself (SIGKILL)."""
     crash_once: str = ""

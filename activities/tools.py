@@ -87,7 +87,7 @@ class ToolActivities:
         """
         try:
             if begun is None:
-                call = await complete(self._resources.artifacts, call, attempt)
+                call = await complete(self._resources.artifacts, call)
                 prepared = await self._prepared(call)
             else:
                 prepared = begun.next.prepared

@@ -150,6 +150,8 @@ def parse_json(text: str) -> Any:
         raise Unreadable(f"line {error.lineno}, column {error.colno}", error.msg) from error
     except RecursionError as error:
         raise Unreadable("file", "is nested too deeply") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise Unreadable("file", str(error)) from error
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from workflows import ports, recording
 from workflows.contracts import (
     CarriedCode,
     DescribeTools,
+    ReadArtifact,
     RecordValue,
     RunResult,
     StepState,
     StepView,
+    as_artifact,
 )
 from workflows.ends import StepFailed
 from workflows.errors import ErrorType
@@ -280,6 +282,18 @@ class StepMaker:
         step_id = self._id(id, RECORDING)
         self._book.steps[step_id] = StepView(id=step_id, tool=RECORDING, state=StepState.RUNNING)
         return await self._begin(step_id, lambda: self._record(step_id, value))
+
+    async def content(self, output: JsonValue) -> JsonValue:
+        """Return the value of an output that is an artifact (over 8 KiB); others as they are.
+
+        It waits for as long as the artifact store does not have it.
+        """
+        artifact = as_artifact(output)
+        if artifact is None:
+            return output
+        asked = ReadArtifact(tenant=self._book.request.tenant, artifact=artifact)
+        read = await self._run._call(ports.READ_ARTIFACT, asked, "read an artifact")
+        return read.value
 
     def _id(self, given: str | None, made_from: str) -> str:
         base = given or _NO_ID.sub("_", made_from)[:50]

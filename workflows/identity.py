@@ -36,6 +36,27 @@ def loses_digits(number: float) -> bool:
     return UNSAFE_INTEGER <= abs(number) < math.inf
 
 
+#: Lists and mappings inside one another. What reads messages gives up at 200, and a value is inside
+#: others on its way: of a report, a result, a list, a child run.
+DEEPEST: Final = 100
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether a JSON value is nested too deeply to be handed on."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inside = list[Any]()
+        for part in level:
+            if isinstance(part, dict):
+                inside.extend(part.values())
+            elif isinstance(part, list | tuple):
+                inside.extend(part)
+        if not inside:
+            return False
+        level = inside
+    return True
+
+
 def has_lost_digits(value: Any) -> bool:
     """Return whether a JSON value has such a number in it, whole or with a fraction."""
     waiting = [value]

@@ -14,7 +14,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from workflows import names
     from workflows.code_first import CodeRun, StepFailed, StepMaker
-    from workflows.contracts import RunResult, StartRun
+    from workflows.contracts import RunResult, StartRun, as_artifact
     from workflows.contracts.base import Message
     from workflows.model_tools import MODEL, TOOLS, allowed
     from workflows.policy import Written
@@ -22,6 +22,11 @@ with workflow.unsafe.imports_passed_through():
 
 #: Turns in a row that make no sense; then the run fails.
 MOST_MISTAKES: Final = 3
+#: Bytes of one turn.
+LARGEST_TURN: Final = 1024 * 1024
+#: Bytes of one output that a model is told as it is; it is told all of them in each turn. Of a
+#: larger one it is told the artifact.
+LARGEST_TOLD: Final = 64 * 1024
 
 
 class CallTool(Written):
@@ -93,12 +98,18 @@ class ModelRun(CodeRun):
                 await steps.continue_as_new(now.model_dump(mode="json"))
             number += 1
             asked = {"goal": self._book.request.plan.goal, "input": steps.input, "so_far": so_far}
-            said = await steps.call(model, asked, id=f"turn-{number}", on_failure="pause")
+            output = await steps.call(model, asked, id=f"turn-{number}", on_failure="pause")
+            said = await _whole(steps, output, LARGEST_TURN)
             try:
                 turn = _TURN.validate_python(said)
             except ValidationError as error:
                 mistakes += 1
-                what = "; ".join(reasons(error, "turn"))
+                large = as_artifact(said)
+                what = (
+                    f"it is too large: {large.bytes} bytes, {LARGEST_TURN} at most"
+                    if large is not None
+                    else "; ".join(reasons(error, "turn"))
+                )
                 if mistakes == MOST_MISTAKES:
                     raise StepFailed(f"{model} makes no sense: {what}", called=False) from error
                 so_far.append({"turn": said, "mistake": what})
@@ -134,6 +145,7 @@ class ModelRun(CodeRun):
             if isinstance(turn, AskHuman):
                 return {"output": await steps.ask(turn.question, turn.answer, id=step_id)}
             output = await steps.call(turn.tool, turn.params, id=step_id, on_no="continue")
+            output = await _whole(steps, output, LARGEST_TOLD)
         except StepFailed as failed:
             told: dict[str, Any] = {"rejected" if failed.rejected else "failed": failed.reason}
             return told | self._edited(step_id)
@@ -142,3 +154,9 @@ class ModelRun(CodeRun):
     def _edited(self, step_id: str) -> dict[str, JsonValue]:
         edited = self._book.edited.get(step_id)
         return {} if edited is None else {"edited_by_a_human": dict(edited)}
+
+
+async def _whole(steps: StepMaker, output: JsonValue, largest: int) -> JsonValue:
+    """Return the value of an output, as far as it is not larger than that."""
+    artifact = as_artifact(output)
+    return output if artifact is None or artifact.bytes > largest else await steps.content(output)

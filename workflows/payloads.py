@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from workflows.contracts import Message
+from workflows.identity import is_too_deep
 from workflows.payload_codec import as_unreadable
 from workflows.wording import reasons
 
@@ -63,6 +64,8 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
     except (ValueError, RecursionError) as error:
         # No database has it: it would be tried for ever, and hold up all that arrives after it.
         raise Malformed(f"{name}: it has what JSON does not have: {error}") from error
+    if is_too_deep(payload):
+        raise Malformed(f"{name}: it is nested too deeply")
     if size > largest:
         raise Malformed(f"{name}: it is too large: {size} characters, {largest} at most")
     try:

@@ -13,6 +13,7 @@ from workflows.contracts import (
     AmendRun,
     ApprovalAsked,
     ApprovalClosed,
+    ArtifactRead,
     ChildFound,
     CloseApproval,
     CloseRun,
@@ -28,6 +29,7 @@ from workflows.contracts import (
     Message,
     OpenRun,
     QuestionsFound,
+    ReadArtifact,
     Recorded,
     RecordInterrupt,
     RecordRefusal,
@@ -76,6 +78,7 @@ SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, Int
 RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
 RECORD_REFUSAL: Final = Port("record_refusal", RecordRefusal, Recorded)
 RECORD_VALUE: Final = Port("record_value", RecordValue, ValueRecorded)
+READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
 EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
@@ -99,6 +102,7 @@ ALL: Final = (
     RECORD_INTERRUPT,
     RECORD_REFUSAL,
     RECORD_VALUE,
+    READ_ARTIFACT,
     EVALUATE,
     AMEND_RUN,
     STEER,

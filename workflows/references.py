@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-REFERENCE: Final = re.compile(r"\$\{\s*([^{}]*?)\s*\}")
+#: Nothing in it is tried twice (``+`` after a quantifier): whoever writes a plan writes what it is
+#: matched with, and blanks without an end would take hours.
+REFERENCE: Final = re.compile(r"\$\{\s*+((?:[^{}\s]++(?:\s++(?=[^{}\s]))?+)*+)\s*+\}")
 #: What stands between the braces of a reference that can lead somewhere.
 PATH: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -19,6 +21,11 @@ PATH: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 INPUT: Final = "input"
 
 _LITERAL: Final = "$${"
+
+#: Digits of a position in a list.
+_MOST_DIGITS: Final = 9
+#: Characters of a text that references are written into: each can stand there a thousand times.
+LARGEST_TEXT: Final = 8 * 1024 * 1024
 
 
 class ReferenceUnresolved(ValueError):
@@ -36,7 +43,7 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
         facts: ``input`` and the outputs of finished steps, by step id.
 
     Raises:
-        ReferenceUnresolved: If a field is missing.
+        ReferenceUnresolved: If a field is missing, or a text becomes too large.
     """
     if isinstance(value, str):
         return resolve_text(value, lambda reference: look_up(reference, facts))
@@ -52,10 +59,19 @@ def resolve_text(text: str, value_of: Callable[[str], Any]) -> Any:
     whole = REFERENCE.fullmatch(text)
     if whole:
         return value_of(whole[1])
-    parts = text.split(_LITERAL)
-    return "${".join(
-        REFERENCE.sub(lambda match: _as_text(value_of(match[1])), part) for part in parts
-    )
+    left, texts = LARGEST_TEXT, dict[str, str]()
+
+    def written(match: re.Match[str]) -> str:
+        nonlocal left
+        reference = match[1]
+        if reference not in texts:
+            texts[reference] = _as_text(value_of(reference))
+        left -= len(texts[reference])
+        if left < 0:
+            raise ReferenceUnresolved(f"${{{reference}}}: a text becomes too large with it")
+        return texts[reference]
+
+    return "${".join(REFERENCE.sub(written, part) for part in text.split(_LITERAL))
 
 
 def _as_text(value: Any) -> str:
@@ -68,11 +84,15 @@ def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
     for part in reference.split("."):
         if isinstance(current, Mapping) and part in current:
             current = current[part]
-        elif isinstance(current, list) and part.isdigit() and int(part) < len(current):
+        elif isinstance(current, list) and _is_place(part) and int(part) < len(current):
             current = current[int(part)]
         else:
             raise ReferenceUnresolved(f"${{{reference}}}: there is no {part!r}")
     return current
+
+
+def _is_place(part: str) -> bool:
+    return part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS
 
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.yamlfile import Unreadable, parse_yaml, read_document
+from cli.yamlfile import Unreadable, parse_json, parse_yaml, read_document
 
 
 @pytest.mark.parametrize(
@@ -137,3 +138,11 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
         read_document(tmp_path)
     with pytest.raises(Unreadable, match="UTF-8"):
         read_document(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("read", [parse_json, parse_yaml])
+def test_a_number_of_thousands_of_digits_is_refused(
+    read: Callable[[str], object],
+) -> None:
+    with pytest.raises(Unreadable, match="digits"):
+        read("1" * 5000)

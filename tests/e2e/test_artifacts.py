@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.e2e.runs import Run, step
+from activities import requests
+from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
+from tests.e2e.test_model_run import tries
 from tests.ledger_databases import DATABASES
 from tests.variants import big
 from workflows.contracts import RunState, as_artifact
@@ -107,3 +110,28 @@ async def test_a_field_that_a_large_output_does_not_have_fails_the_step(stage: S
     assert result.state is RunState.FAILED
     assert "page1.nothing" in (step(result, "send").error or "")
     assert big.TEXTS == []
+
+
+@pytest.mark.parametrize("approval", [None, "required"])
+async def test_a_step_whose_params_are_in_the_store_waits_for_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, approval: str | None
+) -> None:
+    monkeypatch.setattr(requests, "READ_PAUSE", timedelta(milliseconds=20))
+    folder, away = stage.folder / "artifacts", stage.folder / "away"
+    ask = {"id": "ask", "ask": {"question": "Go on?"}}
+    send = {"id": "send", "tool": "pages.send", "params": {"text": "${page1.lines.0.sku}"}}
+    send |= {"after": ["ask"]} | ({"approval": approval} if approval else {})
+    async with stage.worker_here(tool_modules=BIG):
+        run = await stage.start(plan(page(1, "pages.read"), ask, send))
+        await run.in_state(RunState.WAITING_INPUT)
+        folder.rename(away)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": True})
+        # More often than two minutes have room for at the usual pause.
+        await until(lambda: tries(run), lambda made: made > 26)
+        away.rename(folder)
+        if approval:
+            await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert big.TEXTS == ["sku-1"]

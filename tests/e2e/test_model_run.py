@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.runs import decision_on, example_plan, step
+from tests.e2e.runs import Run, decision_on, example_plan, step, until
 from tests.e2e.stage import Stage
 from workflows.contracts import RunState
 from workflows.plan import Plan
@@ -234,3 +234,67 @@ async def test_a_model_that_asks_for_others_again_and_again_fails_its_run(
     assert result.state is RunState.FAILED
     assert "none of the tools" in (result.error or "")
     assert len(await stage.events(run, "step.refused")) == 3
+
+
+@pytest.mark.parametrize("model", ["model.next", "model.quick"])
+async def test_a_turn_and_what_it_reads_may_be_larger_than_what_stays_inline(
+    stage: Stage, order_id: str, tmp_path: Path, model: str
+) -> None:
+    long = {"output": "x" * 200_000}
+    script = [call("pages.read", n=1, length=20_000), {"do": "finish", **long}]
+    small = driven(tmp_path, script[0], {"do": "finish", "output": ["y" * 20_000]}, model=model)
+    told = driven(tmp_path, script[0], ALL, model=model)
+    async with stage.worker_here(tool_modules="tests.variants.pages"):
+        result = await (await stage.start(driven(tmp_path, *script, model=model))).result()
+        assert (result.state, result.output) == (RunState.COMPLETED, long["output"])
+        result = await (await stage.start(small)).result()
+        assert (result.state, result.output) == (RunState.COMPLETED, ["y" * 20_000])
+        result = await (await stage.start(told)).result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    output: Any = result.output
+    assert output[0]["output"] == {"n": 1, "text": "x" * 20_000}
+
+
+async def test_a_turn_without_measure_is_a_mistake_that_the_model_is_told(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    large = {"do": "finish", "output": "x" * 1024 * 1024}
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, large, ALL))
+        result = await run.result()
+
+    told: Any = result.output
+    assert result.state is RunState.COMPLETED, result.error
+    assert "it is too large" in told[0]["mistake"]
+    assert "$artifact" in told[0]["turn"]
+
+
+async def test_a_model_run_waits_for_the_store_that_has_its_turn(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    folder, away = stage.folder / "artifacts", stage.folder / "away"
+    large = {"do": "ask", "question": "Go on?", "answer": {"description": "x" * 20_000}}
+    given = driven(tmp_path, large, ALL).model_dump(mode="json", exclude={"steps"})
+    interrupted = Plan.model_validate({**given, "interrupts": {"after": ["turn-1"]}})
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(interrupted)
+        await run.in_state(RunState.WAITING_INPUT)
+    folder.rename(away)
+    async with stage.worker_here(**MODEL):
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "accept"})
+        await until(lambda: tries(run), lambda made: made > 1)
+        folder.rmdir()
+        away.rename(folder)
+        await run.until(lambda seen: [one.step_id for one in seen.interrupts] == ["step-1"])
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": 1})
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert asked(tmp_path) == 2
+
+
+async def tries(run: Run) -> int:
+    """Return how often an activity of a run was tried that has not ended."""
+    pending = (await run.handle.describe()).raw_description.pending_activities
+    return max((one.attempt for one in pending), default=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 
@@ -74,6 +76,49 @@ def test_a_schema_whose_time_has_no_bound_is_refused(
 ) -> None:
     assert why in (schema_problem(schema) or "")
     assert why in problems(schema, answer)[0]
+
+
+def cost_of(schema: dict[str, Any], answer: Any) -> tuple[list[str], int, float]:
+    """Return what is told of an answer, bytes at their peak, and seconds of the processor."""
+    tracemalloc.start()
+    began = time.thread_time()
+    try:
+        told = problems(schema, answer)
+        return told, tracemalloc.get_traced_memory()[1], time.thread_time() - began
+    finally:
+        tracemalloc.stop()
+
+
+def test_items_that_must_differ_take_time_in_proportion_to_the_answer() -> None:
+    """What cannot be sorted, the library compares each with each: minutes, for one answer."""
+    answer = [item for n in range(10_000) for item in (n, f"a{n}", {"n": n})]
+
+    told, _, seconds = cost_of({"uniqueItems": True}, answer)
+    assert told == []
+    assert seconds < 20
+    assert len(problems({"uniqueItems": True}, [*answer, {"n": 7}])) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "same"),
+    [
+        ([1, 1.0], True),
+        ([{"a": 1, "b": [2.0]}, {"b": [2], "a": 1}], True),
+        ([[], []], True),
+        ([1, True, 0, False, "1", "true", None, "null", [1], ["1"], {"a": 1}], False),
+        ([0.1, 0.10000000000000002, 10**30, 10**30 + 1], False),
+    ],
+)
+def test_items_are_the_same_as_json_schema_has_it(answer: list[Any], same: bool) -> None:
+    assert bool(problems({"uniqueItems": True}, answer)) is same
+
+
+def test_a_choice_of_many_keeps_no_copy_of_the_answer_for_each_of_them() -> None:
+    schema = {"anyOf": [{"minLength": 1_000_000 + n} for n in range(300)]}
+    told, peak, _ = cost_of(schema, "x" * 250_000)
+
+    assert len(told) == 1
+    assert peak < 8 * 1024 * 1024
 
 
 def test_names_that_no_pattern_takes_are_additional_ones() -> None:

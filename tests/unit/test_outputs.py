@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from activities.outputs import LARGEST, clean_text, to_json
+from workflows.contracts import StepState, StepView, Succeeded, ToolReport
 from workflows.identity import canonical_json
 
 
@@ -172,3 +173,21 @@ def test_text_is_cleaned_of_what_no_database_takes_and_of_nothing_else(text: str
     assert "\x00" not in clean
     if "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text):
         assert clean == text
+
+
+@pytest.mark.parametrize("depth", [50, 100, 101, 198, 250, 900, 5000])
+def test_an_output_can_be_read_again_by_all_that_it_is_handed_on_to(depth: int) -> None:
+    """A run that cannot read what an activity returns stands still, with its effects."""
+    nested: Any = "x"
+    for level in range(depth):
+        nested = [nested] if level % 2 else {"a": nested}
+    output = to_json(nested)
+
+    report = ToolReport(outcome=Succeeded(output=output, attempts=1))
+    assert ToolReport.model_validate_json(report.model_dump_json()) == report
+    inside = output
+    for _ in range(20):  # lists and child runs
+        inside = {"child": [inside]}
+    view = StepView(id="s", tool="a.b", state=StepState.SUCCEEDED, output=inside)
+    assert StepView.model_validate_json(view.model_dump_json()) == view
+    assert ("unserialisable" in output) is (depth > 100)

@@ -84,3 +84,12 @@ def test_no_payload_does_anything_else(payload: Any) -> None:
 def test_every_message_is_whole_when_its_module_is_loaded(message: type[Message]) -> None:
     # A reference to a class further down is resolved by chance, at whatever uses it first.
     assert message.__pydantic_complete__
+
+
+def test_what_is_nested_too_deeply_to_be_handed_on_is_refused() -> None:
+    nested: Any = "x"
+    for _ in range(190):
+        nested = [nested]
+
+    with pytest.raises(Malformed, match="nested too deeply"):
+        parse(Decision, {"approval_id": nested})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from tests.unit.values import json_values
 from workflows.plan import Plan
-from workflows.references import ReferenceUnresolved, resolve, unclosed
+from workflows.references import ReferenceUnresolved, references, resolve, unclosed
 
 FACTS: dict[str, Any] = {
     "input": {"order": "1001", "rate": 0.5, "empty": None},
@@ -128,3 +129,37 @@ def test_what_a_plan_takes_for_a_reference_is_what_is_looked_up(parts: list[str]
 def test_a_literal_is_written_with_a_second_dollar(text: str) -> None:
     assume(not text.endswith("$"))
     assert resolve(f"{text.replace('${', '')}$${{total}}", FACTS).endswith("${total}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${" + " " * 200_000,
+        "${" + "a " * 100_000,
+        "${" + "a" * 100_000 + " " * 100_000,
+        "${" * 9000,
+    ],
+    ids=["blanks", "words", "a word and blanks", "beginnings"],
+)
+def test_a_reference_without_an_end_is_looked_at_once(text: str) -> None:
+    """Whoever writes a plan writes its texts, and each run looks through them again."""
+    began = time.thread_time()
+
+    assert list(references({"text": text})) == []
+    assert list(unclosed({"text": text})) == [".text"]
+    assert resolve(text, FACTS) == text
+    assert time.thread_time() - began < 5
+
+
+@pytest.mark.parametrize("place", ["9" * 5000, "0" * 5000, "-1", "2"])
+def test_a_position_that_no_list_has_is_a_missing_field(place: str) -> None:
+    with pytest.raises(ReferenceUnresolved, match="there is no"):
+        resolve(f"${{order.lines.{place}}}", FACTS)
+
+
+def test_a_text_that_references_would_blow_up_is_refused() -> None:
+    facts = {"page": {"text": "x" * 100_000}}
+
+    assert len(resolve("${page.text}, " * 50, facts)) > 5_000_000
+    with pytest.raises(ReferenceUnresolved, match="too large"):
+        resolve("${page.text}, " * 100_000, facts)

@@ -27,7 +27,9 @@ from workflows.contracts.approvals import (
 from workflows.contracts.artifacts import (
     ARTIFACT,
     Artifact,
+    ArtifactRead,
     Late,
+    ReadArtifact,
     as_artifact,
 )
 from workflows.contracts.base import (
@@ -164,6 +166,7 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalState",
     "Artifact",
+    "ArtifactRead",
     "Assurance",
     "AttemptsUsed",
     "CancelMode",
@@ -221,6 +224,7 @@ __all__ = [
     "Progress",
     "QuestionsFound",
     "RateLimited",
+    "ReadArtifact",
     "RecordInterrupt",
     "RecordRefusal",
     "RecordValue",

@@ -38,6 +38,19 @@ class Late(Message):
     """What its other references stand for, by reference."""
 
 
+class ReadArtifact(Message):
+    """Asks for the value of an artifact."""
+
+    tenant: str
+    artifact: Artifact
+
+
+class ArtifactRead(Message):
+    """The value of an artifact, for code that decides by it."""
+
+    value: JsonValue
+
+
 def as_artifact(value: Any) -> Artifact | None:
     """Return the artifact that a JSON value refers to, or ``None``: it is the value itself."""
     if not isinstance(value, dict) or set(value) != {ARTIFACT}:
