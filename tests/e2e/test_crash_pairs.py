@@ -114,6 +114,7 @@ async def test_a_worker_killed_at_any_step_leaves_one_effect_of_each_kind(
 
     assert result.state is RunState.COMPLETED
     if mode is Durability.SYNC:  # elsewhere a crash may begin the counting anew
-        assert step(result, call.step).attempts > 1
+        view = step(result, call.step)
+        assert view.attempts > 1 or (view.replayed and call.reads)  # recorded: not read again
     await one_of_each(stage, run, order_id)
     assert len(await stage.intervention_rows(run)) == asked

@@ -88,7 +88,7 @@ async def test_undoing_a_run_bars_late_attempts_of_the_write_that_has_failed_it(
         run = await stage.start(going_on("write.refused", "compensate"))
         result = await run.result()
     assert result.state is RunState.FAILED
-    assert [event["step_id"] for event in await stage.events(run, "step.barred")] == ["it"]
+    assert len(await stage.events(run, "run.barred")) == 1
 
 
 async def test_a_cancellation_while_a_completed_run_is_closed_changes_nothing(

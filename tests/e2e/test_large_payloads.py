@@ -18,6 +18,7 @@ from tests.e2e.test_controls import event, told
 from tests.e2e.test_interrupts import plan, refund_step
 from tests.e2e.test_lists import MODES
 from tests.e2e.test_model_run import asked, call, driven
+from tests.ledger.people import key_of, person
 from workflows import continuing
 from workflows.contracts import RunState, Verb
 from workflows.payload_codec import ENCODING
@@ -127,8 +128,9 @@ async def test_a_decision_as_large_as_the_server_takes_is_refused_and_the_run_go
 ) -> None:
     order_id, other = stage.shop.new_order(), stage.shop.new_order()
     gated = refund_step(other, approval={"expires_in": "1h"}) | {"id": "second"}
+    umas = await key_of(stage, await person(stage, "uma"))
     async with stage.worker_here(**PAGES, decisions=decisions):
-        run = await stage.start(plan(refund_step(order_id), gated))
+        run = await stage.start(plan(refund_step(order_id), gated), key=umas)
         request = await run.asks("second")
         decision = decision_on(request).model_dump(mode="json")
         # Whoever sends it knows of no artifact store.

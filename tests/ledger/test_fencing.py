@@ -52,7 +52,7 @@ async def test_an_attempt_with_an_older_token_can_write_nothing(
     scene: Scene, name: str, overtaken: Callable[[Scene, ClaimRequest], Awaitable[None]]
 ) -> None:
     write, refusal = WRITES[name]
-    request = scene.call(recovery=Recovery.LOOKUP)
+    request = scene.call(recovery=Recovery.LOOKUP, window=WINDOW)
     entry = await scene.claimed(request)
     await overtaken(scene, request)
     before = [await scene.rows(table) for table in (effects, steps, interventions)]
