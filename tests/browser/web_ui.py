@@ -38,7 +38,13 @@ class RunPage:
     async def shows(self, *texts: str) -> None:
         """Wait until the current details show each of these texts."""
         for text in texts:
-            await expect(self.details.locator("main")).to_contain_text(text)
+            shown = expect(self.details.locator("main"))
+            try:
+                await shown.to_contain_text(text)
+            except AssertionError:
+                # The verification was shown while it was under way: the page asks once more.
+                await self.page.keyboard.press("r")
+                await shown.to_contain_text(text)
 
     async def cuts_off_nothing(self) -> None:
         """Wait until the pane is high enough for all that the current details have to say."""
