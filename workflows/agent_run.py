@@ -40,6 +40,7 @@ class AgentRun(Run):
         if not book.lives:
             self._settled |= self._taken_over(self._stepper.facts)
         settled, facts, failure = self._settled, self._stepper.facts, None
+        dropped = False
         try:
             while self._book.cancel is None:
                 if self._may_amend(running):
@@ -73,12 +74,16 @@ class AgentRun(Run):
             failure = lost.reason
         except asyncio.CancelledError:
             self._note_cancellation()
+        except GeneratorExit:
+            dropped = True  # Nobody has this run any more: there is nothing to wait in.
+            raise
         finally:
-            # A call under way ends and is recorded; a wait for a human ends at once.
-            book.stopping = True
-            for task in running.values():
-                task.cancel()
-            await self._undisturbed(ended(list(running.values())))
+            if not dropped:
+                # A call under way ends and is recorded; a wait for a human ends at once.
+                book.stopping = True
+                for task in running.values():
+                    task.cancel()
+                await self._undisturbed(ended(list(running.values())))
         return failure
 
     def _taken_over(self, facts: dict[str, Any]) -> set[str]:
