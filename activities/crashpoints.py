@@ -41,18 +41,17 @@ READ_POINTS: Final = (
 DURING: Final = 0.2  # seconds
 
 
-#: Any activity can be named instead of a tool; it is killed before it does anything, or when it has
-#: done all and Temporal has not heard of it.
-ACTIVITY_POINTS: Final = (CrashPoint.BEFORE_CLAIM, CrashPoint.BEFORE_REPORT)
-
-
 class CrashSettingError(ValueError):
     """``SUREHAND_CRASH_AT`` is not ``tool:point`` or ``tool:point@step``."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """Kills this process with SIGKILL at one point of one tool's calls; normally nowhere."""
+    """Kills this process with SIGKILL at one point of one tool's calls; normally nowhere.
+
+    Any activity can be named instead of a tool: it is killed before it does anything, or when it
+    has done all and Temporal has not heard of it.
+    """
 
     tool: str = ""
     point: CrashPoint | None = None
