@@ -20,9 +20,14 @@ RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin surehand \
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY LICENSE worker.py starter.py devserver.py ./
+# Links to the rooms, which are copied as they lie here.
+COPY surehand surehand
 COPY workflows workflows
 COPY activities activities
+COPY process process
+COPY client client
 COPY cli cli
+COPY drill drill
 COPY examples examples
 # Compiled here, because the file system is read-only where it runs.
 RUN python -m compileall -q .

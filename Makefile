@@ -18,16 +18,24 @@ PROPERTY_EXAMPLES ?=
 # Test processes; more than the two cores this is planned for, because most tests wait for servers.
 TEST_PROCESSES ?= 3
 
+# The same for what builds the pages of docs/.
+DOCS_VENV ?= .venv-docs
+
 PY := $(VENV)/bin/python
+# The Temporal CLI is found, or built, before the first test waits for it.
+TESTS = "$(PY)" devserver.py --print-cli > /dev/null \
+	&& "$(PY)" -m tests -n "$(TEST_PROCESSES)" --dist worksteal
 INSTALLED := $(VENV)/.installed
-LOCK = $(UV) --no-config pip compile pyproject.toml --universal --python-version 3.11 \
+DOCS_INSTALLED := $(DOCS_VENV)/.installed
+LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo drill-full bench test check format dev worker lock check-compose test-cluster clean
+.PHONY: help venv demo drill-full bench test test-all test-full test-properties test-cluster check \
+	format reference docs dev worker lock check-compose clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## Create the virtual environment from requirements.lock, when that changed
 
@@ -48,7 +56,7 @@ demo: venv ## See it work: embedded server, worker, example shop, a plan with an
 
 drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes on where it was ended
 	@mkdir -p .surehand/drill
-	@"$(PY)" -m examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
+	@"$(PY)" -m surehand.examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
 		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
 
 bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs PostgreSQL)
@@ -57,13 +65,19 @@ bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs Postg
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 
-test: venv ## Run all tests but the search for counterexamples
-	@"$(PY)" devserver.py --print-cli > /dev/null
-	@"$(PY)" -m tests --ignore=tests/property -n "$(TEST_PROCESSES)" --dist worksteal $(PYTEST_ARGS)
+test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
+	@$(TESTS) -m "not full" $(PYTEST_ARGS)
+
+test-all: test test-full test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
+
+test-full: venv ## Run what `make test` leaves out: PostgreSQL, whole runs, browser, drill
+	@$(TESTS) -m "full and not property and not cluster" $(PYTEST_ARGS)
 
 test-properties: venv ## Search for random plans, faults and decisions that break a guarantee
-	@"$(PY)" devserver.py --print-cli > /dev/null
-	@PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)" "$(PY)" -m tests tests/property -n "$(TEST_PROCESSES)" --dist worksteal $(PYTEST_ARGS)
+	@export PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)"; $(TESTS) tests/property $(PYTEST_ARGS)
+
+test-cluster: venv ## Start what docker-compose.yml starts, without Docker (needs Go, PostgreSQL)
+	@"$(PY)" -m tests tests/cluster -m cluster $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting and types, as CI does
 	"$(VENV)/bin/ruff" check .
@@ -74,6 +88,19 @@ format: venv ## Format the code and mend what lint can mend
 	"$(VENV)/bin/ruff" check --fix --quiet .
 	"$(VENV)/bin/ruff" format .
 
+reference: venv ## Write docs/reference/ and the demo's picture anew from the code
+	@"$(PY)" -m docs.reference
+	@"$(PY)" -m docs.pictures
+
+$(DOCS_INSTALLED): requirements-docs.lock
+	@echo "Installing requirements-docs.lock into $(DOCS_VENV)"
+	@"$(PYTHON)" -m venv --clear "$(DOCS_VENV)"
+	@"$(DOCS_VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch "$@"
+
+docs: $(DOCS_INSTALLED) ## Build the pages of docs/ into site/; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/mkdocs" build --strict --quiet
+
 dev: venv ## Run the embedded Temporal server in the foreground
 	@"$(PY)" devserver.py
 
@@ -83,16 +110,14 @@ worker: venv ## Run a worker in the foreground
 lock: ## Resolve the dependencies anew (needs uv)
 	@command -v "$(UV)" > /dev/null \
 		|| { echo "uv is not on PATH: install it, or name it: make UV=... lock"; exit 1; }
-	$(LOCK) --extra examples --extra dev --output-file requirements.lock
-	$(LOCK) --extra examples --constraint requirements.lock --output-file requirements-runtime.lock
+	$(LOCK) pyproject.toml --extra examples --extra dev --output-file requirements.lock
+	$(LOCK) pyproject.toml --extra examples --constraint requirements.lock --output-file requirements-runtime.lock
+	$(LOCK) --group docs --output-file requirements-docs.lock
 
 check-compose: ## Check docker-compose.yml with Compose's own loader (needs Go)
 	@command -v go > /dev/null || { echo "Go is not on PATH: install Go 1.25 or newer"; exit 1; }
 	@go -C deploy/composecheck run . ../../docker-compose.yml ../../.env.example
 
-test-cluster: venv ## Start what docker-compose.yml starts, without Docker (needs Go, PostgreSQL)
-	@"$(PY)" -m tests tests/cluster -m cluster $(PYTEST_ARGS)
-
 clean: ## Remove the virtual environment and caches; data in .surehand/ stays
-	rm -rf "$(VENV)" build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" "$(DOCS_VENV)" site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from cli.process import leave  # first: `cli` makes sure that the rooms below are ours
+from surehand.process.ending import leave  # first: it says what to do where nothing is installed
 
 # isort: split
 import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -18,48 +19,56 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import PollerBehaviorAutoscaling, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.alive import KeepAlive
-from activities.approvals import ApprovalActivities
-from activities.artifacts import ArtifactsMisconfigured, ArtifactStore
-from activities.attempt import Resources
-from activities.children import ChildActivities
-from activities.compensation import CompensationActivities
-from activities.contents import ContentActivities
-from activities.crashpoints import Crash, CrashInterceptor
-from activities.guard import LedgerGuard
-from activities.ledger.migrate import DatabaseBehind, require_head
-from activities.ledger.server import require_fit
-from activities.ledger.store import LedgerUnavailable, open_ledger
-from activities.metrics import Metrics
-from activities.notifiers import NotifiersMisconfigured, load_notifiers, where
-from activities.outbox import Outbox
-from activities.plans import PlanActivities
-from activities.recording import RecordingActivities
-from activities.resource_leases import keep_sweeping
-from activities.runs import RunActivities
-from activities.secrets import Secrets
-from activities.settings import Settings, SettingsError, load_settings
-from activities.steering import SteeringActivities
-from activities.stretches import StretchActivities
-from activities.telemetry import (
+from surehand.activities.approvals.gate import ApprovalActivities
+from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
+from surehand.activities.effects.batches import BatchActivities
+from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.resource_leases import keep_sweeping
+from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.core.engine import require_fit
+from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
+from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
+from surehand.activities.maintenance import MaintenanceActivities
+from surehand.activities.notify.notifiers import (
+    NotifiersMisconfigured,
+    load_notifiers,
+    where,
+)
+from surehand.activities.notify.outbox import Outbox
+from surehand.activities.runs.child_runs import ChildActivities
+from surehand.activities.runs.lifecycle import RunActivities
+from surehand.activities.runs.steering import PlanActivities, SteeringActivities
+from surehand.activities.runs.values import ContentActivities, RecordingActivities
+from surehand.activities.tools.toolbox import ToolboxError, load_toolbox
+from surehand.activities.tools.workflow_modules import (
+    WorkflowModulesError,
+    load_workflows,
+)
+from surehand.activities.worker.alive import KeepAlive
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash, CrashInterceptor
+from surehand.activities.worker.guard import LedgerGuard
+from surehand.activities.worker.metrics import Metrics
+from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.settings import (
+    Settings,
+    SettingsError,
+    load_settings,
+)
+from surehand.activities.worker.telemetry import (
     ContextInterceptor,
     MetricsAddressError,
     configure_logging,
     core_runtime,
 )
-from activities.tenants import keep_learning
-from activities.toolbox import ToolboxError, load_toolbox
-from activities.tools import ToolActivities
-from activities.upkeep import UpkeepActivities
-from activities.workflow_modules import WorkflowModulesError, load_workflows
-from cli.connect import connect, find_target
-from cli.exits import ExitCode, StarterError
-from cli.settings import read_environment
-from workflows.agent_run import AgentRun
-from workflows.model_run import ModelRun
-from workflows.payload_codec import data_converter
-from workflows.ping import Ping
-from workflows.upkeep import Reconcile, Unwind
+from surehand.activities.worker.tenant_discovery import keep_learning
+from surehand.process.connect import connect, find_target
+from surehand.process.exits import ExitCode, SurehandError
+from surehand.process.settings import read_environment
+from surehand.workflows.maintenance import Ping, Reconcile, Unwind
+from surehand.workflows.payload_codec import data_converter
+from surehand.workflows.run.agent_run import AgentRun
+from surehand.workflows.run.model_run import ModelRun
 
 log = structlog.get_logger()
 
@@ -76,7 +85,7 @@ def workflow_runner() -> SandboxedWorkflowRunner:
     Our own room, too: each run would load and keep a copy of what is not passed through.
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules(
-        "workflows", "pydantic", "pydantic_core", "annotated_types", "rfc8785"
+        "surehand.workflows", "pydantic", "pydantic_core", "annotated_types", "rfc8785"
     )
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
@@ -96,17 +105,17 @@ def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
     )
 
 
-def make_worker(client: Client, settings: Settings, resources: Resources) -> Worker:
-    """Return a Temporal worker with ``AgentRun``, its activities, and ``Ping``."""
+def make_worker(client: Client, settings: Settings, resources: WorkerContext) -> Worker:
+    """Return a Temporal worker with all workflows, the user's included, and their activities."""
     tools = ToolActivities(resources)
-    stretches = StretchActivities(resources, tools)
+    batches = BatchActivities(resources, tools)
     approvals = ApprovalActivities(resources)
     runs = RunActivities(resources)
     children = ChildActivities(resources)
     steering = SteeringActivities(resources)
     plans = PlanActivities(resources)
     compensation = CompensationActivities(resources)
-    upkeep = UpkeepActivities(resources)
+    maintenance = MaintenanceActivities(resources)
     recording = RecordingActivities(resources)
     contents = ContentActivities(resources)
     own = load_workflows(settings.workflow_modules)
@@ -117,7 +126,7 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
         activities=[
             tools.describe_tools,
             tools.execute_tool,
-            stretches.run_stretch,
+            batches.run_batch,
             compensation.compensate,
             approvals.request_approval,
             approvals.verify_decision,
@@ -135,8 +144,8 @@ def make_worker(client: Client, settings: Settings, resources: Resources) -> Wor
             plans.evaluate,
             plans.record_refusal,
             plans.amend_run,
-            upkeep.sweep,
-            upkeep.begin_unwind,
+            maintenance.sweep,
+            maintenance.begin_unwind,
         ],
         interceptors=[
             ContextInterceptor(),
@@ -170,8 +179,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     metrics = Metrics(runtime.metric_meter)
     notifiers = load_notifiers(settings)
     async with open_ledger(settings.database_url, metrics, settings.notify) as ledger:
-        await require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
-        await require_head(ledger.engine)
+        require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
+        require_head(ledger.engine)
         inline = settings.largest_inline
         artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
         target = find_target(read_environment())
@@ -210,7 +219,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             )
         if check_only:
             return
-        resources = Resources.of(
+        resources = WorkerContext.of(
             settings,
             ledger=ledger,
             toolbox=toolbox,
@@ -238,13 +247,17 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         log.info("worker.stopped")
 
 
-def main() -> int:
-    """Run the worker and return its exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the worker and return its exit code.
+
+    Args:
+        argv: The command line without the program's name; ``None``: this process's own.
+    """
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Runs agent runs and their tools. Settings: SUREHAND_*."
     )
     parser.add_argument("--check", action="store_true", help="load everything, say so, and exit")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     try:
         settings = load_settings()
         secrets = Secrets.of(settings)
@@ -263,12 +276,12 @@ def main() -> int:
     except (LedgerUnavailable, DatabaseBehind) as error:
         print(f"surehand: {error}", file=sys.stderr)
         return ExitCode.NOT_REACHABLE
-    except StarterError as error:
+    except SurehandError as error:
         print(f"surehand: {error}", file=sys.stderr)
         return error.code
     return ExitCode.DONE
 
 
 if __name__ == "__main__":
-    # Temporal's threads can abort the interpreter while it ends; see cli/process.py.
+    # Temporal's threads can abort the interpreter while it ends; see process/ending.py.
     leave(main())

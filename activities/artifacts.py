@@ -1,4 +1,4 @@
-"""The artifact store: large values kept outside history (DESIGN section 8).
+"""The artifact store: large values kept outside history.
 
 Content-addressed by sha256 in a folder, or in any object store that ``obstore`` reaches by URL.
 Written atomically, verified on read. An outcome never waits for the store: what it does not take
@@ -16,21 +16,25 @@ from typing import Any, Final
 
 import structlog
 
-from activities.blobs import Blobs
-from activities.ledger import artifacts as artifact_rows
-from activities.ledger.artifacts import Kept
-from activities.ledger.store import Ledger
-from workflows.contracts import ARTIFACT, Artifact
-from workflows.identity import canonical_json
-from workflows.payload_codec import StoreUnavailable, path_of
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.process.blobs import Blobs
+from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
+from surehand.workflows.identity import (
+    canonical_json,
+    tenant_of_run,
+    tenant_problem,
+)
+from surehand.workflows.payload_codec import StoreUnavailable, path_of
 
 log = structlog.get_logger()
 
 #: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
 PATIENCE: Final = timedelta(seconds=5)
 _LEDGER: Final = "ledger:"
-#: Pause before the store is asked again for what a call needs, and how often that is done for an
-#: undo before a human is asked.
+#: Pause before the store is asked again. An undo asks at most ``MOST_READS`` times; then a human
+#: decides.
 READ_PAUSE: Final = timedelta(seconds=5)
 MOST_READS: Final = 24
 
@@ -64,6 +68,23 @@ class ArtifactStore:
             self.blobs = Blobs(url)
         except StoreUnavailable as error:
             raise ArtifactsMisconfigured(f"artifact store {url!r}: {error}") from error
+        self.blobs.home_of = self._home_of
+        self._store_id: str | None = None
+
+    async def store_id(self) -> str | None:
+        """Return what tells the store from others; ``None``: it does not answer."""
+        try:
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                self._store_id = self._store_id or await self.blobs.store_id(make=True)
+        except (StoreUnavailable, TimeoutError) as error:
+            log.warning("artifact.store_unknown", store=self.url, error=str(error))
+        return self._store_id
+
+    async def _home_of(self, run_id: str) -> str | None:
+        tenant = tenant_of_run(run_id)
+        if tenant_problem(tenant) is not None:
+            return None
+        return await self._ledger.transact(tenant, artifact_rows.store_of, run_id)
 
     async def keep(self, tenant: str, value: Any, patience: timedelta = PATIENCE) -> Kept:
         """Return a JSON value as it travels: itself if it is small, else a reference to it.
@@ -107,8 +128,8 @@ class ArtifactStore:
         except StoreUnavailable as error:
             raise ArtifactUnavailable(f"{where}: {error}") from error
         if artifact.uri.startswith(_LEDGER):
-            async with self._ledger.transaction(tenant) as tx:
-                content = await artifact_rows.content_of(tx, artifact.sha256)
+            kept = artifact_rows.content_of
+            content = await self._ledger.transact(tenant, kept, artifact.sha256)
             if content is None:
                 raise ArtifactUnavailable(f"{where}: the ledger does not have it")
         else:

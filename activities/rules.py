@@ -11,6 +11,7 @@ import ast
 import decimal
 import math
 import operator
+import re
 import reprlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
 
-from workflows.policy import ApprovalPolicy
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: Seconds of the processor for one evaluation: rules of people need a thousandth.
 LONGEST: Final = 0.5
@@ -83,6 +84,8 @@ _UNKNOWN: Final = {
     ast.Pow: "knows no powers (**)",
     ast.Mod: "knows no remainders and no formats (%)",
 }
+#: A single `=`, outside of texts as far as that is easily told.
+_ASSIGNS: Final = re.compile(r"""^(?:[^"'=!<>]|"[^"]*"|'[^']*'|==|[!<>]=|[<>](?!=))*=(?!=)""")
 
 
 class RuleBroken(Exception):
@@ -125,7 +128,8 @@ def _parsed(expression: str) -> ast.Expression:
         tree = ast.parse(expression.strip(), mode="eval")
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError) as error:
-        raise RuleBroken(f"rule {expression!r}: {getattr(error, 'msg', error)}") from error
+        why = "compare with ==, not with =" if _ASSIGNS.search(expression) else ""
+        raise RuleBroken(f"rule {expression!r}: {why or getattr(error, 'msg', error)}") from error
     except (RecursionError, MemoryError) as error:
         raise RuleBroken(f"rule {expression!r}: is nested too deeply") from error
     for node in nodes:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 from benchmarks.ledgers import makers
 from benchmarks.plain import READY
 from benchmarks.program import clean
-from cli.children import Child
-from cli.connect import connect, find_target
-from cli.drill.ground import Ground, is_ready, worker
-from cli.settings import StarterSettings
-from cli.tenant_client import TenantClient
-from workflows.identity import DEFAULT_TENANT
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.environment import READY as TAKES_WORK
+from surehand.drill.environment import Ground, worker
+from surehand.process.children import Child, python
+from surehand.process.connect import connect, find_target
+from surehand.process.settings import StarterSettings
+from surehand.workflows.identity import DEFAULT_TENANT
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,17 @@ async def at_each(
     with ExitStack() as running:
         plain = running.enter_context(
             Child(
-                [sys.executable, "-m", "benchmarks.plain"],
+                python("benchmarks.plain"),
                 environment=environment,
-                folder=ground.folder,
-                name="plain",
+                log=ground.folder / "plain.log",
             )
         )
-        await asyncio.to_thread(plain.wait_for, lambda: READY in plain.output())
+        await asyncio.to_thread(plain.wait_said, READY)
         for store, make in makers(ground, list(databases), running).items():
             url = await asyncio.to_thread(make, "steps")
             ours = {"database_url": url, "task_queue": store, **settings}
             with worker(environment, ground.case_folder(store), "worker", **ours) as one:
-                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+                await asyncio.to_thread(one.wait_said, TAKES_WORK)
                 server = TenantClient(
                     client,
                     target,

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from benchmarks.plain import PLAIN, PLAIN_QUEUE
 from benchmarks.runs import played
-from cli.tenant_client import TenantClient
-from workflows.contracts import RunResult
-from workflows.plan import Plan
+from surehand.client.tenant_client import TenantClient
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.plan.plan import Plan
 
 #: Steps around one that say what it costs there.
 _AROUND: Final = 10
@@ -151,7 +151,7 @@ class Crowd:
         """Measure a probe in all of its modes; they and Temporal alone take turns.
 
         Raises:
-            StarterError: A run did not complete.
+            SurehandError: A run did not complete.
         """
         plan, warm_up = probe.plan(), Probe(probe.modes, probe.effect, 1, 3, 1).plan()
         plain: list[Turn] = []

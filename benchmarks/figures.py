@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from cli.drill.report import nearest_rank
+from surehand.drill.report import nearest_rank
 
 T = TypeVar("T")
 

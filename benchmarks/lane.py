@@ -12,26 +12,28 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import text
 from temporalio.api.enums.v1 import EventType
 
-from activities.crashpoints import DURING
-from activities.ledger.store import open_ledger
 from benchmarks.tools import calls
-from cli.children import Child
-from cli.drill.ground import Ground, is_ready, worker
-from cli.exits import StarterError
-from cli.launch import launch
-from cli.outcome import run_result
-from cli.tenant_client import TenantClient
-from workflows.contracts import Decision, DecisionOutcome, RunState, RunView, StartRun
-from workflows.identity import run_id_for
-from workflows.names import DECIDE
-from workflows.plan import Plan
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.worker.crash_points import DURING
+from surehand.client.launch import launch
+from surehand.client.outcome import run_result
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.environment import READY, Ground, worker
+from surehand.process.children import Child
+from surehand.process.exits import SurehandError
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.identity import run_id_for
+from surehand.workflows.plan.plan import Plan
 
 #: Steps of every run: the one whose worker dies, and the one that follows.
 KILLED: Final = "killed"
@@ -119,13 +121,13 @@ class Lane:
             self._started += 1
             self._workers.append(self._running.enter_context(self._worker()))
         for one in self._workers:
-            await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+            await asyncio.to_thread(one.wait_said, READY)
 
     async def measure(self) -> None:
         """Start a run, let one worker be killed, and see when the run goes on.
 
         Raises:
-            StarterError: The run did not end as it must, or an effect is there twice.
+            SurehandError: The run did not end as it must, or an effect is there twice.
         """
         self._once.unlink(missing_ok=True)
         run_id = run_id_for(self._server.settings.tenant, f"run-{secrets.token_hex(6)}")
@@ -140,24 +142,24 @@ class Lane:
                     died_at = await self._killed_itself()
                 result = await run_result(self._server, run_id)
         except TimeoutError:
-            raise StarterError(f"{self.kill.label}: {run_id} did not end") from None
+            raise SurehandError(f"{self.kill.label}: {run_id} did not end") from None
         if result.state is not RunState.COMPLETED:
-            raise StarterError(f"{self.kill.label}: {run_id} is {result.state.value}")
+            raise SurehandError(f"{self.kill.label}: {run_id} is {result.state.value}")
         self.samples.append(self._sample(run_id, died_at))
 
     async def check(self) -> None:
         """See that each transactional effect is there once.
 
         Raises:
-            StarterError: It is not.
+            SurehandError: It is not.
         """
         async with open_ledger(self._database_url) as ledger:
             tenant = self._server.settings.tenant
-            async with ledger.transaction(tenant) as tx:
-                rows = await tx.all(text("SELECT run FROM bookings"))
+            with ledger.transaction(tenant) as tx:
+                rows = tx.all(text("SELECT run FROM bookings"))
         expected = len(self.samples) if self.kill.kind == "transactional" else 0
         if len(rows) != expected or len({row["run"] for row in rows}) != expected:
-            raise StarterError(f"{self.kill.label}: {len(rows)} bookings of {expected} runs")
+            raise SurehandError(f"{self.kill.label}: {len(rows)} bookings of {expected} runs")
 
     @property
     def _once(self) -> Path:
@@ -198,7 +200,7 @@ class Lane:
                 if one.returncode is not None:
                     died_at = time.monotonic()
                     if one.returncode != -signal.SIGKILL:
-                        raise StarterError(f"{self.kill.label}: {one.last_line()}")
+                        raise SurehandError(f"{self.kill.label}: {one.last_line()}")
                     self._gone(one)
                     return died_at
             await asyncio.sleep(_DEATH_PAUSE)
@@ -215,7 +217,7 @@ class Lane:
             outcome=DecisionOutcome.APPROVE,
             approver="benchmark",
         )
-        await self._server.handle(run_id).signal(DECIDE, decision)
+        await self._server.handle(run_id).signal(Verb.DECIDE, decision)
         self._gone(keeper)
         return died_at
 
@@ -255,7 +257,7 @@ class Lane:
         applied = Counter(call["step"] for call in arrived if call["applied"])
         steps = {call["step"] for call in arrived}
         if self.kill.kind != "transactional" and applied != Counter(steps):
-            raise StarterError(f"{self.kill.label}: {run_id} has left {dict(applied)}")
+            raise SurehandError(f"{self.kill.label}: {run_id} has left {dict(applied)}")
         before = [call["step"] for call in arrived if call["at"] <= died_at]
         after = [call for call in arrived if call["at"] > died_at]
         killed = before[-1] if before else KILLED

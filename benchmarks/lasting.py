@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from activities.ledger.reads import chain_of
-from activities.ledger.store import open_ledger
 from benchmarks.runs import played
-from cli.tenant_client import TenantClient
-from workflows.plan import Plan
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.client.tenant_client import TenantClient
+from surehand.workflows.plan.plan import Plan
 
 #: Lists of a plan, and items of each: a plan has 1,000 steps at most, and a list 1,000 items.
 LISTS: Final = 10
@@ -73,7 +73,7 @@ async def last(server: TenantClient, store: str, url: str, mode: str) -> Lasting
     """Play one run of 10,000 writes.
 
     Raises:
-        StarterError: It did not complete.
+        SurehandError: It did not complete.
     """
     tenant = server.settings.tenant
     each = {"for_each": "${input.items}", "tool": "quick.write", "params": {}}
@@ -82,7 +82,7 @@ async def last(server: TenantClient, store: str, url: str, mode: str) -> Lasting
     )
     run_id = (await played(server, f"lasting-{mode}", plan, mode)).run_id
     async with open_ledger(url) as ledger:
-        events, _, _ = await chain_of(ledger, tenant, run_id)
+        events, _, _ = await ledger.transact(tenant, chain_of, run_id)
     began = [event["at_ms"] / 1000 for event in events if event["type"] == "effect.claimed"]
     runs = [one async for one in server.client.list_workflows(f"WorkflowId = '{run_id}'")]
     return Lasting(mode, store, began, len(runs))

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from benchmarks.tools import TABLE
-from cli.drill.ground import Ground
+from surehand.drill.environment import Ground
 from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
@@ -33,7 +33,7 @@ def makers(ground: Ground, databases: list[str], running: ExitStack) -> dict[str
             with sqlite3.connect(file) as connection:
                 connection.execute(TABLE)
             connection.close()
-            return f"sqlite+aiosqlite:///{file}"
+            return f"sqlite:///{file}"
 
         found["sqlite"] = in_a_file
     if "postgresql" in databases:

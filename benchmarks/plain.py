@@ -14,13 +14,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
-    from activities.failures import Transient
     from benchmarks.quick_tools import Attempts, Repeated, answer, attempt
-    from cli.connect import connect, find_target
-    from cli.process import leave
-    from cli.settings import read_environment
-    from worker import STICKY_TIMEOUT, workflow_runner
-    from workflows.options import HEARTBEAT_TIMEOUT
+    from surehand.activities.tools.failures import Transient
+    from surehand.process.connect import connect, find_target
+    from surehand.process.ending import leave
+    from surehand.process.settings import read_environment
+    from surehand.worker import STICKY_TIMEOUT, workflow_runner
+    from surehand.workflows.options import HEARTBEAT_TIMEOUT
 
 PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"

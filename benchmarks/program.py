@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.ledgers import DATABASES
-from cli.drill.ground import Ground, prepared
-from cli.exits import ExitCode, StarterError
-from cli.process import end_by_signal_in_order
+from surehand.drill.environment import Ground, prepared
+from surehand.process.ending import end_by_signal_in_order
+from surehand.process.exits import ExitCode, SurehandError
 from tests.postgres_server import PostgresMissing
 
 
@@ -75,9 +75,9 @@ def run(
                 ground.keep()
                 console.print(f"Ledgers and logs are kept in {ground.folder}")
                 raise
-    except (StarterError, PostgresMissing) as error:
+    except (SurehandError, PostgresMissing) as error:
         print(f"benchmarks.{name}: {error}", file=sys.stderr)
-        return error.code if isinstance(error, StarterError) else ExitCode.NOT_REACHABLE
+        return error.code if isinstance(error, SurehandError) else ExitCode.NOT_REACHABLE
     after, told = os.getloadavg()[0], tell()
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)

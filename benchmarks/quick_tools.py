@@ -9,8 +9,10 @@ from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
-from activities.failures import Transient
-from activities.toolbox import READ, WRITE, Dedupes, ToolContext, tool
+from surehand.activities.tools.answers import Dedupes
+from surehand.activities.tools.failures import Transient
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.toolbox import READ, WRITE, tool
 
 #: Short enough to be called inside the workflow task where a run's durability allows that.
 DEADLINE: Final = timedelta(seconds=5)

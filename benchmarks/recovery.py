@@ -16,17 +16,17 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from activities.crashpoints import CrashPoint
 from benchmarks.figures import Figures, grouped, table
 from benchmarks.lane import ANY_MOMENT, WAITING, Kill, Lane
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
-from cli.connect import connect, find_target
-from cli.drill.ground import Ground
-from cli.process import leave
-from cli.settings import StarterSettings
-from cli.tenant_client import TenantClient
-from workflows.identity import DEFAULT_TENANT
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.environment import Ground
+from surehand.process.connect import connect, find_target
+from surehand.process.ending import leave
+from surehand.process.settings import StarterSettings
+from surehand.workflows.identity import DEFAULT_TENANT
 
 #: With two databases twenty kills of one kind at one point.
 ROUNDS: Final = 10

@@ -22,10 +22,10 @@ from benchmarks.plain import PLAIN_QUEUE, PLAIN_REPEATED
 from benchmarks.program import Told, parser_of, run
 from benchmarks.quick_tools import Attempts
 from benchmarks.runs import played
-from cli.drill.ground import Ground
-from cli.process import leave
-from workflows.durability import Durability
-from workflows.plan import Plan
+from surehand.drill.environment import Ground
+from surehand.process.ending import leave
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 
 #: Runs of each kind, each with two retries.
 ROUNDS: Final = 20
@@ -86,7 +86,7 @@ async def measure(
 
 async def _protected(place: Place, mode: str) -> Any:
     step = {"id": "one", "tool": "quick.repeated", "params": {"takes": TAKES, "fails": FAILS}}
-    # Two steps: one alone is no stretch.
+    # Two steps: one alone is no batch.
     plan = Plan.model_validate([step, {"id": "two", "tool": "quick.write", "params": {}}])
     return (await played(place.server, "again", plan, mode)).steps[0].output
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 
-from cli.exits import StarterError
-from cli.launch import launch
-from cli.outcome import run_result
-from cli.tenant_client import TenantClient
-from workflows.contracts import RunResult, RunState, StartRun
-from workflows.durability import Durability
-from workflows.identity import run_id_for
-from workflows.plan import Plan
+from surehand.client.launch import launch
+from surehand.client.outcome import run_result
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import SurehandError
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import run_id_for
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 
 
 async def played(server: TenantClient, name: str, plan: Plan, mode: str) -> RunResult:
@@ -24,7 +26,7 @@ async def played(server: TenantClient, name: str, plan: Plan, mode: str) -> RunR
         mode: Its durability.
 
     Raises:
-        StarterError: It did not complete.
+        SurehandError: It did not complete.
     """
     settings = server.settings
     run_id = run_id_for(settings.tenant, f"{name}-{secrets.token_hex(6)}")
@@ -38,5 +40,5 @@ async def played(server: TenantClient, name: str, plan: Plan, mode: str) -> RunR
     await launch(server, request)
     result = await run_result(server, run_id)
     if result.state is not RunState.COMPLETED:
-        raise StarterError(f"{run_id} is {result.state.value}: {result.error}")
+        raise SurehandError(f"{run_id} is {result.state.value}: {result.error}")
     return result

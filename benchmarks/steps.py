@@ -20,9 +20,9 @@ from benchmarks.figures import table
 from benchmarks.lasting import HEAD, Lasting, last
 from benchmarks.ledgers import DATABASES
 from benchmarks.program import Told, parser_of, run
-from cli.drill.ground import Ground
-from cli.process import leave
-from workflows.durability import Durability
+from surehand.drill.environment import Ground
+from surehand.process.ending import leave
+from surehand.workflows.plan.durability import Durability
 
 #: A write that holds a resource, which is free; many at once would wait for it.
 LEASED: Final = "leased"

@@ -17,16 +17,10 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 from sqlalchemy import text
 
-from activities.toolbox import (
-    READ,
-    WRITE,
-    ApprovalPolicy,
-    Dedupes,
-    Found,
-    NotFound,
-    ToolContext,
-    tool,
-)
+from surehand.activities.tools.answers import Dedupes, Found, NotFound
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.toolbox import READ, WRITE, tool
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: What the transactional tool writes to, beside the ledger's own tables.
 TABLE: Final = "CREATE TABLE bookings (run TEXT NOT NULL)"

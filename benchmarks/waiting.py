@@ -12,32 +12,32 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from sqlalchemy import func, select
 
-from activities.ledger.store import Ledger, open_ledger
-from activities.ledger.tables import approvals
 from benchmarks.figures import Figures
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
 from benchmarks.tools import calls
 from benchmarks.waited import Waited, tables
 from benchmarks.worker_use import WorkerUse
-from cli.connect import connect, find_target
-from cli.drill.ground import Ground, is_ready, worker
-from cli.exits import StarterError
-from cli.launch import launch
-from cli.process import leave
-from cli.settings import StarterSettings
-from cli.tenant_client import TenantClient
-from workflows.contracts import Decision, DecisionOutcome, StartRun
-from workflows.identity import DEFAULT_TENANT
-from workflows.names import DECIDE
-from workflows.plan import Plan
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.tables import approvals
+from surehand.client.launch import launch
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.environment import READY, Ground, worker
+from surehand.process.connect import connect, find_target
+from surehand.process.ending import leave
+from surehand.process.exits import SurehandError
+from surehand.process.settings import StarterSettings
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.plan.plan import Plan
 
 RUNS: Final = 1000
 #: Runs that are on their way to their request at the same time.
@@ -78,7 +78,7 @@ class Crowd:
         """Start the runs, watch them wait, and approve them.
 
         Raises:
-            StarterError: The worker died, or something does not arrive.
+            SurehandError: The worker died, or something does not arrive.
         """
         ready = await self._use.at_rest()
         began = time.monotonic()
@@ -90,7 +90,7 @@ class Crowd:
         used = (self._use.cpu() - cpu) / (time.monotonic() - began)
         parked = self._use.memory()
         self._say(f"{database}: {runs} runs wait after {started:.0f} s, {parked:.0f} MB")
-        waiting = await self._waiting()
+        waiting = self._waiting()
         few = waiting[: min(SINGLES, runs // 2)]
         single = [await self._approved([one]) for one in few]
         rest = await self._approved(waiting[len(few) :])
@@ -131,8 +131,8 @@ class Crowd:
             await begun.wait()
             while len(waiting) < runs:
                 self._use.check()
-                if await self._count() > len(waiting):
-                    waiting.update(one.run_id for one in await self._waiting())
+                if self._count() > len(waiting):
+                    waiting.update(one.run_id for one in self._waiting())
                 await asyncio.sleep(_LOOK)
 
         async with asyncio.TaskGroup() as group:
@@ -159,7 +159,7 @@ class Crowd:
                     approver="benchmark",
                 )
                 sent[one.run_id] = time.monotonic()
-                await client.get_workflow_handle(one.run_id).signal(DECIDE, decision)
+                await client.get_workflow_handle(one.run_id).signal(Verb.DECIDE, decision)
 
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -174,20 +174,20 @@ class Crowd:
             if len(found) > len(arrived):
                 arrived, newest = found, time.monotonic()
             if time.monotonic() - newest > _LIMIT:
-                raise StarterError(f"{len(sent) - len(arrived)} approved calls do not arrive")
+                raise SurehandError(f"{len(sent) - len(arrived)} approved calls do not arrive")
         took = [arrived[run_id] - at for run_id, at in sent.items()]
         return Arrivals(took, max(arrived.values()) - began)
 
-    async def _waiting(self) -> list[Approval]:
+    def _waiting(self) -> list[Approval]:
         columns = (approvals.c.run_id, approvals.c.approval_id, approvals.c.params_hash)
         query = select(*columns).where(approvals.c.state == "pending")
-        async with self._ledger.transaction(DEFAULT_TENANT) as tx:
-            return [Approval(**row) for row in await tx.all(query)]
+        with self._ledger.transaction(DEFAULT_TENANT) as tx:
+            return [Approval(**row) for row in tx.all(query)]
 
-    async def _count(self) -> int:
+    def _count(self) -> int:
         query = select(func.count().label("n")).where(approvals.c.state == "pending")
-        async with self._ledger.transaction(DEFAULT_TENANT) as tx:
-            row = await tx.one(query)
+        with self._ledger.transaction(DEFAULT_TENANT) as tx:
+            row = tx.one(query)
         return int(row["n"]) if row else 0
 
 
@@ -229,7 +229,7 @@ async def measure(
                 database_url=url,
                 task_queue=queue,
             ) as one:
-                await asyncio.to_thread(one.wait_for, partial(is_ready, one))
+                await asyncio.to_thread(one.wait_said, READY)
                 async with open_ledger(url) as ledger:
                     crowd = Crowd(server, WorkerUse(one), world, ledger, console)
                     measured.append(await crowd.measure(database, runs, parked_s))

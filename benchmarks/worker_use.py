@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from cli.children import Child
-from cli.exits import StarterError
+from surehand.process.children import Child
+from surehand.process.exits import SurehandError
 
 _MB: Final = 1_000_000
 #: A worker that has not used this much of a core for a second has come to rest.
@@ -28,14 +28,14 @@ class WorkerUse:
         """Wait until it does nothing, and return its memory in MB.
 
         Raises:
-            StarterError: It does not come to rest, or has ended.
+            SurehandError: It does not come to rest, or has ended.
         """
         deadline = time.monotonic() + _LIMIT
         used = 1.0
         while used > _AT_REST:
             self.check()
             if time.monotonic() > deadline:
-                raise StarterError(f"the worker does not come to rest: {used:.0%} of a core")
+                raise SurehandError(f"the worker does not come to rest: {used:.0%} of a core")
             cpu = self.cpu()
             await asyncio.sleep(1)
             used = self.cpu() - cpu
@@ -45,10 +45,10 @@ class WorkerUse:
         """Look whether it still runs.
 
         Raises:
-            StarterError: It has ended.
+            SurehandError: It has ended.
         """
         if self._worker.returncode is not None:
-            raise StarterError(f"the worker has ended: {self._worker.last_line()}")
+            raise SurehandError(f"the worker has ended: {self._worker.last_line()}")
 
     def memory(self) -> float:
         """Return its resident memory in MB."""

@@ -6,6 +6,7 @@ ledger or the tools import ``activities/`` when they are called.
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -13,40 +14,34 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cli import (
-    VERSION,
-    again,
-    answering,
-    approvals,
-    artifacts,
-    checkpoints,
-    controls,
+from surehand.cli.approvals import verbs as approvals
+from surehand.cli.control import resolve
+from surehand.cli.control import verbs as control
+from surehand.cli.operate import (
+    audit,
     demo,
+    dev,
     doctor,
-    editing,
-    interventions,
-    notifications,
-    operator,
-    plan_verbs,
-    principal,
-    proof,
-    runs,
-    setting_list,
-    simulate,
-    standing,
-    start,
+    init,
+    ledger,
+    maintenance,
+    settings,
     stats,
-    steering,
-    upkeep,
     versions,
 )
-from cli.drill import verb as drill
-from cli.exits import MEANINGS, ExitCode
-from cli.text import plain
+from surehand.cli.people import principal, standing
+from surehand.cli.plans import verbs as plan_verbs
+from surehand.cli.runs import artifacts, checkpoints, rerun, show, simulate, start
+from surehand.cli.verb import options
+from surehand.cli.verb.text import plain
+from surehand.drill import verb as drill
+from surehand.process import VERSION
+from surehand.process.exits import MEANINGS, ExitCode
+from surehand.process.program import program
 
 
 @dataclass
@@ -78,6 +73,20 @@ def _options(
     context.obj.debug = debug
 
 
+def _worker(
+    check: Annotated[
+        bool, typer.Option("--check", help="Load everything, say so, and exit.")
+    ] = False,
+) -> int:
+    """Run a worker in the foreground, as `worker.py` does: it carries runs and calls tools.
+
+    Example: python starter.py worker --check
+    """
+    from surehand.worker import main  # it loads the other room
+
+    return main(["--check"] if check else [])
+
+
 #: What Python makes of bytes on the command line that are not UTF-8.
 _LONE: Final = re.compile("[\\ud800-\\udfff]")
 
@@ -85,74 +94,88 @@ _EXIT_CODES: Final = "\n".join(
     ["Exit codes:", *(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())]
 )
 
-#: Panels of the help, each with its verbs: name, function, and an example.
-_VERBS: Final[dict[str, list[tuple[str, Callable[..., int], str]]]] = {
-    "Runs": [
-        ("start", start.start, start.EXAMPLE),
-        ("list", runs.list_runs, runs.LIST_EXAMPLE),
-        ("show", runs.show, runs.SHOW_EXAMPLE),
-        ("checkpoint", checkpoints.checkpoint, checkpoints.EXAMPLE),
-        ("pause", steering.pause, steering.PAUSE_EXAMPLE),
-        ("resume", steering.resume, steering.RESUME_EXAMPLE),
-        ("token", steering.token, steering.TOKEN_EXAMPLE),
-        ("event", controls.event, controls.EVENT_EXAMPLE),
-        ("top-up", controls.top_up, controls.TOP_UP_EXAMPLE),
-        ("amend", controls.amend, controls.AMEND_EXAMPLE),
-        ("retry", again.retry, again.RETRY_EXAMPLE),
-        ("fork", again.fork, again.FORK_EXAMPLE),
-        ("simulate", simulate.simulate_run, simulate.EXAMPLE),
-        ("cancel", steering.cancel, steering.CANCEL_EXAMPLE),
-    ],
-    "What needs a human": [
-        ("pending", approvals.pending, approvals.PENDING_EXAMPLE),
-        ("approve", approvals.approve, approvals.APPROVE_EXAMPLE),
-        ("reject", approvals.reject, approvals.REJECT_EXAMPLE),
-        ("edit", editing.edit, editing.EXAMPLE),
-        ("sign", approvals.sign, approvals.SIGN_EXAMPLE),
-        ("answer", answering.answer, answering.EXAMPLE),
-        ("resolve", interventions.resolve, interventions.EXAMPLE),
-    ],
-    "Operating (these read the ledger and the tools)": [
-        ("effects", operator.effects, operator.EFFECTS_EXAMPLE),
-        ("artifacts", artifacts.artifacts, artifacts.ARTIFACTS_EXAMPLE),
-        ("events", operator.events, operator.EVENTS_EXAMPLE),
-        ("interventions", operator.interventions, operator.INTERVENTIONS_EXAMPLE),
-        ("notifications", notifications.notifications, notifications.EXAMPLE),
-        ("audit", proof.audit, proof.AUDIT_EXAMPLE),
-        ("reconcile", upkeep.reconcile, upkeep.RECONCILE_EXAMPLE),
-        ("unwind", upkeep.unwind, upkeep.UNWIND_EXAMPLE),
-        ("stats", stats.stats, stats.EXAMPLE),
-        ("settings", setting_list.settings, setting_list.EXAMPLE),
-        ("tools", operator.tools, operator.TOOLS_EXAMPLE),
-        ("doctor", doctor.doctor, doctor.EXAMPLE),
-        ("versions", versions.versions, versions.EXAMPLE),
-        ("drill", drill.drill, drill.EXAMPLE),
-        ("demo", demo.demo, demo.EXAMPLE),
-    ],
+#: Panels of the help, each with its verbs.
+_VERBS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
+    "Runs": {
+        "start": start.start,
+        "list": show.list_runs,
+        "show": show.show,
+        "checkpoint": checkpoints.checkpoint,
+        "pause": control.pause,
+        "resume": control.resume,
+        "token": control.token,
+        "event": control.event,
+        "top-up": control.top_up,
+        "amend": control.amend,
+        "retry": rerun.retry,
+        "fork": rerun.fork,
+        "simulate": simulate.simulate_run,
+        "cancel": control.cancel,
+    },
+    "What needs a human": {
+        "pending": approvals.pending,
+        "approve": approvals.approve,
+        "reject": approvals.reject,
+        "edit": approvals.edit,
+        "sign": approvals.sign,
+        "answer": control.answer,
+        "resolve": resolve.resolve,
+    },
+    "Operating (these read the ledger and the tools)": {
+        "effects": ledger.effects,
+        "artifacts": artifacts.artifacts,
+        "events": ledger.events,
+        "interventions": ledger.interventions,
+        "notifications": ledger.notifications,
+        "audit": audit.audit,
+        "reconcile": maintenance.reconcile,
+        "unwind": maintenance.unwind,
+        "stats": stats.stats,
+        "settings": settings.settings,
+        "tools": ledger.tools,
+        "doctor": doctor.doctor,
+        "versions": versions.versions,
+        "drill": drill.drill,
+        "demo": demo.demo,
+    },
+    "Your own project": {"init": init.init, "dev": dev.dev, "worker": _worker},
 }
 
-#: The group `plan`, as above.
-_PLAN: Final[list[tuple[str, Callable[..., int], str]]] = [
-    ("check", plan_verbs.check, plan_verbs.CHECK_EXAMPLE),
-    ("graph", plan_verbs.graph, plan_verbs.GRAPH_EXAMPLE),
-    ("schema", plan_verbs.schema, plan_verbs.SCHEMA_EXAMPLE),
-]
-#: The group `principal`, as above.
-_PRINCIPAL: Final[list[tuple[str, Callable[..., int], str]]] = [
-    ("add", principal.add, principal.ADD_EXAMPLE),
-    ("grant", principal.grant, principal.GRANT_EXAMPLE),
-    ("revoke", principal.revoke, principal.REVOKE_EXAMPLE),
-    ("key", principal.key, principal.KEY_EXAMPLE),
-    ("list", principal.list_principals, principal.LIST_EXAMPLE),
-    ("keygen", principal.keygen, principal.KEYGEN_EXAMPLE),
-]
-#: The group `standing`, as above.
-_STANDING: Final[list[tuple[str, Callable[..., int], str]]] = [
-    ("grant", standing.grant, standing.GRANT_EXAMPLE),
-    ("add", standing.add, standing.ADD_EXAMPLE),
-    ("list", standing.list_standing, standing.LIST_EXAMPLE),
-    ("revoke", standing.revoke, standing.REVOKE_EXAMPLE),
-]
+#: Groups of verbs, each with what it is about, and its panel. They stand behind all verbs, so
+#: their panels are the last ones.
+_GROUPS: Final[dict[str, tuple[str, str, dict[str, Callable[..., Any]]]]] = {
+    "plan": (
+        "Check and draw plans, without a server.",
+        "Plans",
+        {
+            "check": plan_verbs.check,
+            "graph": plan_verbs.graph,
+            "schema": plan_verbs.schema,
+        },
+    ),
+    "principal": (
+        "Say who may decide and act, and which keys they sign with.",
+        "Who may decide (in the ledger)",
+        {
+            "add": principal.add,
+            "grant": principal.grant,
+            "revoke": principal.revoke,
+            "key": principal.key,
+            "list": principal.list_principals,
+            "keygen": principal.keygen,
+        },
+    ),
+    "standing": (
+        "Approve calls within a scope in advance.",
+        "Who may decide (in the ledger)",
+        {
+            "grant": standing.grant,
+            "add": standing.add,
+            "list": standing.list_standing,
+            "revoke": standing.revoke,
+        },
+    ),
+}
 
 
 def build() -> typer.Typer:
@@ -160,25 +183,21 @@ def build() -> typer.Typer:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.callback(epilog=_EXIT_CODES)(_options)
     for panel, verbs in _VERBS.items():
-        for name, verb, example in verbs:
-            app.command(name, epilog=example, rich_help_panel=panel)(verb)
-    # Groups stand behind all verbs, so they have panels of their own, the last ones.
-    deciding = "Who may decide (in the ledger)"
-    for group, about, panel, verbs in (
-        ("plan", "Check and draw plans, without a server.", "Plans", _PLAN),
-        (
-            "principal",
-            "Say who may decide and act, and which keys they sign with.",
-            deciding,
-            _PRINCIPAL,
-        ),
-        ("standing", "Approve calls within a scope in advance.", deciding, _STANDING),
-    ):
+        _register(app, verbs, panel)
+    for group, (about, panel, verbs) in _GROUPS.items():
         typed = typer.Typer(help=about)
-        for name, verb, example in verbs:
-            typed.command(name, epilog=example)(verb)
+        _register(typed, verbs, None)
         app.add_typer(typed, name=group, rich_help_panel=panel)
     return app
+
+
+def _register(app: typer.Typer, verbs: dict[str, Callable[..., Any]], panel: str | None) -> None:
+    for name, verb in verbs.items():
+        # A verb's docstring ends with an example, which the help shows at its end.
+        about, _, example = (inspect.getdoc(verb) or "").partition("\n\nExample: ")
+        shown = f"Example: {example.replace('python starter.py', program())}"
+        typed = app.command(name, help=about, epilog=shown, rich_help_panel=panel)
+        typed(verb if verb is _worker else options.command_of(verb))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -195,7 +214,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = build()(
             args=_debug_first(arguments) or ["--help"],
-            prog_name="starter.py",
+            prog_name=program().removeprefix("python "),
             standalone_mode=False,
             obj=flags,
         )
@@ -216,7 +235,7 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         _complain(
             f"unexpected {type(error).__name__}: {error}; this is a mistake of ours: "
-            "run it again as `starter.py --debug ...` and report what that prints"
+            f"run it again as `{program()} --debug ...` and report what that prints"
         )
         return ExitCode.UNEXPECTED
 

@@ -50,10 +50,11 @@ class Bank:
         with self._open() as db:
             return _booked(db, "cancellation", key) or _book(db, "cancellation", refund_id, "", key)
 
-    def counts(self) -> dict[str, int]:
-        """Return how much was booked, by kind."""
+    def counts(self, about: str = "") -> dict[str, int]:
+        """Return how much was booked, by kind; of one order, or of all."""
+        counted = "SELECT kind, count(*) FROM bookings WHERE ? IN ('', about) GROUP BY kind"
         with self._open() as db:
-            return dict(db.execute("SELECT kind, count(*) FROM bookings GROUP BY kind"))
+            return dict(db.execute(counted, (about,)))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

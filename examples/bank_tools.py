@@ -3,9 +3,8 @@ from decimal import Decimal
 
 from pydantic import BaseModel, JsonValue
 
-from activities.toolbox import WRITE, ApprovalPolicy, Dedupes, Found, No, NotFound, Undo
-from activities.toolbox import ToolContext, tool
-from examples.bank import bank  # in its place: your provider's client
+from surehand import WRITE, ApprovalPolicy, Dedupes, Found, No, NotFound, ToolContext, Undo, tool
+from surehand.examples.bank import bank  # in its place: your provider's client
 
 
 class Refund(BaseModel):

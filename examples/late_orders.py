@@ -1,7 +1,8 @@
 """A run whose steps are made by code: branches, a loop, a gather, a question.
 
-Loaded with ``SUREHAND_WORKFLOW_MODULES=examples.late_orders``, started with ``late_orders.yaml``.
-Each of the orders is refunded, two at a time; then a human is asked whether the customers are told.
+Loaded with ``SUREHAND_WORKFLOW_MODULES=surehand.examples.late_orders``, started with
+``late_orders.yaml``. Each of the orders is refunded, two at a time; then a human is asked whether
+the customers are told.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from workflows.code_first import CodeRun, StepFailed, StepMaker
-    from workflows.contracts import RunResult, StartRun
+    from surehand import CodeRun, RunResult, StartRun, StepFailed, StepMaker
 
 
 @workflow.defn

@@ -4,6 +4,6 @@ import sys
 
 import pytest
 
-from cli.process import leave
+from surehand.process.ending import leave
 
 leave(int(pytest.main(sys.argv[1:])))

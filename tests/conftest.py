@@ -2,6 +2,9 @@
 
 A service that cannot be had skips the tests that need it, with the reason; where ``CI=true`` it
 fails them. No test passes when its server is missing.
+
+A test's tier follows from what it asks for. One that needs a Temporal server, PostgreSQL or a
+browser, or is marked ``slow``, is in ``make test-all`` only; ``fast`` has it in ``make test``, too.
 """
 
 from __future__ import annotations
@@ -11,20 +14,44 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 import structlog
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from activities.ledger.store import Ledger, open_ledger
-from activities.watchdog import Watchdog
-from cli.temporal_cli import CliMissing, find_cli
-from devserver import DevServer
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.worker.watchdog import Watchdog
+from surehand.process.dev_server import DevServer
+from surehand.process.temporal_cli import CliMissing, find_cli
 from tests.ledger_databases import PostgresLedgers, migrate
 from tests.postgres_server import PostgresMissing, PostgresServer
 from tests.shop_process import ShopProcess
+
+#: Who asks for this, itself or through another fixture, needs a Temporal server.
+SERVER: Final = "temporal_cli"
+#: Marks of what is in ``make test-all`` only.
+FULL: Final = ("slow", "postgres", "property", "cluster")
+#: All tests that were found, whichever of them are chosen.
+FOUND: Final = pytest.StashKey[list[pytest.Item]]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the tests of a tier are chosen
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of the full tier as ``full``."""
+    config.stash[FOUND] = list(items)
+    for item in items:
+        if is_full(item):
+            item.add_marker(pytest.mark.full)
+
+
+def is_full(item: pytest.Item) -> bool:
+    """Return whether a test is in ``make test-all`` only."""
+    if item.get_closest_marker("fast"):
+        return False
+    asked_for = item.fixturenames if isinstance(item, pytest.Function) else ()
+    return SERVER in asked_for or any(map(item.get_closest_marker, FULL))
 
 
 def missing(what: str) -> NoReturn:
@@ -114,7 +141,7 @@ def postgres_ledgers(postgres_server: PostgresServer) -> PostgresLedgers:
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated file to copy: migrating takes a second."""
     file = tmp_path_factory.mktemp("ledger") / "template.db"
-    migrate(f"sqlite+aiosqlite:///{file}")
+    migrate(f"sqlite:///{file}")
     return file
 
 
@@ -132,7 +159,7 @@ def ledger_url(database: str, tmp_path: Path, request: pytest.FixtureRequest) ->
         return ledgers.create()
     file = tmp_path / "ledger.db"
     shutil.copy(request.getfixturevalue("sqlite_template"), file)
-    return f"sqlite+aiosqlite:///{file}"
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from activities.crashpoints import READ_POINTS, CrashPoint
-from cli.drill.points import Operation
+from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
+from surehand.drill.points import Operation
+from surehand.workflows.plan.durability import Durability
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
-from workflows.durability import Durability
 
-SHOP: Final = "examples.shop.drill"
+SHOP: Final = "surehand.examples.shop.drill"
 CREDITS: Final = "tests.variants.credits"
 #: Each plan, its steps, and the module that makes and looks at its world.
 PLANS: Final = {

@@ -2,7 +2,8 @@
 
 First a drill for each plan and each kind of refund tool, then rounds of a random call, crash point
 and slow shop until the time is over. What is done is kept in a file, so that it can be ended and
-goes on later. It runs beside the shop: ``python -m examples.shop -- python -m tests.drill_full``.
+goes on later. It runs beside the shop:
+``python -m surehand.examples.shop -- python -m tests.drill_full``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,10 +23,11 @@ import httpx
 import typer
 from pydantic import BaseModel
 
-from cli.options import duration
-from cli.process import Guard, end_by_signal_in_order
-from cli.temporal_cli import find_cli
-from devserver import DevServer
+from surehand.cli.verb.options import duration
+from surehand.process.children import Child
+from surehand.process.dev_server import DevServer
+from surehand.process.ending import end_by_signal_in_order
+from surehand.process.temporal_cli import find_cli
 from tests.drill_courses import COURSES, Course, round_of
 from tests.worker_process import ROOT
 
@@ -136,16 +137,13 @@ def drilled(course: Course, resume: bool, folder: Path, settings: Mapping[str, s
         *(["--resume"] if resume else []),
     ]
     environment = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": course.tools}
-    # A session of its own: Ctrl-C reaches us only, and we pass it on once.
-    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as child:
-        guard = Guard(child.pid, "TERM")
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
-            child.wait()
-            code = INTERRUPTED
-        guard.dismiss()
+    child = Child(command, environment=environment, log=None, folder=ROOT, guard="TERM")
+    try:
+        code = child.wait()
+    except KeyboardInterrupt:  # it reaches us only, and we pass it on once
+        child.signal(signal.SIGINT)
+        child.wait()
+        code = INTERRUPTED
     return code
 
 

@@ -13,10 +13,14 @@ from typing import Any, Final
 
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-import worker
-from activities.crashpoints import Crash, CrashInterceptor, CrashPoint
-from cli.process import leave
-from workflows.contracts import ToolCall
+from surehand import worker
+from surehand.activities.worker.crash_points import (
+    Crash,
+    CrashInterceptor,
+    CrashPoint,
+)
+from surehand.process.ending import leave
+from surehand.workflows.contracts.tools import ToolCall
 
 #: What it says when the call is about to begin. It waits for ``GO_ON`` in its folder then, so that
 #: it can be told before to take no more work, which would be lost with it.

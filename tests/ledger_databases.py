@@ -25,7 +25,7 @@ _TEMPLATE: Final = "ledger_template"
 def migrate(url: str) -> None:
     """Bring a database to its newest shape, by the command that people use."""
     subprocess.run(
-        [sys.executable, "-m", "activities.ledger.migrate"],
+        [sys.executable, "-m", "surehand.cli.operate.migrate"],
         cwd=ROOT,
         env={**os.environ, "SUREHAND_DATABASE_URL": url},
         stdout=subprocess.DEVNULL,

@@ -6,10 +6,10 @@ import asyncio
 import os
 import sys
 
-from activities.ledger.store import open_ledger
-from activities.notifiers import load_notifiers
-from activities.outbox import Outbox
-from activities.settings import load_settings
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.notify.notifiers import load_notifiers
+from surehand.activities.notify.outbox import Outbox
+from surehand.activities.worker.settings import load_settings
 
 
 async def send_once(tenant: str) -> None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from cli.process import Guard
+from surehand.process.children import Child
 
 #: Seconds for a start, which after an immediate stop includes the recovery from its log.
 START_TIMEOUT: Final = 60.0
@@ -67,8 +67,7 @@ class PostgresServer:
     def __init__(self, binaries: Path, folder: Path, port: int) -> None:
         self._binaries = binaries
         self._user = _other_user()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._process: Child | None = None
         self.folder = folder
         self.port = port
 
@@ -103,22 +102,14 @@ class PostgresServer:
         }
         command = [str(self._binaries / "postgres"), "-D", "data", "-p", str(self.port)]
         command += [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **self._user,
-            )
         # QUIT is PostgreSQL's immediate shutdown, which takes its child processes along.
-        self._guard = Guard(self._process.pid, "QUIT")
+        self._process = Child(
+            command, environment=os.environ, log=self.folder / "log", guard="QUIT", **self._user
+        )
         began = time.monotonic()
         ask = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ask).returncode != 0:
-            if self._process.poll() is not None or time.monotonic() - began > START_TIMEOUT:
+            if not self._process.running or time.monotonic() - began > START_TIMEOUT:
                 words = (self.folder / "log").read_text().splitlines()[-5:]
                 self._end(signal.SIGQUIT)
                 raise RuntimeError("PostgreSQL did not start: " + " / ".join(words))
@@ -144,7 +135,7 @@ class PostgresServer:
 
     def url(self, database: str, user: str = SUPERUSER) -> str:
         """The SQLAlchemy URL of a database for a role."""
-        return f"postgresql+asyncpg://{user}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def execute(self, sql: str, database: str = "postgres") -> str:
         """Run SQL as the superuser; returns psql's unaligned output."""
@@ -161,13 +152,6 @@ class PostgresServer:
         return done.stdout.strip()
 
     def _end(self, how: signal.Signals) -> None:
-        if self._process is None or self._guard is None:
-            return
-        self._process.send_signal(how)
-        try:
-            self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._guard.dismiss()
-        self._process = self._guard = None
+        if self._process is not None:
+            self._process.stop(how, STOP_TIMEOUT)
+            self._process = None

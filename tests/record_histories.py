@@ -19,16 +19,16 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from activities.crashpoints import CrashPoint
-from activities.ledger.store import open_ledger
-from cli.process import leave
-from devserver import DevServer
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.process.dev_server import DevServer
+from surehand.process.ending import leave
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import migrate
 from tests.shop_process import ShopProcess
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
 NEITHER: Final = "tests.variants.refund_human"
@@ -130,7 +130,7 @@ async def cancelled_by_temporal(stage: Stage) -> Run:
 
 
 async def made_by_code(stage: Stage) -> Run:
-    async with stage.worker_here(workflow_modules="examples.late_orders"):
+    async with stage.worker_here(workflow_modules="surehand.examples.late_orders"):
         orders = [stage.shop.new_order() for _ in range(2)]
         given = {"code": "LateOrders", "input": {"orders": orders}}
         run = await stage.start(Plan.model_validate(given))
@@ -216,8 +216,8 @@ async def in_local_calls(stage: Stage) -> Run:
     return run
 
 
-async def in_stretches(stage: Stage) -> Run:
-    """Paused after its worker has died in a stretch, which is given up; then a list's items."""
+async def in_batches(stage: Stage) -> Run:
+    """Paused after its worker has died in a batch, which is given up; then a list's items."""
     order_id, orders = stage.shop.new_order(), [stage.shop.new_order() for _ in range(3)]
     params = {"order_id": "${item}", "amount": "120.00", "currency": "EUR"}
     pay = {"id": "refund", "tool": "payments.refund", "params": params}
@@ -259,7 +259,7 @@ SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
         continued_by_a_model,
         read_again,
         in_local_calls,
-        in_stretches,
+        in_batches,
     )
 }
 
@@ -277,7 +277,7 @@ def untraced(history: str) -> str:
 
 async def record(names: list[str], folder: Path) -> None:
     """Play the scenes and write their histories."""
-    url = f"sqlite+aiosqlite:///{folder / 'ledger.db'}"
+    url = f"sqlite:///{folder / 'ledger.db'}"
     migrate(url)
     server = DevServer.start(db_file=folder / "temporal.db", ui_port=None)
     try:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import selectors
+import re
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
 
-ROOT: Final = Path(__file__).parent.parent
+from surehand.process.children import Child, python
 
-#: Seconds until a started shop has to listen; it takes half a one, and several on a loaded machine.
-START_S: Final = 30.0
-#: Seconds until a shop that was told to stop has to be gone; it gives its requests one.
-STOP_S: Final = 10.0
+ROOT: Final = Path(__file__).parent.parent
 
 
 class ShopProcess:
@@ -30,9 +24,8 @@ class ShopProcess:
 
     def __init__(self, db: Path) -> None:
         self.db = db
-        self._log = db.with_suffix(".log")
         self._port = 0
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Child | None = None
         self._http: httpx.Client | None = None
 
     def __enter__(self) -> Self:
@@ -54,33 +47,30 @@ class ShopProcess:
 
     def start(self) -> None:
         """Start the process and return when it listens."""
-        command = [sys.executable, "-m", "examples.shop", "--db", str(self.db)]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [*command, "--port", str(self._port)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        command = python("surehand.examples.shop", "--db", str(self.db), "--port", str(self._port))
+        log = self.db.with_suffix(".log")
+        shop = self._process = Child(command, environment=os.environ, log=log, folder=ROOT)
         try:
-            self._port = int(self._announced().rsplit(":", 1)[1])
+            said = shop.wait_for(
+                lambda: re.search(r"listening on http://.*:(\d+)\n", shop.output())
+            )
         except BaseException:
             self.kill()
             raise
+        self._port = int(said[1])
         self._http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
     def stop(self) -> None:
         """Ask the process to stop; its requests in flight get a moment."""
         if self._process is not None:
-            self._process.terminate()
-            self._reap()
+            self._process.stop()
+        self._close()
 
     def kill(self) -> None:
         """Kill the process, whatever it is doing."""
         if self._process is not None:
             self._process.kill()
-            self._reap()
+        self._close()
 
     def counts(self, order_id: str | None = None) -> dict[str, int]:
         """Return how many effects were applied, in all or for one order, by endpoint."""
@@ -99,7 +89,7 @@ class ShopProcess:
         return result
 
     def fault(self, endpoint: str, **fault: Any) -> None:
-        """Replace an endpoint's fault; the fields are those of ``examples.shop.faults.Fault``."""
+        """Replace an endpoint's fault; the fields are those of the shop's ``Fault``."""
         self._ask("PUT", f"/admin/faults/{endpoint}", json=fault)
 
     def clear_faults(self) -> None:
@@ -148,29 +138,7 @@ class ShopProcess:
             raise RuntimeError("the shop is not running")
         return self._http
 
-    def _announced(self) -> str:
-        """Return the line that says where the shop listens."""
-        assert self._process is not None and self._process.stdout is not None
-        stdout = self._process.stdout
-        line, deadline = "", time.monotonic() + START_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while not line.endswith("\n"):
-                ready = selector.select(max(deadline - time.monotonic(), 0))
-                read = os.read(stdout.fileno(), 200).decode() if ready else ""
-                if not read:
-                    raise RuntimeError(f"the shop did not start: {self._log.read_text()}")
-                line += read
-        return line.strip()
-
-    def _reap(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(STOP_S)
-        self._process.stdout.close()
+    def _close(self) -> None:
         self._process = None
         if self._http is not None:
             self._http.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.exits import ExitCode
+from surehand.process.exits import ExitCode
 
 ROOT = Path(__file__).parent.parent
 

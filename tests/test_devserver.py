@@ -13,10 +13,15 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-import devserver
-from cli.process import OUTPUT_LOST
-from cli.temporal_cli import CLI_MODULE, CLI_VERSION, CliMissing, find_cli
-from devserver import DevServer, DevServerFailed
+from surehand.process import dev_server
+from surehand.process.dev_server import DevServer, DevServerFailed
+from surehand.process.ending import OUTPUT_LOST
+from surehand.process.temporal_cli import (
+    CLI_MODULE,
+    CLI_VERSION,
+    CliMissing,
+    find_cli,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,7 +40,7 @@ exit 1
 CLIENT = """
 import asyncio, sys
 from temporalio.client import Client
-from cli.process import leave
+from surehand.process.ending import leave
 
 async def main():
     client = await Client.connect(sys.argv[1])
@@ -137,6 +142,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_leave_gives_the_right_exit_code_50_times_out_of_50(server: DevServer) -> None:
     def code_of(wanted: int) -> tuple[int, str]:
         command = [sys.executable, "-c", CLIENT, server.address, str(wanted)]
@@ -152,7 +158,11 @@ def test_leave_reports_output_that_was_lost_but_not_a_reader_that_had_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    command = [sys.executable, "-c", "from cli.process import leave; print('x'); leave(0)"]
+    command = [
+        sys.executable,
+        "-c",
+        "from surehand.process.ending import leave; print('x'); leave(0)",
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed_pipe:
@@ -183,9 +193,29 @@ async def test_a_killed_server_goes_on_with_its_runs_on_the_same_port(tmp_path: 
         second.stop()
 
 
-def test_a_taken_port_is_named_before_anything_starts(server: DevServer) -> None:
-    with pytest.raises(DevServerFailed, match=f"Port {server.port} on 127.0.0.1 is taken"):
-        DevServer.start(port=server.port)
+@pytest.mark.parametrize("option", ["--port", "--ui-port"])
+def test_a_taken_port_is_named_before_anything_starts_with_the_option_that_names_another(
+    server: DevServer, option: str
+) -> None:
+    taken = {"port": server.port} if option == "--port" else {"ui_port": server.port}
+    with pytest.raises(
+        DevServerFailed, match=rf"Port {server.port} on 127\.0\.0\.1 is taken: .* {option} "
+    ):
+        DevServer.start(**taken)
+
+
+def test_the_server_takes_the_port_at_which_its_clients_will_look_for_it(
+    server: DevServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"localhost:{server.port}")
+
+    assert dev_server.main([]) == 1
+
+    assert f"Port {server.port} on 127.0.0.1 is taken" in capsys.readouterr().err
 
 
 def test_waiting_for_a_server_returns_once_it_serves(
@@ -199,7 +229,7 @@ def test_waiting_for_a_server_returns_once_it_serves(
     looked: list[bool] = []
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(
-            devserver.wait_until_serving,
+            dev_server.wait_until_serving,
             temporal_cli,
             f"127.0.0.1:{port}",
             meanwhile=lambda: looked.append(True),
@@ -222,10 +252,10 @@ def test_waiting_for_a_server_returns_once_it_serves(
 def test_a_server_that_never_serves_is_not_waited_for_for_ever(
     temporal_cli: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devserver, "START_TIMEOUT", 0.1)
+    monkeypatch.setattr(dev_server, "START_TIMEOUT", 0.1)
 
     with pytest.raises(DevServerFailed, match=r"127\.0\.0\.1:1 did not answer"):
-        devserver.wait_until_serving(temporal_cli, "127.0.0.1:1")
+        dev_server.wait_until_serving(temporal_cli, "127.0.0.1:1")
 
 
 def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named(
@@ -233,11 +263,11 @@ def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named
 ) -> None:
     monkeypatch.setenv("TEMPORAL_CLI_PATH", str(temporal_cli))
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr(devserver, "START_TIMEOUT", 0.2)
-    monkeypatch.setattr(devserver, "SILENT_FOR", 0.0)
-    monkeypatch.setattr(devserver.signal, "signal", lambda *_: None)  # the tests' own stay
+    monkeypatch.setattr(dev_server, "START_TIMEOUT", 0.2)
+    monkeypatch.setattr(dev_server, "SILENT_FOR", 0.0)
+    monkeypatch.setattr(dev_server.signal, "signal", lambda *_: None)  # the tests' own stay
 
-    assert devserver.main(["--wait"]) == 1
+    assert dev_server.main(["--wait"]) == 1
 
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Waiting for the Temporal server on 127.0.0.1:1")
@@ -251,7 +281,10 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_the_server_ends_when_its_parent_is_killed() -> None:
     # Given a program that started a server
-    script = "import devserver; print(devserver.DevServer.start().port, flush=True); input()"
+    script = (
+        "from surehand.process.dev_server import DevServer;"
+        " print(DevServer.start().port, flush=True); input()"
+    )
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         assert one.stdout is not None

@@ -1,43 +1,43 @@
-"""What the README shows is what there is."""
+"""What README and pages name is there, and they stay as short as they have to be."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from activities.crashpoints import CrashPoint
-from activities.describing import literal_problems
-from activities.settings import Settings
-from activities.toolbox import load_toolbox
-from cli.planfile import load_plan
+import pytest
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+from surehand.activities.tools.describing import literal_problems
+from surehand.activities.tools.toolbox import load_toolbox
+from surehand.client.plan_file import load_plan
+from surehand.examples.shop.store import Store
+from tests.docs.pages import DOCS, README, ROOT, blocks
 
-
-def block(language: str, title: str) -> str:
-    """Return the one code block of a language under a heading."""
-    pattern = rf"^```{language}\n(.*?)^```$"
-    [text] = re.findall(pattern, section(title), flags=re.MULTILINE | re.DOTALL)
-    return str(text)
+LONGEST_README = 150
+PAGES = sorted([README, *DOCS.rglob("*.md")])
 
 
-def section(title: str) -> str:
-    """Return the text under a heading."""
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+def titled(page: Path, title: str) -> str:
+    """Return the block of a page that is the file of this name."""
+    [block] = [block for block in blocks(page) if block.title == title]
+    return block.text
 
 
-def test_the_readmes_tools_are_a_file_that_loads() -> None:
-    assert block("python", "Write a tool") == (ROOT / "examples" / "bank_tools.py").read_text(
-        encoding="utf-8"
-    )
-    assert load_toolbox(["examples.bank_tools"]).names() == ["bank.cancel", "bank.refund"]
+def test_the_readme_can_be_read_in_one_go() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= LONGEST_README
 
 
-def test_the_readmes_plan_is_valid_and_fits_the_example_shops_tools(tmp_path: Path) -> None:
+def test_the_tools_that_are_shown_are_a_file_that_loads() -> None:
+    shown = titled(DOCS / "howto" / "write-a-tool.md", "my_tools.py")
+
+    assert shown == (ROOT / "examples" / "bank_tools.py").read_text(encoding="utf-8")
+    assert load_toolbox(["surehand.examples.bank_tools"]).names() == ["bank.cancel", "bank.refund"]
+
+
+def test_the_plan_that_is_shown_is_valid_and_fits_the_example_shops_tools(tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
-    file.write_text(block("yaml", "Write a plan"), encoding="utf-8")
-    toolbox = load_toolbox(["examples.shop.tools"])
+    file.write_text(titled(DOCS / "howto" / "write-a-plan.md", "first.yaml"), encoding="utf-8")
+    toolbox = load_toolbox(["surehand.examples.shop.tools"])
 
     for step in load_plan(str(file), []).steps:
         tool = toolbox.get(step.tool)
@@ -45,15 +45,58 @@ def test_the_readmes_plan_is_valid_and_fits_the_example_shops_tools(tmp_path: Pa
         assert list(literal_problems(tool, step)) == []
 
 
-def test_the_readme_names_every_setting_and_every_crash_point() -> None:
-    named = set(re.findall(r"`([A-Z_]+)`", section("Settings")))
+def test_each_example_refunds_an_order_of_its_own_so_that_each_runs_after_every_other(
+    tmp_path: Path,
+) -> None:
+    tutorial = tmp_path / "tutorial.yaml"
+    tutorial.write_text(titled(DOCS / "tutorial.md", "tutorial.yaml"), encoding="utf-8")
+    with Store(tmp_path / "shop.sqlite").transaction() as shop:
+        rows = shop.execute("SELECT order_id FROM orders WHERE status = 'paid'")
+        paid = {row["order_id"] for row in rows}
 
-    assert {name.upper() for name in Settings.model_fields} <= named
-    assert set(CrashPoint) <= set(re.findall(r"`([a-z_]+)`", section("Settings")))
+    orders: list[str] = []
+    for file in (tutorial, *sorted((ROOT / "examples").glob("*.yaml"))):
+        given = load_plan(str(file), []).input
+        named = given.get("orders", [given.get("order_id")])
+        orders += [one for one in named if isinstance(one, str) and one in paid]
+
+    assert len(orders) == 4
+    assert len(set(orders)) == len(orders)
 
 
-def test_every_file_that_the_readme_names_is_there() -> None:
-    named = re.findall(r"[\w./-]+\.(?:py|md|ya?ml|example)\b", README)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_of_the_repository_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(
+        r"`((?:tests|examples|workflows|activities|cli|docs|deploy)/[\w./-]*)`", text
+    )
+    named += re.findall(r"`([A-Z]+\.md|[\w-]+\.yml|\.[\w.]+/?[\w]*example)`", text)
 
-    assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_page_that_a_page_links_to_is_there(page: Path) -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in linked if not (page.parent / link).exists()] == []
+
+
+def test_every_how_to_page_can_be_found() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+    pages = [page.relative_to(DOCS) for page in DOCS.rglob("*.md")]
+    assert [str(page) for page in pages if str(page) not in listed] == []
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_guarantees_page_names_every_file_that_is_marked_as_its_proof(number: int) -> None:
+    page = (DOCS / "guarantees" / f"g{number}.md").read_text(encoding="utf-8")
+    marked = [
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if f'guarantee("G{number}")' in file.read_text(encoding="utf-8")
+    ]
+
+    assert marked
+    assert [file for file in marked if file not in page] == []

@@ -31,6 +31,9 @@ class ErrorType(StrEnum):
     STEP_BARRED = "StepBarred"
     """The step was undone already; a late attempt must not apply it."""
 
+    CALLED_OFF = "CalledOff"
+    """A human has said that it did not happen, and is not to be tried again."""
+
     PLAN_INVALID = "PlanInvalid"
     """The plan does not fit the tools that are loaded."""
 
@@ -58,8 +61,11 @@ class ErrorType(StrEnum):
     """The run ended in state ``failed``; details carry its ``RunResult``."""
 
     TRANSIENT = "Transient"
+    """It may work in a moment; the effect was not applied."""
     DEPENDENCY_DOWN = "DependencyDown"
+    """The outside system cannot be reached; the effect was not applied."""
     RATE_LIMITED = "RateLimited"
+    """Too many calls; the effect was not applied."""
     IN_DOUBT = "InDoubt"
     """The call ended without saying whether it happened: reconciled by the next attempt."""
 
@@ -90,6 +96,7 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.TOOL_CHANGED,
         ErrorType.TOOL_FAILED,
         ErrorType.STEP_BARRED,
+        ErrorType.CALLED_OFF,
         ErrorType.PLAN_INVALID,
         ErrorType.RUN_ID_TAKEN,
         ErrorType.RUN_ID_INVALID,

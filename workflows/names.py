@@ -14,10 +14,10 @@ UNWIND: Final = "Unwind"
 #: Workflows of ours that are no runs. Any other may be one: users have workflows of their own.
 NO_RUNS: Final = frozenset({PING, RECONCILE, UNWIND})
 
-#: Signal and update of the same name take the same payload; the others are ``contracts.Verb``.
-DECIDE: Final = "decide"
+#: In lines that are shown to be pasted: for the reader to replace.
+YOUR_NAME: Final = "YOUR-NAME"
 
-#: Signals between a run and its child runs.
+#: Signals between a run and its child runs. What people send is ``contracts.Verb``.
 CHILD: Final = "child"
 FORWARDED: Final = "forwarded"
 

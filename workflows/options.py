@@ -17,11 +17,11 @@ from temporalio.workflow import (
     LocalActivityConfig,
 )
 
-from workflows.errors import NON_RETRYABLE
+from surehand.workflows.errors import NON_RETRYABLE
 
 #: A dead worker is noticed when it has not spoken for this long, whatever it was doing: every
-#: activity heartbeats (``activities/alive.py``). Three seconds is the lease of an effect, too:
-#: noticing it sooner would only mean waiting for the lease.
+#: activity heartbeats (``activities/worker/alive.py``). Three seconds is the lease of an effect,
+#: too: noticing it sooner would only mean waiting for the lease.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=3)
 
 #: A worker that dies while it moves a run on (decides what is next, with no call under way) is
@@ -34,8 +34,8 @@ MOVE_TIMEOUT: Final = timedelta(seconds=3)
 #: twice the time; it grows with the square, as replays do.
 STEPS_REPLAYED: Final = 400
 
-#: What an attempt needs beside the call itself: its claim, a lookup, its outcome, and a database
-#: that comes back from a restart.
+#: What an attempt needs beside the call itself, and its lookups: its claim, its outcome, and a
+#: database that comes back from a restart.
 CALL_MARGIN: Final = timedelta(seconds=60)
 
 #: Deadline of what undoes a step; the undoing tool's own deadline is usually far below.
@@ -110,37 +110,37 @@ def sweep_call(tenant: str) -> ActivityConfig:
     )
 
 
-def tool_call(timeout: timedelta, summary: str) -> ActivityConfig:
+def tool_call(longest: timedelta, summary: str) -> ActivityConfig:
     """Return the options of an activity that calls a tool.
 
     Args:
-        timeout: The tool's own deadline for one call.
+        longest: What the tool's own deadlines let one attempt take.
         summary: What the Web UI shows beside the activity.
     """
-    return _call(timeout + CALL_MARGIN, summary)
+    return _call(longest + CALL_MARGIN, summary)
 
 
-def stretch_call(timeouts: Iterable[timedelta], summary: str) -> ActivityConfig:
+def batch_call(longest: Iterable[timedelta], summary: str) -> ActivityConfig:
     """Return the options of an activity that calls several tools, one after another.
 
     Args:
-        timeouts: The tools' own deadlines for one call, of each step.
+        longest: The same of each step.
         summary: What the Web UI shows beside the activity.
     """
-    return tool_call(sum(timeouts, timedelta()), summary)
+    return tool_call(sum(longest, timedelta()), summary)
 
 
-def local_call(step_id: str, before: int, timeout: timedelta, summary: str) -> LocalActivityConfig:
+def local_call(step_id: str, before: int, longest: timedelta, summary: str) -> LocalActivityConfig:
     """Return the options of a local activity that calls a tool.
 
     Args:
         step_id: Whose call it is.
         before: Attempts that earlier calls of the step have used up.
-        timeout: The tool's own deadline for one call.
+        longest: What the tool's own deadlines let one attempt take.
         summary: What the Web UI shows beside its marker.
     """
     return LocalActivityConfig(
-        start_to_close_timeout=timeout + CALL_MARGIN,
+        start_to_close_timeout=longest + CALL_MARGIN,
         retry_policy=_RETRY,
         local_retry_threshold=LONGEST_LOCAL_PAUSE,
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

@@ -31,8 +31,12 @@ from temporalio.converter import (
     WorkflowSerializationContext,
 )
 
-from workflows.contracts.base import Message
-from workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.identity import (
+    DEFAULT_TENANT,
+    tenant_of_run,
+    tenant_problem,
+)
 
 #: Bytes of a payload as the server gets it. A run of 4,000 events stays far below the 50 MiB that
 #: the server lets a history have, and what most steps hand on needs no store.
@@ -67,7 +71,7 @@ class NotKept(StoreUnavailable):
 
 
 class Store(Protocol):
-    """Where content is kept; ``activities/blobs.py`` has the real one."""
+    """Where content is kept; ``process/blobs.py`` has the real one."""
 
     async def has(self, path: str) -> bool:
         """Return whether something is kept under a path."""
@@ -77,6 +81,9 @@ class Store(Protocol):
 
     async def get(self, path: str) -> bytes:
         """Return what is kept; ``NotKept`` where there is nothing."""
+
+    async def elsewhere(self, run_id: str) -> str | None:
+        """Return why what a run hands on is to be looked for elsewhere; ``None``: it is not."""
 
 
 class Reference(Message):
@@ -173,6 +180,9 @@ class _Kept:
         self._remember(path, data)
         return data
 
+    async def elsewhere(self, run_id: str) -> str | None:
+        return await self._opened().elsewhere(run_id)
+
     def _opened(self) -> Store:
         if self._store is None:
             self._store = self._open()
@@ -220,6 +230,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         self._kept = kept
         self._waits = waits
         self._tenant: str | None = None
+        self._run_id = ""
         self._activity = self._local = False
         self._largest = LARGEST_SENT
 
@@ -228,6 +239,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         mine = copy.copy(self)
         if isinstance(context, WorkflowSerializationContext):
             mine._tenant = _folder_of(context.workflow_id)
+            mine._run_id = context.workflow_id
             task = _task()
             if task is not None and task.is_of(context.workflow_id):
                 mine._largest = LARGEST
@@ -293,6 +305,9 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             problem = str(error)
             if self._waits and self._activity:
                 raise
+            # But in another store than the run's, nothing is anywhere: another worker may have it.
+            if self._waits and (why := await self._kept.elsewhere(self._run_id)) is not None:
+                raise StoreUnavailable(f"{why}: {problem}") from error
         except StoreUnavailable as error:
             problem = str(error)
             if self._waits:

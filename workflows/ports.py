@@ -8,49 +8,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from workflows.contracts import (
-    Amended,
-    AmendRun,
+from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,
-    ArtifactRead,
-    ChildFound,
     CloseApproval,
-    CloseRun,
-    Compensate,
-    CompensationReport,
-    DescribeTools,
+    RequestApproval,
+    VerdictReached,
+    VerifyDecision,
+)
+from surehand.workflows.contracts.artifacts import ArtifactRead, ReadArtifact
+from surehand.workflows.contracts.base import Message, Recorded
+from surehand.workflows.contracts.batches import Batch, BatchReport
+from surehand.workflows.contracts.children import ChildFound, LookAtChild
+from surehand.workflows.contracts.controls import (
+    Amended,
+    AmendRun,
     Evaluate,
     Evaluated,
+    RecordValue,
+    ValueRecorded,
+)
+from surehand.workflows.contracts.effects import (
+    Compensate,
+    CompensationReport,
     FindQuestions,
     FindStanding,
     InterventionSettled,
-    LookAtChild,
-    Message,
-    OpenRun,
     QuestionsFound,
-    ReadArtifact,
-    Recorded,
-    RecordInterrupt,
-    RecordRefusal,
-    RecordValue,
-    RequestApproval,
-    RunClosed,
     SettleIntervention,
     StandingFound,
-    Steer,
-    Steered,
-    Stretch,
-    StretchReport,
-    Sweep,
-    Swept,
+)
+from surehand.workflows.contracts.interrupts import RecordInterrupt
+from surehand.workflows.contracts.judging import Steer, Steered
+from surehand.workflows.contracts.maintenance import Sweep, Swept, UnwindRun
+from surehand.workflows.contracts.runs import CloseRun, RunClosed
+from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.tools import (
+    DescribeTools,
+    RecordRefusal,
     ToolCall,
     ToolReport,
     ToolsDescribed,
-    UnwindRun,
-    ValueRecorded,
-    VerdictReached,
-    VerifyDecision,
 )
 
 In = TypeVar("In", bound=Message)
@@ -69,7 +67,7 @@ class Port(Generic[In, Out]):
 DESCRIBE_TOOLS: Final = Port("describe_tools", DescribeTools, ToolsDescribed)
 OPEN_RUN: Final = Port("open_run", OpenRun, Recorded)
 EXECUTE_TOOL: Final = Port("execute_tool", ToolCall, ToolReport)
-RUN_STRETCH: Final = Port("run_stretch", Stretch, StretchReport)
+RUN_BATCH: Final = Port("run_batch", Batch, BatchReport)
 COMPENSATE: Final = Port("compensate", Compensate, CompensationReport)
 REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked)
 VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
@@ -93,7 +91,7 @@ ALL: Final = (
     DESCRIBE_TOOLS,
     OPEN_RUN,
     EXECUTE_TOOL,
-    RUN_STRETCH,
+    RUN_BATCH,
     COMPENSATE,
     REQUEST_APPROVAL,
     VERIFY_DECISION,

@@ -1,4 +1,4 @@
-"""``python -m examples.shop``: runs the shop until it is told to stop, or while a command runs."""
+"""``python -m surehand.examples.shop``: runs the shop until it is stopped, or for a command."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Final
 
 import uvicorn
 
-from examples.shop.app import build
-from examples.shop.connections import Connections
+from surehand.examples.shop.app import build
+from surehand.examples.shop.connections import Connections
 
 #: Seconds that requests in flight get when the shop is stopped; a slow one may be told to take
 #: minutes, and nobody waits for those.
@@ -61,7 +61,7 @@ class ServerBeside(uvicorn.Server):
 
 def main() -> int:
     """Run the shop and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m examples.shop", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m surehand.examples.shop", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8090, help="0 takes a free one")
     parser.add_argument("--db", type=Path, default=Path("shop.sqlite"), help="SQLite file")

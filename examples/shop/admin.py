@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from examples.shop.bodies import NewOrder
-from examples.shop.effects import counts
-from examples.shop.faults import Fault, Faults
-from examples.shop.store import Store, add_order
-from examples.shop.traffic import Traffic
-from examples.shop.world import order_view, world
+from surehand.examples.shop.bodies import NewOrder
+from surehand.examples.shop.effects import counts
+from surehand.examples.shop.faults import Fault, Faults
+from surehand.examples.shop.store import Store, add_order
+from surehand.examples.shop.traffic import Traffic
+from surehand.examples.shop.world import order_view, world
 
 
 class WaitFor(BaseModel):

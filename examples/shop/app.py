@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from examples.shop.admin import Admin
-from examples.shop.connections import Connections
-from examples.shop.effects import Answer, apply, look_up, refusal
-from examples.shop.faults import Fault, Faults
-from examples.shop.serving import Serving
-from examples.shop.store import Store
-from examples.shop.traffic import Traffic
-from examples.shop.world import order_view
-from examples.shop.writes import WRITES, Refused, Write
+from surehand.examples.shop.admin import Admin
+from surehand.examples.shop.connections import Connections
+from surehand.examples.shop.effects import Answer, apply, look_up, refusal
+from surehand.examples.shop.faults import Fault, Faults
+from surehand.examples.shop.serving import Serving
+from surehand.examples.shop.store import Store
+from surehand.examples.shop.traffic import Traffic
+from surehand.examples.shop.world import order_view
+from surehand.examples.shop.writes import WRITES, Refused, Write
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from examples.shop.money import Money
+from surehand.examples.shop.money import Money
 
 
 class Body(BaseModel):

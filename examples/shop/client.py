@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 from pydantic import BaseModel
 
-from activities.toolbox import Found, LookupAnswer, No, NotFound, Partial, ToolContext, Unknown
+from surehand import Found, LookupAnswer, No, NotFound, Partial, ToolContext, Unknown
 
 DEFAULT_URL: Final = "http://127.0.0.1:8090"
 

@@ -1,6 +1,7 @@
 """The shop as a drill sees it: an order for each run, and what became of it.
 
-``starter.py drill PLAN --world examples.shop.drill:world --fresh examples.shop.drill:fresh``
+``starter.py drill PLAN --world surehand.examples.shop.drill:world
+--fresh surehand.examples.shop.drill:fresh``
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from examples.shop.client import DEFAULT_URL
+from surehand.examples.shop.client import DEFAULT_URL
 
 if TYPE_CHECKING:
-    from cli.drill.world import Context
+    from surehand import Context
 
 
 def fresh(context: Context) -> dict[str, Any]:

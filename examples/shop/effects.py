@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from sqlite3 import Connection
 from typing import Any
 
-from examples.shop.bodies import Body
-from examples.shop.store import Store
-from examples.shop.writes import WRITES, Refused, Write
+from surehand.examples.shop.bodies import Body
+from surehand.examples.shop.store import Store
+from surehand.examples.shop.writes import WRITES, Refused, Write
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from examples.shop.connections import Connections
-from examples.shop.effects import Answer
-from examples.shop.faults import Fault, Faults
-from examples.shop.traffic import Traffic
+from surehand.examples.shop.connections import Connections
+from surehand.examples.shop.effects import Answer
+from surehand.examples.shop.faults import Fault, Faults
+from surehand.examples.shop.traffic import Traffic
 
 Work = Callable[[Fault], Answer]
 

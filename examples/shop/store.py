@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from examples.shop.bodies import Line, NewOrder
+from surehand.examples.shop.bodies import Line, NewOrder
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS orders (
@@ -140,8 +140,12 @@ def add_order(connection: sqlite3.Connection, order: NewOrder) -> str:
 def _seed(connection: sqlite3.Connection) -> None:
     lamp = Line(sku="desk-lamp", quantity=2)
     chair = Line(sku="office-chair", quantity=1)
+    # An order for each example: a business key is used once.
     for order_id, status, paid, line in (
         ("order-1001", "paid", "120.00", lamp),
+        ("order-1004", "paid", "120.00", lamp),
+        ("order-1005", "paid", "120.00", lamp),
+        ("order-1006", "paid", "120.00", lamp),
         ("order-1002", "refunded", "80.00", lamp),
         ("order-1003", "shipped", "349.90", chair),
     ):

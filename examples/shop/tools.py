@@ -1,27 +1,17 @@
 """The shop's tools, as a user of Surehand writes them.
 
-Loaded with ``SUREHAND_TOOL_MODULES=examples.shop.tools``; the shop is found at ``SHOP_URL``. A tool
-says at its decorator what it does to the world and how an unknown outcome can be settled; its body
-makes one request and knows nothing of retries, crashes or approvals.
+Loaded with ``SUREHAND_TOOL_MODULES=surehand.examples.shop.tools``; the shop is found at
+``SHOP_URL``. A tool says at its decorator what it does to the world and how an unknown outcome can
+be settled; its body makes one request and knows nothing of retries, crashes or approvals.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from activities.toolbox import (
-    READ,
-    WRITE,
-    ApprovalPolicy,
-    Dedupes,
-    LookupAnswer,
-    No,
-    ToolContext,
-    Undo,
-    tool,
-)
-from examples.shop.client import look_up, said_no, send
-from examples.shop.params import (
+from surehand import READ, WRITE, ApprovalPolicy, Dedupes, LookupAnswer, No, ToolContext, Undo, tool
+from surehand.examples.shop.client import look_up, said_no, send
+from surehand.examples.shop.params import (
     CalculateParams,
     CancelRefundParams,
     CloseTicketParams,

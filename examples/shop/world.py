@@ -6,8 +6,8 @@ import json
 from sqlite3 import Connection
 from typing import Any
 
-from examples.shop.money import total
-from examples.shop.store import Store
+from surehand.examples.shop.money import total
+from surehand.examples.shop.store import Store
 
 
 def order_view(store: Store, order_id: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from sqlite3 import Connection, Row
 from typing import Any, Final
 
-from examples.shop.bodies import (
+from surehand.examples.shop.bodies import (
     Body,
     CancelRefundBody,
     CloseTicketBody,
@@ -23,8 +23,8 @@ from examples.shop.bodies import (
     RestockBody,
     UndoRestockBody,
 )
-from examples.shop.money import to_cents
-from examples.shop.store import new_id
+from surehand.examples.shop.money import to_cents
+from surehand.examples.shop.store import new_id
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from playwright.async_api import BrowserContext, Page, async_playwright, expect
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from devserver import DevServer
+from surehand.process.dev_server import DevServer
 from tests.conftest import missing
 from tests.e2e.conftest import stage
 

@@ -14,12 +14,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from playwright.async_api import Page, expect
 
+from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plain_text import markdown
 from tests.browser.web_ui import RunPage
 from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
 from tests.ledger.people import key_of, person
-from workflows.contracts import ApprovalRequest, RunState
-from workflows.plain_text import markdown
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -75,7 +76,7 @@ async def test_an_approver_reads_the_call_in_the_web_ui_and_approves_it_from_the
 
     assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    [approval] = await stage.approval_rows(run)
+    [approval] = stage.approval_rows(run)
     assert (approval["params_hash"], approval["decided_by"]) == (request.params_hash, "ann")
     assert (await stage.effect_states(run))["payments.refund"] == "committed"
     assert approval["consumed_entry"] is not None and not approval["verified"]
@@ -84,8 +85,8 @@ async def test_an_approver_reads_the_call_in_the_web_ui_and_approves_it_from_the
 async def test_where_signatures_are_asked_for_the_page_takes_a_signed_approval_only(
     stage: Stage, page: Page, order_id: str, tmp_path: Path
 ) -> None:
-    key_file = written(await key_of(stage, await person(stage, "ann")), tmp_path / "ann.pem")
-    umas = await key_of(stage, await person(stage, "uma"))
+    key_file = written(key_of(stage, person(stage, "ann")), tmp_path / "ann.pem")
+    umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
         run, shown, request = await asking(stage, page, order_id, umas)
         unsigned = {
@@ -107,10 +108,10 @@ async def test_where_signatures_are_asked_for_the_page_takes_a_signed_approval_o
 
     assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    [approval] = await stage.approval_rows(run)
+    [approval] = stage.approval_rows(run)
     assert (approval["decided_by"], approval["verified"]) == ("ann", True)
     assert approval["consumed_entry"] is not None
-    told = [(row["verdict"], bool(row["verified"])) for row in await stage.decision_rows(run)]
+    told = [(row["verdict"], bool(row["verified"])) for row in stage.decision_rows(run)]
     assert told == [("unsigned", False), ("accepted", True)]
 
 
@@ -126,7 +127,7 @@ async def test_a_call_that_is_rejected_from_the_page_is_not_made(
 
     assert (await run.result()).state is RunState.FAILED
     assert stage.shop.counts(order_id)["refunds"] == 0
-    [approval] = await stage.approval_rows(run)
+    [approval] = stage.approval_rows(run)
     assert (approval["state"], approval["decided_by"]) == ("rejected", "ann")
     assert approval["consumed_entry"] is None
 

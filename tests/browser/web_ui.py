@@ -7,7 +7,7 @@ from typing import Final
 
 from playwright.async_api import FrameLocator, Locator, Page, expect
 
-from workflows.names import DECIDE
+from surehand.workflows.contracts.steering import Verb
 
 #: The verdict on a decision is an activity; its row in the list of events.
 VERIFIED: Final = "verify a decision"
@@ -66,7 +66,7 @@ class RunPage:
         await self._visible(self.page.get_by_test_id("signal-button")).click()
         dialog = self._visible(self.page.get_by_test_id("signal-confirmation-modal"))
         await dialog.get_by_test_id("signal-select-button").click()
-        await dialog.get_by_role("option", name=DECIDE).click()
+        await dialog.get_by_role("option", name=Verb.DECIDE.value).click()
         await dialog.get_by_role("textbox", disabled=False).fill(decision)
         # By key: the editor lays one line out on several when it is left, and the button moves.
         await dialog.get_by_test_id("confirm-modal-button").press("Enter")

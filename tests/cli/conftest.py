@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devserver import DevServer
+from surehand.process.dev_server import DevServer
 from tests.cli.starter import Run, Starter, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -27,8 +27,8 @@ def settings(
     shutil.copy(sqlite_template, file)
     return {
         "TEMPORAL_ADDRESS": temporal_server.address,
-        "SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{file}",
-        "SUREHAND_TOOL_MODULES": "examples.shop.tools,examples.bank_tools",
+        "SUREHAND_DATABASE_URL": f"sqlite:///{file}",
+        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools,surehand.examples.bank_tools",
         "SUREHAND_TASK_QUEUE": f"starter-{uuid.uuid4().hex[:8]}",
         "SUREHAND_USER": "ana",
         "SHOP_URL": running_shop.url,

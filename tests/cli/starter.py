@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import pytest
 
-from cli import app
+from surehand.cli import app
+from surehand.process.children import clean_environment
 
 ROOT: Final = Path(__file__).parent.parent.parent
 REFUND: Final = str(ROOT / "examples" / "refund.yaml")
@@ -56,16 +57,6 @@ class Run:
         """The command that starts it, or finds it again."""
         change = f"input.order_id={self.order}"
         return ["start", REFUND, "--run-id", self.name, "--set", change]
-
-
-def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with these settings instead of the user's own."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("SUREHAND_", "TEMPORAL_", "SHOP_"))
-    }
-    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **environment}
 
 
 class Starter:

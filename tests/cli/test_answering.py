@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cli.answering import given
-from cli.exits import WrongUse
+from surehand.cli.control.verbs import given
+from surehand.process.exits import WrongUse
 
 ASKED = {"why.1", "pay/why.1"}
 

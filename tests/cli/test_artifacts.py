@@ -11,12 +11,12 @@ from typing import Final
 
 import pytest
 
-from activities.artifacts import ArtifactStore
-from activities.ledger.artifacts import record
-from activities.ledger.store import open_ledger
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.steps.artifacts import record
+from surehand.workflows.identity import canonical_json, run_id_for
 from tests.cli.starter import Ended, Verbs
 from tests.ledger.scene import STEP, Scene
-from workflows.identity import canonical_json, run_id_for
 
 BIG: Final = {"lines": ["x" * 100] * 100}
 Fetch = Callable[..., Ended]
@@ -39,12 +39,12 @@ def fetch(verbs: Verbs, settings: dict[str, str], store: Path, run_id: str) -> F
     async def keep(tenant: str) -> None:
         async with open_ledger(settings["SUREHAND_DATABASE_URL"]) as ledger:
             scene = Scene(ledger, tenant)
-            await scene.open_run(run_id_for(tenant, run_id))
+            scene.open_run(run_id_for(tenant, run_id))
             kept = await ArtifactStore(str(store), ledger, largest_inline=8 * 1024).keep(
                 tenant, BIG
             )
-            async with scene.tx() as tx:
-                await record(tx, run_id_for(tenant, run_id), STEP, kept)
+            with scene.tx() as tx:
+                record(tx, run_id_for(tenant, run_id), STEP, kept)
 
     for tenant in ("default", "acme"):
         asyncio.run(keep(tenant))

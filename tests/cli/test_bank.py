@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from examples.bank import Bank
+from surehand.examples.bank import Bank
 from tests.cli.starter import ROOT, Verbs
 
 BANK = str(ROOT / "examples" / "bank.yaml")

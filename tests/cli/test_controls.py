@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -9,11 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from cli import shapes
-from cli.exits import ExitCode
+from surehand.cli.verb import shapes
+from surehand.cli.verb.printer import Printer
+from surehand.process.exits import ExitCode
 from tests.cli.starter import Run, Verbs
 
 NewRun = Callable[..., Run]
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
 
 PLAN = """
 name: controls
@@ -53,7 +63,10 @@ def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
     event = ["event", controlled, "returned", "--about", "order-7"]
     assert "waits for an event" in shown(verbs, controlled)
     assert "--payload is no JSON" in verbs(*event, "--id", "e1", "--payload", '{"n": 1').line()
-    assert "is taken" in verbs(*event, "--id", "e1", "--payload", '{"n": 1}').out
+    other = verbs("event", controlled, "retruned", "--about", "order-7", "--id", "e0").out
+    assert "is taken, but nothing waits for retruned order-7 now" in other
+    assert "(the plan's steps wait for: returned)" in other
+    assert "is taken\n" in verbs(*event, "--id", "e1", "--payload", '{"n": 1}').out
     assert "has come before" in verbs(*event, "--id", "e1").out
     look = verbs("show", controlled)
     assert "paused_failure" in look.out and "order-404" in look.out
@@ -132,10 +145,58 @@ def test_an_amendment_shows_what_changes(verbs: Verbs, new_run: NewRun, tmp_path
     file.write_text(json.dumps(plan))
     assert "this is the plan that the run has" in verbs("amend", run.name, str(file)).line()
 
-    said = verbs("amend", run.name, str(file), "--set", "goal=another")
+    said = verbs(
+        *("amend", run.name, str(file), "--set", "goal=another"),
+        *("--set", "steps.mail.params.subject=Sorry"),
+    )
 
     assert '+   "goal": "another",' in said.out and "plan version 2" in said.out
+    _, step, changes = said.out.partition("Step mail:\n")
+    assert step and '+     "subject": "Sorry",' in changes
+    assert "Step refund" not in said.out
     assert "plan     refund, version 2: another" in shown(verbs, run.name)
+
+
+def test_an_amendment_is_asked_about_on_a_terminal(
+    verbs: Verbs, new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run()
+    plan = json.loads(verbs("show", run.name, "--json").out)["plan"]
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({**plan, "goal": "another"}))
+    monkeypatch.setattr(Printer, "attended", True)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+
+    said = verbs("amend", run.name, str(file))
+
+    assert f"Go on with this plan in run {run.name}?" in said.out
+    assert "Nothing was sent" in said.out
+    assert "plan     refund, version 1" in shown(verbs, run.name)
+    assert "plan version 2" in verbs("amend", run.name, str(file), "--yes").out
+
+
+def test_what_a_human_looks_at_before_a_step_is_shown_with_its_params(
+    verbs: Verbs, tmp_path: Path
+) -> None:
+    file = tmp_path / "looked_at.yaml"
+    file.write_text(
+        "[{id: it, tool: orders.read, params: {order_id: order-1001}, interrupt: before}]"
+    )
+
+    assert '  about  {"order_id": "order-1001"}' in verbs("start", str(file), "--wait").out
+
+
+def test_an_edited_amount_is_shown_as_the_text_that_is_stored(
+    verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    [asked] = verbs("show", run.name, "--json").document()["pending"]
+
+    edited = verbs("edit", asked["approval_id"], "--set", "amount=40.00")
+
+    [again] = verbs("show", run.name, "--json").document()["pending"]
+    [shown_as] = re.findall(r'\+ +("amount": .*?),?\n', edited.out)
+    assert shown_as == f'"amount": {json.dumps(again["params"]["amount"])}'
 
 
 def test_a_failed_run_is_started_once_more(verbs: Verbs, new_run: NewRun) -> None:

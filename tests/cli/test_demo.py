@@ -13,13 +13,12 @@ from typing import cast
 
 import pytest
 
-from cli.printer import Printer
-from cli.stage import Stage
-from cli.story import Story
+from surehand.cli.operate.demo import Stage, Story
+from surehand.cli.verb.printer import Printer
 from tests.cli.starter import ROOT, Starter
 from tests.cli.terminal import LIMIT_S, Terminal
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "demo.md"
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_without_a_terminal_a_named_approver_approves_and_one_refund_is_paid(
     assert (report["refunds"], report["mails"]) == (1, 1)
     assert report["decided_by"] == "demo-approver"
     assert not leftovers(tmp_path)
-    shown = README.read_text().split("## What the demo shows")[1].split("```")[1]
+    shown = PAGE.read_text().split("```text")[1].split("```")[0]
     assert [unnumbered(line) for line in shown.strip().splitlines()] == [
         unnumbered(line) for line in ended.err.strip().splitlines()
     ]
@@ -127,7 +126,7 @@ def test_however_it_is_ended_nothing_of_it_stays_running(
     place = f"{tmp_path}/surehand-demo-"
     with showing.popen("demo") as process:
         until(
-            lambda: any("-m worker" in command for _, command in running(place)),
+            lambda: any("-m surehand.worker" in command for _, command in running(place)),
             "the demo has started no worker",
         )
         assert len(running(place)) >= 3  # and server and shop

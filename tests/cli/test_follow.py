@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.printer import Printer
-from cli.watch import StoryWatch
+from surehand.cli.runs.watch import StoryWatch
+from surehand.cli.verb.printer import Printer
+from surehand.workflows.contracts.runs import RunView, TimelineLine
 from tests.cli.starter import Run, Starter, Verbs
-from workflows.contracts import RunView, TimelineLine
 
 NewRun = Callable[..., Run]
 

@@ -4,9 +4,14 @@ import re
 
 import pytest
 
-from cli.exits import NotFound, WrongUse
-from cli.ids import chosen_run_id, find_approval, find_run_id, new_run_name
-from workflows.identity import MAX_RUN_ID_LENGTH
+from surehand.client.ids import (
+    chosen_run_id,
+    find_approval,
+    find_run_id,
+    new_run_name,
+)
+from surehand.process.exits import NotFound, WrongUse
+from surehand.workflows.identity import MAX_RUN_ID_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ import pytest
 from tests.cli.starter import REFUND, ROOT
 
 #: The other room, and what it would bring along.
-HEAVY = ("activities", "sqlalchemy", "alembic", "structlog", "httpx")
+HEAVY = ("surehand.activities", "sqlalchemy", "alembic", "structlog", "httpx")
 
 _LOADED = """
 import json, sys
-from cli.app import run
-from cli.process import leave
-import starter
+from surehand.process.ending import leave
+from surehand.starter import run
 run(json.loads(sys.argv[1]))
-print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+print(json.dumps(sorted(sys.modules)))
 leave(0)
 """
 
@@ -53,5 +52,5 @@ def test_starting_and_steering_runs_imports_nothing_of_the_other_room(
     )
 
     loaded = set(json.loads(ended.stdout.splitlines()[-1]))
-    assert "workflows" in loaded
+    assert "surehand.workflows" in loaded
     assert not loaded.intersection(HEAVY)

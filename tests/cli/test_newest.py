@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from cli import launch
-from devserver import DevServer
+from surehand.client import launch
+from surehand.process.dev_server import DevServer
 from tests.cli.starter import Run, Verbs
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from cli import delivery, looking, shapes, tenant_client
-from devserver import DevServer
+from surehand.cli.verb import shapes
+from surehand.client import delivery, query, tenant_client
+from surehand.process.dev_server import DevServer
+from surehand.workflows.contracts.runs import RunView
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
-from workflows.contracts import RunView
 
 
 @dataclass
@@ -65,7 +68,7 @@ def deserted(
         assert verbs(*run.start, "--wait").code == 10
         [asked] = verbs("show", run.name, "--json").document()["pending"]
     monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
-    monkeypatch.setattr(looking, "ONE_OF_MANY", timedelta(seconds=1))
+    monkeypatch.setattr(query, "ONE_OF_MANY", timedelta(seconds=1))
     decision = (asked["approval_id"], "--params-hash", asked["params_hash"])
     return Deserted(verbs, run, own, tmp_path / "later", decision)
 
@@ -109,6 +112,36 @@ def test_a_decision_that_is_left_with_the_server_counts_once_however_often_it_is
     assert shop.counts(deserted.run.order)["refunds"] == 1
     assert len(deserted.events("decision.accepted")) == 1
     assert deserted.events("decision.refused") == []
+
+
+@pytest.mark.parametrize("verb", ["show", "approve", "pending"])
+def test_whoever_waits_for_a_worker_is_told_so_once_on_stderr(
+    deserted: Deserted, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenant_client, "SAID_AFTER", timedelta(milliseconds=100))
+    what = {"show": [deserted.run.name], "approve": deserted.decision, "pending": []}[verb]
+
+    ended = deserted.verbs(verb, *what)
+
+    waits = [line for line in ended.err.splitlines() if "waiting for a worker" in line]
+    assert len(waits) == 1, ended.err
+    assert deserted.run.name in waits[0]
+    assert "waiting for a worker" not in ended.out
+
+
+def test_a_decision_that_waits_for_the_ledger_is_not_said_to_wait_for_a_worker(
+    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = deserted.settings["SUREHAND_DATABASE_URL"].partition("///")[2]
+    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=10))
+    with deserted.worker(), contextlib.closing(sqlite3.connect(file)) as taken:
+        taken.execute("BEGIN IMMEDIATE")
+        unanswered = deserted.verbs("approve", *deserted.decision)
+        taken.rollback()
+
+    assert unanswered.code == 5, unanswered
+    assert "has not recorded it yet (its log says whether the ledger is away)" in unanswered.err
+    assert "no worker" not in unanswered.err
 
 
 def test_a_worker_that_dies_over_a_decision_leaves_it_with_the_server_and_that_is_said(

@@ -10,22 +10,25 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.store import open_ledger
-from activities.notifications import NotDelivered, ReceiverGone
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.outbox.notification import (
+    NotDelivered,
+    ReceiverGone,
+)
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.starter import Verbs
 from tests.ledger.desk import Desk, office
 from tests.ledger.scene import RUN, Scene
-from workflows.identity import DEFAULT_TENANT
 
 
 async def told(url: str) -> None:
     """Leave a sent row, one to be tried again, one given up, and one that is only due."""
     async with open_ledger(url) as ledger:
-        scene = await Scene.begin(ledger, DEFAULT_TENANT)
-        await scene.open_run("quiet")
+        scene = Scene.begin(ledger, DEFAULT_TENANT)
+        scene.open_run("quiet")
         down, gone = Desk(refuses=NotDelivered("HTTP 503")), Desk(refuses=ReceiverGone("HTTP 410"))
         async with office(scene, down=down, gone=gone, due=Desk()) as here:
-            await here.scene.ask_approval(
+            here.scene.ask_approval(
                 here.scene.call(), expires_in=timedelta(hours=1), remind_every=timedelta(hours=2)
             )
             for channel in ("desk", "down", "gone"):
@@ -37,7 +40,7 @@ def verbs(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """The verbs with a ledger, and with nothing else around them."""
     file = tmp_path / "ledger.db"
     shutil.copy(sqlite_template, file)
-    url = f"sqlite+aiosqlite:///{file}"
+    url = f"sqlite:///{file}"
     asyncio.run(told(url))
     settings = {"SUREHAND_DATABASE_URL": url, "TEMPORAL_ADDRESS": "127.0.0.1:1"}
     return Verbs(settings, tmp_path, monkeypatch)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cli import shapes
+from surehand.cli.verb import shapes
+from surehand.workflows.contracts.runs import RunResult
 from tests.cli.starter import Verbs
 from tests.worker_process import WorkerProcess
-from workflows.contracts import RunResult
 
 PAGES = 300
 

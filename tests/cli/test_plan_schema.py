@@ -9,9 +9,9 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from cli.plan_schema import SHIPPED, plan_schema
+from surehand.cli.plans.schema import SHIPPED, plan_schema
+from surehand.workflows.plan.plan import Plan
 from tests.cli.starter import ROOT
-from workflows.plan import Plan
 
 #: Plans that are written in every form there is.
 WRITTEN = [

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.toolbox import load_toolbox
-from cli import app
-from cli.doctor import _found
-from cli.exits import ExitCode
-from cli.plan_graph import graph_of
-from cli.plan_mermaid import mermaid
-from cli.plan_picture import picture
-from cli.planfile import load_plan
+from surehand.activities.tools.toolbox import load_toolbox
+from surehand.cli import app
+from surehand.cli.operate.doctor import _found
+from surehand.cli.plans.graph import graph_of, mermaid, picture
+from surehand.client.plan_file import load_plan
+from surehand.process.exits import ExitCode
+from surehand.workflows.plan.plan import Plan
 from tests.cli.starter import REFUND, ROOT
-from workflows.plan import Plan
 
 PLAN = """\
 name: all
@@ -47,7 +45,7 @@ def plan(tmp_path: Path) -> str:
 def test_a_plan_that_fits_the_tools_is_valid(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
 
     assert app.run(["plan", "check", REFUND, "--json"]) == ExitCode.DONE
 
@@ -56,6 +54,7 @@ def test_a_plan_that_fits_the_tools_is_valid(
         "plan": "refund",
         "steps": 5,
         "tools_checked": True,
+        "not_checked": [],
         "warnings": [],
     }
 
@@ -103,14 +102,90 @@ def test_a_check_without_tools_says_that_they_are_not_checked(
 ) -> None:
     assert app.run(["plan", "check", plan]) == ExitCode.DONE
 
-    assert "plan all, 8 steps\nIts tools and params are not checked" in capsys.readouterr().out
+    assert (
+        "plan all, 8 steps\nNot checked: its tools and params (SUREHAND_TOOL_MODULES"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "complaints"),
+    [
+        ("{code: ModlRun, input: {model: nope.tool}}", ["code: unknown workflow 'ModlRun'"]),
+        ("[{plan: {code: Lat3}}]", ["steps.0 (step1).plan.code: unknown workflow 'Lat3'"]),
+        (
+            "{code: ModelRun, input: {model: nope.tool, tools: ['*']}}",
+            ["input.model: 'nope.tool' is no READ that is loaded"],
+        ),
+        (
+            "[{id: a, tool: nope.a, retires: 1}, {plan: [{tool: nope.b}]}]",
+            [
+                "steps.0 (a).retires: unknown field",
+                "steps.0 (a).tool: unknown tool 'nope.a'",
+                "steps.1 (step2).plan.steps.0 (step1).tool: unknown tool 'nope.b'",
+            ],
+        ),
+        (
+            "{input: {a: 1}, steps: [{tool: orders.read, when: input.b == 1}]}",
+            ["steps.0 (step1).when: ", "in the plan's input (--set input.b=...)"],
+        ),
+        (
+            "{input: {a: 1}, steps: [{plan: {input: {c: 1}, steps: [{tool: orders.read,"
+            " params: {order_id: '${input.a}'}, when: input.c == 1}]}}]}",
+            ["steps.0 (step1).plan.steps.0 (step1).params.order_id: "],
+        ),
+    ],
+    ids=["code", "code inside", "model", "form and tools at once", "when", "input inside"],
+)
+def test_one_check_names_everything_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    written: str,
+    complaints: list[str],
+) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
+    monkeypatch.setenv("SUREHAND_WORKFLOW_MODULES", "surehand.examples.late_orders")
+    file = tmp_path / "wrong.yaml"
+    file.write_text(written)
+
+    assert app.run(["plan", "check", str(file)]) == ExitCode.WRONG_USE
+
+    said = capsys.readouterr().err
+    assert all(complaint in said for complaint in complaints), said
+
+
+def test_what_a_child_plan_is_given_by_a_reference_is_known_later(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "child.yaml"
+    step = "{id: it, tool: a.b, params: {a: '${input.order.paid}'}, when: input.order.paid > 1}"
+    file.write_text(
+        "[{id: order, tool: orders.read}, {params: {order: '${order.whole}'},"
+        f" plan: [{step}]}}]"
+    )
+
+    assert app.run(["plan", "check", str(file)]) == ExitCode.DONE, capsys.readouterr().err
+
+
+def test_a_check_without_workflow_modules_says_that_the_workflow_is_not_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "code.yaml"
+    file.write_text("{code: ModlRun, input: {}}")
+
+    assert app.run(["plan", "check", str(file)]) == ExitCode.DONE
+
+    said = capsys.readouterr().out
+    assert "Not checked: the workflow ModlRun (SUREHAND_WORKFLOW_MODULES names no modules;" in said
+    assert "did you mean ModelRun?" in said
 
 
 @pytest.mark.parametrize(
     ("modules", "changes", "complaint"),
     [
         ("", ["--set", "steps.0.after=[end]"], "the step waits for itself"),
-        ("examples.shop.tools", [], "steps.3 (ship).tool: unknown tool 'parcels.send'"),
+        ("surehand.examples.shop.tools", [], "steps.3 (ship).tool: unknown tool 'parcels.send'"),
         ("no.such.tools", [], "no.such.tools"),
     ],
 )
@@ -132,7 +207,7 @@ def test_a_check_that_finds_a_problem_or_cannot_look_exits_with_2(
 def test_a_graph_knows_layers_waits_gotos_and_who_is_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plan: str
 ) -> None:
-    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
 
     assert app.run(["plan", "graph", plan, "--json"]) == ExitCode.DONE
 

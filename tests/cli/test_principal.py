@@ -15,20 +15,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import make_url, select
 
-from activities.ledger.principal_tables import (
+from surehand.activities.ledger.core.people_tables import (
     grants,
     principal_changes,
     principal_keys,
     principals,
 )
-from activities.ledger.store import open_ledger
-from activities.public_keys import kid_of, public_key
-from cli import shapes
-from cli.signing import new_key
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.people.public_keys import kid_of, public_key
+from surehand.cli.verb import shapes
+from surehand.client.signing import new_key
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter
 from tests.ledger_databases import DATABASES, WORKER
-from workflows.identity import DEFAULT_TENANT
 
 TABLES = (principals, grants, principal_keys, principal_changes)
 both = pytest.mark.parametrize("database", DATABASES)
@@ -42,11 +42,12 @@ class Office(LedgerOffice):
 
     def rows(self, tenant: str = DEFAULT_TENANT) -> dict[str, list[dict[str, Any]]]:
         async def read() -> dict[str, list[dict[str, Any]]]:
-            async with open_ledger(self.url) as ledger, ledger.transaction(tenant) as tx:
-                return {
-                    table.name: await tx.all(select(table).where(table.c.tenant_id == tenant))
-                    for table in TABLES
-                }
+            async with open_ledger(self.url) as ledger:
+                with ledger.transaction(tenant) as tx:
+                    return {
+                        table.name: tx.all(select(table).where(table.c.tenant_id == tenant))
+                        for table in TABLES
+                    }
 
         return asyncio.run(read())
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from cli.exits import PlanRefused
-from cli.printer import Printer
-from cli.text import compact, plain
-from workflows.contracts import PlanError
+from surehand.cli.verb.printer import Printer
+from surehand.cli.verb.text import compact, plain
+from surehand.process.exits import PlanRefused
+from surehand.workflows.contracts.tools import PlanError
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import uuid
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devserver import DevServer
+from surehand.process.dev_server import DevServer
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -27,7 +28,7 @@ def test_a_human_settles_what_a_crash_left_unknown(
     ledger = shutil.copy(sqlite_template, tmp_path / "ledger.db")
     own = {
         **settings,
-        "SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}",
+        "SUREHAND_DATABASE_URL": f"sqlite:///{ledger}",
         "SUREHAND_TASK_QUEUE": f"resolve-{uuid.uuid4().hex[:8]}",
         "SUREHAND_TOOL_MODULES": "tests.variants.refund_human",
     }
@@ -42,12 +43,12 @@ def test_a_human_settles_what_a_crash_left_unknown(
     with WorkerProcess(own, tmp_path / "second"):
         waiting = verbs(*run.start, "--wait")
         assert waiting.code == 10
-        assert (
-            "OUTCOME is happened (with --evidence TEXT, and --receipt JSON), not-happened"
-            in waiting.out
-        )
         [row] = verbs("interventions", "--open", "--json").document()["rows"]
         intervention = row["intervention_id"]
+        pasted = [shlex.split(line, comments=True) for line in waiting.out.splitlines()]
+        outcomes = ["happened", "not-happened", "call-off", "compensated", "undo", "give-up"]
+        resolve = ["python", "starter.py", "resolve", intervention]
+        assert [line[4] for line in pasted if line[:4] == resolve] == outcomes
         line = f"python starter.py resolve {intervention} OUTCOME --run {run.name}"
         assert line in verbs("interventions").out
 
@@ -88,7 +89,7 @@ def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
     ledger, unique = shutil.copy(sqlite_template, tmp_path / "ledger.db"), uuid.uuid4().hex[:8]
     own = {
         **settings,
-        "SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}",
+        "SUREHAND_DATABASE_URL": f"sqlite:///{ledger}",
         "SUREHAND_TASK_QUEUE": f"resolve-{unique}",
         "SUREHAND_TOOL_MODULES": "tests.variants.refund_human",
     }

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from activities.settings import Settings
-from cli.settings import read_environment
-from tests.cli.starter import Verbs
+from surehand.activities.worker.settings import Settings
+from surehand.process.settings import read_environment
+from tests.cli.starter import REFUND, Verbs
 
-DATABASE = "postgresql+asyncpg://worker:p%40ss:w@rd@db/surehand?sslmode=require&sslpassword=geheim"
+DATABASE = "postgresql://worker:p%40ss:w@rd@db/surehand?sslmode=require&sslpassword=geheim"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_passwords_are_not_shown(alone: Verbs, how: str) -> None:
     assert ended.code == 0
     assert "https://hooks.example/***" in ended.out
     assert "T0KEN" not in ended.out
-    assert "postgresql+asyncpg://worker:***@db/surehand?sslmode=require" in ended.out
+    assert "postgresql://worker:***@db/surehand?sslmode=require" in ended.out
     for secret in ("p%40ss", "w@rd", "geheim"):
         assert secret not in ended.out
 
@@ -72,6 +72,34 @@ def test_a_wrong_setting_is_named_with_its_file_and_the_exit_code_is_2(
 
     assert ended.code == 2
     assert ended.line() == ("surehand: surehand.toml: unknown setting leese; did you mean lease?")
+
+
+@pytest.mark.parametrize("verb", ["show r", "start", "pending", "approve r/s/1 --params-hash x"])
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"SUREHAND_LEESE": "4s"}, "unknown setting SUREHAND_LEESE; did you mean SUREHAND_LEASE?"),
+        ({"SUREHAND_LEASE": "soon"}, "setting SUREHAND_LEASE: "),
+    ],
+    ids=["unknown", "wrong"],
+)
+def test_every_verb_refuses_the_settings_that_a_worker_refuses(
+    alone: Verbs, verb: str, setting: dict[str, str], says: str
+) -> None:
+    arguments = verb.split()
+    ended = alone(*arguments, *([REFUND] if verb == "start" else []), **setting)
+
+    assert ended.code == 2
+    assert ended.line().startswith(f"surehand: {says}")
+
+
+def test_what_docker_compose_takes_from_the_same_env_file_is_no_unknown_setting(
+    alone: Verbs, tmp_path: Path
+) -> None:
+    names = ("IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID")
+    (tmp_path / ".env").write_text("".join(f"SUREHAND_{name}=1\n" for name in names))
+
+    assert alone("settings").code == 0
 
 
 def test_the_starter_goes_by_the_settings_file_that_the_worker_goes_by(

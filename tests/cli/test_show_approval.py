@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli import tenant_client
-from cli.one_approval import approval_lines
-from cli.shapes import ShownApproval
+from surehand.cli.approvals.one_approval import approval_lines
+from surehand.cli.verb.shapes import ShownApproval
+from surehand.client import tenant_client
+from surehand.workflows.plan.policy import Escalate, Requirement
 from tests.cli.starter import REFUND, Run, Verbs
-from workflows.policy import Escalate, Requirement
 
 NewRun = Callable[..., Run]
 

@@ -15,7 +15,7 @@ def test_an_export_is_signed_and_verified_with_neither_ledger_nor_server(
     for name in ("ana", "bob"):
         assert verbs("principal", "keygen", str(tmp_path / f"{name}.pem")).code == 0
     written = verbs("events", run, "--export", str(file), "--key", str(tmp_path / "ana.pem"))
-    away = {"SUREHAND_DATABASE_URL": "sqlite+aiosqlite:////none", "TEMPORAL_ADDRESS": "127.0.0.1:1"}
+    away = {"SUREHAND_DATABASE_URL": "sqlite:////none", "TEMPORAL_ADDRESS": "127.0.0.1:1"}
 
     def audit(*options: str) -> tuple[int, str]:
         ended = verbs("audit", "--file", str(file), *options, **away)

@@ -22,13 +22,18 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from activities.public_keys import kid_of, public_key
-from activities.signatures import BadSignature, header_kid, matches, verify
-from cli.exits import ExitCode, WrongUse
-from cli.signing import claims_for, new_key, read_key, sign
+from surehand.activities.ledger.people.public_keys import kid_of, public_key
+from surehand.activities.ledger.people.signatures import (
+    BadSignature,
+    header_kid,
+    matches,
+    verify,
+)
+from surehand.client.signing import claims_for, new_key, read_key, sign
+from surehand.process.exits import ExitCode, WrongUse
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.signing import DecisionClaims
 from tests.cli.starter import ROOT
-from workflows.contracts import Decision, DecisionOutcome
-from workflows.contracts.signing import DecisionClaims
 
 NOW = 1_800_000_000
 DECISION = Decision(
@@ -262,19 +267,22 @@ def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:
 
 
 def test_verbs_that_sign_nothing_do_not_wait_for_the_libraries_that_do() -> None:
-    program = "import json, sys, cli.app, cli.signing; print(json.dumps(list(sys.modules)))"
+    program = (
+        "import json, sys, surehand.cli.app, surehand.client.signing;"
+        " print(json.dumps(list(sys.modules)))"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    loaded = {name.partition(".")[0] for name in json.loads(ended.stdout)}
-    assert "workflows" in loaded
-    assert not loaded & {"joserfc", "cryptography", "activities"}
+    loaded = set(json.loads(ended.stdout))
+    assert "surehand.workflows" in loaded
+    assert not loaded & {"joserfc", "cryptography", "surehand.activities"}
 
 
 def test_signing_imports_nothing_of_the_other_room_and_warns_of_nothing(key_file: Path) -> None:
     program = (
-        "import json, sys; from pathlib import Path; from cli.signing import *;"
-        "from workflows.contracts import Decision;"
+        "import json, sys; from pathlib import Path; from surehand.client.signing import *;"
+        "from surehand.workflows.contracts.approvals import Decision;"
         "decision = Decision.model_validate_json(sys.argv[2]);"
         "sign(read_key(Path(sys.argv[1])), claims_for(decision, 'acme', 'acme/refund-1', 1));"
         "print(json.dumps(list(sys.modules)))"
@@ -284,5 +292,5 @@ def test_signing_imports_nothing_of_the_other_room_and_warns_of_nothing(key_file
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert ended.stderr == ""
-    loaded = {name.partition(".")[0] for name in json.loads(ended.stdout)}
-    assert "joserfc" in loaded and "activities" not in loaded
+    loaded = set(json.loads(ended.stdout))
+    assert "joserfc" in loaded and "surehand.activities" not in loaded

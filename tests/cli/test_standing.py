@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, select
 
-from activities.ledger.standing_tables import standing_approvals
-from activities.ledger.store import open_ledger
-from cli import shapes
-from cli.exits import WrongUse
-from cli.signing import new_key
-from cli.standing_input import parse_until
+from surehand.activities.ledger.core.people_tables import standing_approvals
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.cli.people.standing import parse_until
+from surehand.cli.verb import shapes
+from surehand.client.signing import new_key
+from surehand.process.exits import WrongUse
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.ledger_databases import DATABASES, WORKER
-from workflows.identity import DEFAULT_TENANT
 
 both = pytest.mark.parametrize("database", DATABASES)
 TOOL = ("--tool", "payments.refund")
@@ -32,8 +32,9 @@ class Office(LedgerOffice):
 
     def rows(self) -> list[dict[str, Any]]:
         async def read() -> list[dict[str, Any]]:
-            async with open_ledger(self.url) as ledger, ledger.transaction(DEFAULT_TENANT) as tx:
-                return await tx.all(select(standing_approvals))
+            async with open_ledger(self.url) as ledger:
+                with ledger.transaction(DEFAULT_TENANT) as tx:
+                    return tx.all(select(standing_approvals))
 
         return asyncio.run(read())
 
@@ -60,7 +61,7 @@ def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ledger_url,
         tmp_path,
         monkeypatch,
-        SUREHAND_TOOL_MODULES="examples.shop.tools",
+        SUREHAND_TOOL_MODULES="surehand.examples.shop.tools",
         SUREHAND_USER="ann",
         SHOP_URL="http://127.0.0.1:1",
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.ledger.stats_shapes import Stats
-from activities.ledger.store import open_ledger
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.history.stats_shapes import Stats
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.starter import Verbs
 from tests.ledger.scene import RUN, Scene
-from workflows.identity import DEFAULT_TENANT
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def file(sqlite_template: Path, tmp_path: Path) -> Path:
     copied = Path(shutil.copy(sqlite_template, tmp_path / "ledger.db"))
 
     async def fill() -> None:
-        async with open_ledger(f"sqlite+aiosqlite:///{copied}") as ledger:
-            scene = await Scene.begin(ledger, DEFAULT_TENANT)
-            await scene.committed(scene.call())
+        async with open_ledger(f"sqlite:///{copied}") as ledger:
+            scene = Scene.begin(ledger, DEFAULT_TENANT)
+            scene.committed(scene.call())
 
     asyncio.run(fill())
     return copied
@@ -33,7 +33,7 @@ def file(sqlite_template: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def verbs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
     """The verbs with a ledger, and neither server nor worker."""
-    return Verbs({"SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{file}"}, tmp_path, monkeypatch)
+    return Verbs({"SUREHAND_DATABASE_URL": f"sqlite:///{file}"}, tmp_path, monkeypatch)
 
 
 def test_figures_need_neither_server_nor_endpoint(verbs: Verbs) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cli import launch, shapes, tenant_client
-from cli.exits import ExitCode
-from devserver import DevServer
+from surehand.cli.verb import shapes
+from surehand.client import launch, tenant_client
+from surehand.process.dev_server import DevServer
+from surehand.process.exits import ExitCode
+from surehand.workflows.contracts.approvals import Verdict
+from surehand.workflows.contracts.checkpoint import Checkpoint
 from tests.cli.starter import Run, Verbs
-from workflows.contracts import Checkpoint, Verdict
 
 NewRun = Callable[..., Run]
 
@@ -292,7 +294,7 @@ def test_without_a_worker_every_verb_that_needs_one_says_so(
 def test_where_there_is_no_ledger_reconcile_and_doctor_say_so_and_make_none(
     lonely: Verbs, tmp_path: Path
 ) -> None:
-    url = "sqlite+aiosqlite:///ledger.sqlite"
+    url = "sqlite:///ledger.sqlite"
 
     reconciled = lonely("reconcile", SUREHAND_DATABASE_URL=url)
     examined = lonely("doctor", SUREHAND_DATABASE_URL=url)
@@ -305,7 +307,7 @@ def test_where_there_is_no_ledger_reconcile_and_doctor_say_so_and_make_none(
 
 def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs) -> None:
     well = verbs("doctor", "--json")
-    ill = lonely("doctor", SUREHAND_DATABASE_URL="sqlite+aiosqlite:///empty.db")
+    ill = lonely("doctor", SUREHAND_DATABASE_URL="sqlite:///empty.db")
     nowhere = verbs("doctor", TEMPORAL_NAMESPACE="nowhere")
 
     assert (well.code, ill.code, nowhere.code) == (0, 4, 4)
@@ -321,5 +323,5 @@ def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs)
         "tools",
     }
     assert "python worker.py" in ill.out
-    assert "python -m activities.ledger.migrate" in ill.out
+    assert "python -m surehand.cli.operate.migrate" in ill.out
     assert "namespace create --namespace nowhere" in nowhere.out

@@ -11,7 +11,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from cli import launch, probes, shapes, versions
+from surehand.cli.operate import versions
+from surehand.cli.verb import probes, shapes
+from surehand.client import launch
 from tests.cli.starter import ROOT, Run, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -30,7 +32,7 @@ def versioned(
         "SUREHAND_TASK_QUEUE": f"versioned-{unique}",
         "SUREHAND_TENANT": f"t{unique}",
         "SUREHAND_DEPLOYMENT_NAME": f"deployment-{unique}",
-        "SUREHAND_WORKFLOW_MODULES": "examples.late_orders",
+        "SUREHAND_WORKFLOW_MODULES": "surehand.examples.late_orders",
     }
 
     def worker(build_id: str) -> WorkerProcess:

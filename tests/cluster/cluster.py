@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from cli.process import Guard
+from surehand.process.children import Child
 from tests.cluster.compose import Compose
 from tests.cluster.programs import ROOT, collect, config_template, copy_image, go
 from tests.postgres_server import PostgresServer
@@ -35,8 +36,8 @@ class Cluster:
         self._temporary = tempfile.TemporaryDirectory(prefix="surehand-cluster-")
         self.folder = Path(self._temporary.name)
         self.compose = Compose(self.folder)
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self._running: dict[str, list[tuple[subprocess.Popen[bytes], Guard]]] = {}
+        self.workers: list[Child] = []
+        self._running: dict[str, list[Child]] = {}
         for name in ("bin", "app", "logs", "config", *self.compose.volumes()):
             (self.folder / name).mkdir(parents=True)
         self.version = self.compose.image_tag("temporal")
@@ -73,15 +74,10 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         for service in reversed(list(self._running)):
-            for process, _ in self._running[service]:
-                process.terminate()
-            for process, guard in self._running[service]:
-                try:
-                    process.wait(STOP_TIMEOUT)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                guard.dismiss()
+            for process in self._running[service]:
+                process.signal(signal.SIGTERM)
+            for process in self._running[service]:
+                process.stop(within=STOP_TIMEOUT)
         self.postgres.remove()
         self._temporary.cleanup()
 
@@ -139,23 +135,14 @@ class Cluster:
                 self.spawn(service, self.compose.command(service))
         print(f"{service}: {time.monotonic() - began:.1f} s", flush=True)
 
-    def spawn(self, service: str, command: list[str]) -> subprocess.Popen[bytes]:
+    def spawn(self, service: str, command: list[str]) -> None:
         """Start one more process of a service."""
         number = len(self._running.setdefault(service, []))
-        with open(self.folder / "logs" / f"{service}-{number}", "wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder / "app",
-                env=self._environment(service),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._running[service].append((process, Guard(process.pid)))
+        log, environment = self.folder / "logs" / f"{service}-{number}", self._environment(service)
+        process = Child(command, environment=environment, log=log, folder=self.folder / "app")
+        self._running[service].append(process)
         if service == "worker":
             self.workers.append(process)
-        return process
 
     def _fill_postgres(self) -> None:
         """What the image does on its first start: run init.sql, then ask everybody who they are."""
@@ -180,8 +167,8 @@ class Cluster:
         deadline = time.monotonic() + READY_TIMEOUT
         check = self.compose.health_check(service)
         while not self._healthy(service, check):
-            for process, _ in self._running.get(service, []):
-                assert process.poll() is None, f"{service} ended:\n{self.log(service)}"
+            for process in self._running.get(service, []):
+                assert process.running, f"{service} ended:\n{self.log(service)}"
             assert time.monotonic() < deadline, f"{service} is not healthy:\n{self.log(service)}"
             time.sleep(0.05)
 

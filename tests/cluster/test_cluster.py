@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +60,7 @@ def test_the_workers_role_cannot_rewrite_what_happened(cluster: Cluster, sql: st
 
 def as_worker(cluster: Cluster, sql: str) -> subprocess.CompletedProcess[str]:
     """Run SQL with the very URL that the workers have."""
-    url = cluster.compose.environment("worker")["SUREHAND_DATABASE_URL"]
-    where = url.replace("postgresql+asyncpg", "postgresql")
+    where = cluster.compose.environment("worker")["SUREHAND_DATABASE_URL"]
     return cluster.run("ledger-grants", "psql", "-X", "-v", "ON_ERROR_STOP=1", where, "-c", sql)
 
 
@@ -108,7 +106,7 @@ def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(
     (request,) = json.loads(starter(cluster, "pending", "--json").stdout)["approvals"]
 
     # When one of the workers is killed, and then somebody approves what they have seen
-    cluster.workers[0].send_signal(signal.SIGKILL)
+    cluster.workers[0].kill()
     answer = ["--params-hash", request["params_hash"], "--as", "grace"]
     unsigned = starter(cluster, "approve", request["approval_id"], *answer)
     assert (unsigned.returncode, "signed" in unsigned.stderr) == (2, True)

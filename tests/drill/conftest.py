@@ -6,19 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from devserver import DevServer
+from surehand.process.dev_server import DevServer
 from tests.cli.starter import ROOT, Starter
 from tests.shop_process import ShopProcess
 
 #: The user's side of a drill of the shop.
-OWN = ("--world", "examples.shop.drill:world", "--fresh", "examples.shop.drill:fresh")
+OWN = (
+    "--world",
+    "surehand.examples.shop.drill:world",
+    "--fresh",
+    "surehand.examples.shop.drill:fresh",
+)
 
 
 @pytest.fixture
 def settings(temporal_server: DevServer, shop: ShopProcess) -> dict[str, str]:
     return {
         "TEMPORAL_ADDRESS": temporal_server.address,
-        "SUREHAND_TOOL_MODULES": "examples.shop.tools",
+        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
         "SHOP_URL": shop.url,
         "PYTHONPATH": str(ROOT),
     }

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from activities.crashpoints import CrashPoint
-from cli.drill.changed_plan import EXPIRES_IN, HELD, changed
-from cli.drill.people import answer_to
-from cli.drill.played import Disturbance
-from cli.drill.points import Interruption, Operation, Point
-from cli.drill.report import Target
-from cli.exits import StarterError
-from workflows.contracts import Effect, Interrupt, InterruptKind
-from workflows.plan import Plan
-from workflows.policy import combine
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.drill.changed_plan import EXPIRES_IN, HELD, changed
+from surehand.drill.people import answer_to
+from surehand.drill.played import Disturbance
+from surehand.drill.points import Interruption, Operation, Point
+from surehand.drill.report import Target
+from surehand.process.exits import SurehandError
+from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import combine
 
 PAY = Target(step="pay", tool="bank.pay", effect=Effect.WRITE)
 WAIVED = {"roles": ["finance"], "rules": [{"when": "amount < 5", "required": False}]}
@@ -99,7 +100,7 @@ def test_what_the_users_plan_asks_is_answered_by_its_schema(
 
 
 def test_a_question_whose_schema_leaves_open_what_fits_wants_a_default() -> None:
-    with pytest.raises(StarterError, match=r"pay\.1 asks 'Which\?'.*`default`"):
+    with pytest.raises(SurehandError, match=r"pay\.1 asks 'Which\?'.*`default`"):
         answer_to(asked(InterruptKind.ASK, {"type": "string", "pattern": "^DE[0-9]{20}$"}))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.drill.report import DrillReport
+from surehand.drill.report import DrillReport
 from tests.cli.starter import LIMIT_S, REFUND, ROOT, Ended, Starter
 from tests.cli.test_demo import running, until
 from tests.drill.conftest import OWN
@@ -179,7 +179,7 @@ def test_a_step_that_is_never_called_is_not_reached_and_proves_nothing(
 ) -> None:
     # The order is on its way to the customer: there is nothing to refund.
     (tmp_path / "shipped.py").write_text(
-        "from examples.shop.drill import _shop\n"
+        "from surehand.examples.shop.drill import _shop\n"
         "def fresh(context):\n"
         "    with _shop() as shop:\n"
         "        order = shop.post('/admin/orders', json={'status': 'shipped'})\n"
@@ -221,7 +221,7 @@ def test_a_drill_that_is_ended_leaves_no_process_and_goes_on_later(
     place = f"{tmp_path}/surehand-drill-"
     with embedded.popen("drill", REFUND, *OWN, "--steps=refund") as process:
         until(
-            lambda: any("-m worker" in command for _, command in running(place)),
+            lambda: any("-m surehand.worker" in command for _, command in running(place)),
             "the drill has started no worker",
         )
         assert len(running(place)) >= 2  # and its server

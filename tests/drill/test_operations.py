@@ -16,24 +16,24 @@ from typing import Final
 
 import pytest
 
-from cli.drill.course import Course
-from cli.drill.ground import prepared
-from cli.drill.points import Operation
-from cli.drill.progress import Progress
-from cli.drill.report import Cell, Target
-from cli.drill.request import DrillRequest
-from cli.drill.world import Function
-from cli.planfile import load_plan
-from cli.printer import Printer
-from cli.settings import starter_settings
+from surehand.cli.verb.printer import Printer
+from surehand.client.plan_file import load_plan
+from surehand.drill.environment import prepared
+from surehand.drill.points import Operation
+from surehand.drill.progress import Progress
+from surehand.drill.report import Cell, Target
+from surehand.drill.request import DrillRequest
+from surehand.drill.suite import Course
+from surehand.drill.world import Function
+from surehand.process.settings import starter_settings
+from surehand.workflows.plan.durability import Durability
 from tests.cli.starter import ROOT
 from tests.pairwise import Case, pairwise
 from tests.shop_process import ShopProcess
-from workflows.durability import Durability
 
 pytestmark = pytest.mark.crash
 
-SHOP: Final = ("examples.shop.tools", "examples.shop.drill")
+SHOP: Final = ("surehand.examples.shop.tools", "surehand.examples.shop.drill")
 NEWEST: Final = ("tests.variants.newest", "tests.variants.newest")
 #: Of two calls that go out at once, the one that is claimed first is committed last.
 SLOW: Final = {"delay_after_s": 1.5}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.starter import LIMIT_S, ROOT, clean_environment
+from surehand.process.children import clean_environment
+from tests.cli.starter import LIMIT_S, ROOT
 
 pytestmark = pytest.mark.crash
 
@@ -25,12 +26,12 @@ steps:
 """
 TESTS = """
 import pytest
-from examples.shop.drill import fresh, world
+from surehand.examples.shop.drill import fresh, world
 
 @pytest.fixture
 def report(drill):
-    return drill("notice.yaml", world=world, fresh="examples.shop.drill:fresh",
-                 tools=["examples.shop.tools"], points=["after_call"])
+    return drill("notice.yaml", world=world, fresh="surehand.examples.shop.drill:fresh",
+                 tools=["surehand.examples.shop.tools"], points=["after_call"])
 
 def test_the_shops_mail(report):
     assert report.ok, report
@@ -58,7 +59,16 @@ def test_a_users_own_test_passes_and_fails_with_the_worlds_it_drills(
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "cli.drill.plugin", "-p", "no:cacheprovider", "-q"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "surehand.drill.plugin",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+        ],
         cwd=tmp_path,
         env=clean_environment(
             {k: v for k, v in settings.items() if k != "SUREHAND_TOOL_MODULES"}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.evidence import Evidence
-from cli.drill.principals import ACTOR
-from cli.drill.proven import calls_of, tally
-from cli.drill.report import Tally
-from workflows.contracts import Effect, Recovery, ToolSpec
-from workflows.identity import params_hash
-from workflows.plan import Plan
-from workflows.policy import ApprovalPolicy, ApprovalRule
+from surehand.activities.ledger.history.evidence import Evidence
+from surehand.drill.consistency import calls_of, tally
+from surehand.drill.principals import ACTOR
+from surehand.drill.report import Tally
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.identity import params_hash
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule
 
 PARAMS = {"amount": "5"}
 HASH = params_hash("bank.pay", "1", PARAMS)

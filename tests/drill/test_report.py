@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.drill import html, markdown
-from cli.drill.judging import judged
-from cli.drill.matrix import headline, rows, tables
-from cli.drill.played import Played
-from cli.drill.progress import make_progress
-from cli.drill.report import (
+from surehand.cli.verb.printer import Printer
+from surehand.drill import html, markdown
+from surehand.drill.judging import judged
+from surehand.drill.played import Played
+from surehand.drill.progress import make_progress
+from surehand.drill.report import (
     Cell,
     CellOutcome,
     DrillReport,
@@ -27,13 +27,15 @@ from cli.drill.report import (
     Target,
     added_up,
     consistency_of,
+    headline,
     nearest_rank,
     recovery_of,
+    rows,
+    tables,
 )
-from cli.drill.state import Baseline, DrillState
-from cli.exits import WrongUse
-from cli.printer import Printer
-from workflows.contracts import Effect
+from surehand.drill.state import Baseline, DrillState
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.tools import Effect
 
 READ = Target(step="order", tool="orders.read", effect=Effect.READ)
 WRITE = Target(step="refund", tool="payments.refund", effect=Effect.WRITE)

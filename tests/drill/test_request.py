@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from cli import app
-from cli.drill.points import Interruption, Operation
-from cli.drill.report import Target
-from cli.drill.request import DrillRequest
-from cli.exits import WrongUse
-from cli.planfile import load_plan
+from surehand.cli import app
+from surehand.client.plan_file import load_plan
+from surehand.drill.points import Interruption, Operation
+from surehand.drill.report import Target
+from surehand.drill.request import DrillRequest
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.tools import Effect
 from tests.cli.starter import REFUND
-from workflows.contracts import Effect
 
-WORLD = ("--world", "examples.shop.drill:world")
+WORLD = ("--world", "surehand.examples.shop.drill:world")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,10 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--modes", "sink"], "--modes 'sink': there are sync, async, exit"),
         (["--world", "nothing"], "write it as module:function"),
         (["--world", "no.such:world"], "--world no.such:world: ModuleNotFoundError"),
-        (["--fresh", "examples.shop.drill:order"], "--fresh examples.shop.drill:order: Attribute"),
+        (
+            ["--fresh", "surehand.examples.shop.drill:order"],
+            "--fresh surehand.examples.shop.drill:order: Attribute",
+        ),
         ([*WORLD, "--parallel", "2"], "name --fresh"),
         (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html, .md, .json"),
         (["--report", "no/such/drill.md"], "there is no folder"),
@@ -118,7 +121,7 @@ def test_a_choice_that_proves_nothing_is_refused() -> None:
 def test_a_server_that_does_not_answer_is_code_4(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
 
     assert app.run(["drill", REFUND, *WORLD]) == 4
     assert "127.0.0.1:1" in capsys.readouterr().err
@@ -127,7 +130,7 @@ def test_a_server_that_does_not_answer_is_code_4(
 def test_a_database_that_is_no_ledger_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "examples.shop.tools")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
 
     assert app.run(["drill", REFUND, *WORLD, "--database", "mysql://here"]) == 2
-    assert "sqlite+aiosqlite://" in capsys.readouterr().err
+    assert "sqlite://" in capsys.readouterr().err

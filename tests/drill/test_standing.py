@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from cli.drill.standing import RunTree
-from workflows.contracts import (
-    EffectView,
-    NotUndone,
-    RunResult,
-    RunState,
-    StepState,
-    StepView,
-    Unwound,
-)
+from surehand.drill.standing import RunTree
+from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.maintenance import NotUndone, Unwound
+from surehand.workflows.contracts.runs import RunResult, StepView
+from surehand.workflows.contracts.states import RunState, StepState
 
 
 def entry(name: str, run_id: str = "drill-1", state: str = "committed", **facts: Any) -> Any:

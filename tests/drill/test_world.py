@@ -6,12 +6,18 @@ import datetime
 
 import pytest
 
-from cli.drill.world import Context, Function, comparable, counted, differences
-from cli.exits import WrongUse
+from surehand.drill.world import (
+    Context,
+    Function,
+    comparable,
+    counted,
+    differences,
+)
+from surehand.process.exits import WrongUse
 
 
 def context(run_id: str, **given: object) -> Context:
-    return Context(run_id, given, "sqlite+aiosqlite:///nowhere.db")
+    return Context(run_id, given, "sqlite:///nowhere.db")
 
 
 def test_a_runs_own_values_are_written_by_name_wherever_they_stand() -> None:

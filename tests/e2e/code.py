@@ -10,8 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from workflows.code_first import CodeRun, StepFailed, StepMaker
-    from workflows.contracts import RunResult, StartRun
+    from surehand import CodeRun, RunResult, StartRun, StepFailed, StepMaker
 
 
 async def refund(steps: StepMaker, **more: Any) -> Any:

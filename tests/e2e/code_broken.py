@@ -7,9 +7,8 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from surehand import CodeRun, RunResult, StartRun, StepMaker
     from tests.e2e.code import refund
-    from workflows.code_first import CodeRun, StepMaker
-    from workflows.contracts import RunResult, StartRun
 
 
 @workflow.defn

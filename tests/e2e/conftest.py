@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
-from activities.ledger.store import Ledger
+from surehand.activities.ledger.core.store import Ledger
 from tests.e2e.stage import Stage, speaking
 from tests.shop_process import ShopProcess
 
@@ -27,3 +28,12 @@ async def stage(
     stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
     yield stage
     await stage.audit()
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of this machine's own is configured, for what reads its settings itself."""
+    for name in os.environ:
+        if name.startswith(("SUREHAND_", "TEMPORAL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import Run
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from workflows.contracts import RunState
 
 DEDUPES, LOOKUP = "tests.variants.refund_dedupes", SHOP_TOOLS
 NEITHER = "tests.variants.refund_human"
@@ -44,7 +44,7 @@ async def human_settles_refund(stage: Stage, run: Run, order_id: str) -> str:
 
 async def one_approval_was_enough(stage: Stage, run: Run) -> None:
     """Assert that one approval was asked for, and consumed once."""
-    [approval] = await stage.approval_rows(run)
+    [approval] = stage.approval_rows(run)
     assert approval["state"] == "approved"
     assert len(await stage.events(run, "approval.consumed")) == 1
 

@@ -16,21 +16,14 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from cli.executions import every_event
-from workflows.contracts import (
-    Acknowledged,
-    ApprovalRequest,
-    CancelRun,
-    ChainHead,
-    Decision,
-    Resolution,
-    RunResult,
-    RunState,
-    RunView,
-    StepView,
-    Verdict,
-)
-from workflows.plan import Plan
+from surehand.client.launch import every_event
+from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, Verdict
+from surehand.workflows.contracts.base import Acknowledged, ChainHead
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.runs import RunResult, RunView, StepView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelRun
+from surehand.workflows.plan.plan import Plan
 
 T = TypeVar("T")
 
@@ -51,16 +44,17 @@ def example_plan(name: str, **changed_input: Any) -> Plan:
 
 
 async def until(
-    look: Callable[[], Awaitable[T]],
+    look: Callable[[], Awaitable[T] | T],
     reached: Callable[[T], bool],
     timeout_s: float = PATIENCE_S,
 ) -> T:
-    """Look again and again until what is seen is as wanted."""
+    """Look again and again, here or somewhere to wait for, until what is seen is as wanted."""
     deadline = time.monotonic() + timeout_s
     seen: object = None
     while time.monotonic() < deadline:
         try:
-            seen = found = await look()
+            answer = look()
+            seen = found = await answer if isinstance(answer, Awaitable) else answer
         except RPCError as error:
             seen = error
         else:

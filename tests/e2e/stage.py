@@ -13,35 +13,51 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import select
+from sqlalchemy import select, update
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.artifacts import ArtifactStore
-from activities.attempt import Resources
-from activities.blobs import Blobs
-from activities.crashpoints import Crash
-from activities.ledger.audit import verify_chain, verify_entries, verify_story
-from activities.ledger.reads import chain_of, effects_of, events_of
-from activities.ledger.signed_rows import first_unproven
-from activities.ledger.store import Ledger, RunNotFound
-from activities.ledger.tables import approvals, decisions, interventions, runs, steps
-from activities.settings import load_settings
-from activities.toolbox import load_toolbox
-from cli.signing import signed_start
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.store import Ledger, RunNotFound
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    decisions,
+    interventions,
+    runs,
+    steps,
+)
+from surehand.activities.ledger.history.audit import (
+    verify_chain,
+    verify_entries,
+    verify_story,
+)
+from surehand.activities.ledger.history.reads import (
+    chain_of,
+    effects_of,
+    events_of,
+)
+from surehand.activities.ledger.history.signatures import first_unproven
+from surehand.activities.tools.toolbox import load_toolbox
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.activities.worker.settings import load_settings
+from surehand.client.signing import signed_start
+from surehand.process.blobs import Blobs
+from surehand.worker import make_worker
+from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.starting import Linked, StartRun
+from surehand.workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
+from surehand.workflows.names import WORKFLOW
+from surehand.workflows.options import move_timeout
+from surehand.workflows.payload_codec import data_converter
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run
 from tests.shop_process import ShopProcess
 from tests.worker_process import ROOT, WorkerProcess
-from worker import make_worker
-from workflows.contracts import Linked, RunResult, StartRun
-from workflows.durability import Durability
-from workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
-from workflows.names import WORKFLOW
-from workflows.options import move_timeout
-from workflows.payload_codec import data_converter
-from workflows.plan import Plan
 
-SHOP_TOOLS = "examples.shop.tools"
+SHOP_TOOLS = "surehand.examples.shop.tools"
 
 
 def speaking(client: Client, artifacts: Path) -> Client:
@@ -101,7 +117,7 @@ class Stage:
         Nothing watches it: a watchdog would end the process of the tests.
         """
         loaded = load_settings(self.environment(**settings), Path(os.devnull))
-        resources = Resources.of(
+        resources = WorkerContext.of(
             loaded,
             ledger=self.ledger,
             toolbox=load_toolbox(loaded.tool_modules),
@@ -160,25 +176,31 @@ class Stage:
         for run in self.started:
             tenant = tenant_of_run(run.run_id)
             try:
-                events, entries, head = await chain_of(self.ledger, tenant, run.run_id)
+                events, entries, head = await self.ledger.transact(tenant, chain_of, run.run_id)
             except RunNotFound:
                 continue  # refused before it was opened
             broken = (
                 verify_chain(events, [head, *await run.heads()])
                 or verify_story(events)
                 or verify_entries(events, entries)
-                or await first_unproven(self.ledger, tenant, run.run_id, events)
+                or await self.ledger.transact(tenant, first_unproven, run.run_id, events)
             )
             assert broken is None, f"{run.run_id}: {broken}"
 
-    async def now(self) -> datetime:
+    def now(self) -> datetime:
         """Return the database's clock."""
-        async with self.ledger.transaction(DEFAULT_TENANT) as tx:
+        with self.ledger.transaction(DEFAULT_TENANT) as tx:
             return datetime.fromtimestamp(tx.now_ms / 1000, UTC)
+
+    def expire(self, request: ApprovalRequest) -> None:
+        """Let the time of a request be over by the database's clock, which decides."""
+        expired = update(approvals).where(approvals.c.approval_id == request.approval_id)
+        with self.ledger.transaction(self.tenant) as tx:
+            tx.execute(expired.values(expires_ms=tx.now_ms))
 
     async def effects(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's ledger entries, in the order of their claims."""
-        return await effects_of(self.ledger, DEFAULT_TENANT, run.run_id)
+        return await self.ledger.transact(DEFAULT_TENANT, effects_of, run.run_id)
 
     async def effect_states(self, run: Run) -> dict[str, str]:
         """Return the states of a run's ledger entries, by tool."""
@@ -186,29 +208,29 @@ class Stage:
 
     async def events(self, run: Run, *types: str) -> list[dict[str, Any]]:
         """Return a run's events, or those of some types, oldest first."""
-        rows = await events_of(self.ledger, DEFAULT_TENANT, run.run_id)
+        rows = await self.ledger.transact(DEFAULT_TENANT, events_of, run.run_id)
         return [row for row in rows if not types or row["type"] in types]
 
-    async def run_rows(self, run: Run) -> list[dict[str, Any]]:
+    def run_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return the run's row."""
-        return await self._rows(runs, run, runs.c.run_id)
+        return self._rows(runs, run, runs.c.run_id)
 
-    async def approval_rows(self, run: Run) -> list[dict[str, Any]]:
+    def approval_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's approval requests."""
-        return await self._rows(approvals, run, approvals.c.requested_ms)
+        return self._rows(approvals, run, approvals.c.requested_ms)
 
-    async def decision_rows(self, run: Run) -> list[dict[str, Any]]:
+    def decision_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return the decisions that a run was sent, in their order."""
-        return await self._rows(decisions, run, decisions.c.at_ms)
+        return self._rows(decisions, run, decisions.c.at_ms)
 
-    async def intervention_rows(self, run: Run) -> list[dict[str, Any]]:
+    def intervention_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's interventions, oldest first."""
-        return await self._rows(interventions, run, interventions.c.opened_ms)
+        return self._rows(interventions, run, interventions.c.opened_ms)
 
-    async def step_rows(self, run: Run) -> list[dict[str, Any]]:
+    def step_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return the attempts of a run's steps."""
-        return await self._rows(steps, run, steps.c.started_ms)
+        return self._rows(steps, run, steps.c.started_ms)
 
-    async def _rows(self, table: Any, run: Run, order: Any) -> list[dict[str, Any]]:
-        async with self.ledger.transaction(DEFAULT_TENANT) as tx:
-            return await tx.all(select(table).where(table.c.run_id == run.run_id).order_by(order))
+    def _rows(self, table: Any, run: Run, order: Any) -> list[dict[str, Any]]:
+        with self.ledger.transaction(DEFAULT_TENANT) as tx:
+            return tx.all(select(table).where(table.c.run_id == run.run_id).order_by(order))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 
 def plan_of(*steps: dict[str, Any], **rest: Any) -> Plan:
@@ -170,7 +170,7 @@ async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_ste
         result = await run.result()
     assert result.state is RunState.FAILED
     assert states(result) == {"refund": "skipped", "hello": "succeeded", "close": "failed"}
-    assert {row["state"] for row in await stage.approval_rows(run)} <= {"void"}
+    assert {row["state"] for row in stage.approval_rows(run)} <= {"void"}
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 

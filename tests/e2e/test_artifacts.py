@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from activities import requests
+from surehand.activities.effects import prepare
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import canonical_json
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_model_run import tries
 from tests.ledger_databases import DATABASES
 from tests.variants import big
-from workflows.contracts import RunState, as_artifact
-from workflows.identity import canonical_json
-from workflows.plan import Plan
 
 BIG = "tests.variants.big"
 LARGEST_HISTORY = 5_000_000  # bytes
@@ -116,7 +117,7 @@ async def test_a_field_that_a_large_output_does_not_have_fails_the_step(stage: S
 async def test_a_step_whose_params_are_in_the_store_waits_for_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, approval: str | None
 ) -> None:
-    monkeypatch.setattr(requests, "READ_PAUSE", timedelta(milliseconds=20))
+    monkeypatch.setattr(prepare, "READ_PAUSE", timedelta(milliseconds=20))
     folder, away = stage.folder / "artifacts", stage.folder / "away"
     ask = {"id": "ask", "ask": {"question": "Go on?"}}
     send = {"id": "send", "tool": "pages.send", "params": {"text": "${page1.lines.0.sku}"}}

@@ -10,14 +10,15 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy import select
 
-from activities.ledger.tables import notifications
+from surehand.activities.ledger.core.tables import notifications
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import run_id_for
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.e2e.test_stopped import sweep, terminated
 from tests.notifiers.receiver import Receiver, documents, receiving
-from workflows.contracts import Decision, DecisionOutcome, RunState
-from workflows.identity import run_id_for
-from workflows.plan import Plan
 
 HANGS = "tests.variants.hangs:notifier"
 Told = list[dict[str, Any]]
@@ -38,10 +39,10 @@ async def told(receiver: Receiver, type_: str, count: int = 1) -> Told:
     return documents(await asyncio.to_thread(receiver.wait, enough), type_)
 
 
-async def rows(stage: Stage) -> dict[str, dict[str, Any]]:
+def rows(stage: Stage) -> dict[str, dict[str, Any]]:
     """The outbox of the default tenant, by channel."""
-    async with stage.ledger.transaction(stage.tenant) as tx:
-        return {row["channel"]: row for row in await tx.all(select(notifications))}
+    with stage.ledger.transaction(stage.tenant) as tx:
+        return {row["channel"]: row for row in tx.all(select(notifications))}
 
 
 async def test_a_notifier_that_hangs_delays_no_run_and_the_others_tell_what_decides_it(
@@ -63,7 +64,7 @@ async def test_a_notifier_that_hangs_delays_no_run_and_the_others_tell_what_deci
         assert (await run.result()).state is RunState.COMPLETED
         log = worker.output()
 
-    found = await rows(stage)
+    found = rows(stage)
     assert {name: row["state"] for name, row in found.items()} == {
         "webhook": "sent",
         HANGS: "pending",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from activities.watchdog import EXIT_CODE
+from surehand.activities.worker.watchdog import EXIT_CODE
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from workflows.contracts import RunState
 
 pytestmark = pytest.mark.crash
 

@@ -12,11 +12,12 @@ from temporalio.client import (
 )
 from temporalio.exceptions import CancelledError
 
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.interceptors import Pause
 from tests.e2e.runs import Run, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState, RunView
 
 MODES = ["compensate", "keep", "cleanup"]
 NEITHER = "tests.variants.refund_human"
@@ -70,10 +71,8 @@ async def test_a_run_cancelled_while_it_waits_for_approval_calls_nothing(
     # Nobody has called it, so it has not failed.
     assert states(result)["refund"] == "skipped"
     assert "not called: cancelled by oscar" in (step(result, "refund").error or "")
-    assert ("refund", "skipped") in {
-        (row["step_id"], row["state"]) for row in await stage.step_rows(run)
-    }
-    [approval] = await stage.approval_rows(run)
+    assert ("refund", "skipped") in {(row["step_id"], row["state"]) for row in stage.step_rows(run)}
+    [approval] = stage.approval_rows(run)
     assert (approval["approval_id"], approval["state"]) == (request.approval_id, "void")
 
 
@@ -144,7 +143,7 @@ async def test_temporals_own_cancellation_while_waiting_for_approval_calls_nothi
         await run.handle.cancel()
         await cancelled_by_temporal(run)
     assert set(stage.shop.counts(order_id).values()) == {0}
-    assert [row["state"] for row in await stage.approval_rows(run)] == ["void"]
+    assert [row["state"] for row in stage.approval_rows(run)] == ["void"]
 
 
 @pytest.mark.parametrize("by", ["update", "temporal"])
@@ -209,8 +208,8 @@ async def test_a_run_cancelled_while_it_is_being_opened_calls_nothing(
             assert (await run.result()).state is RunState.CANCELLED
         else:
             await cancelled_by_temporal(run)
-    assert {row["state"] for row in await stage.step_rows(run)} == {"skipped"}
-    assert await stage.approval_rows(run) == []
+    assert {row["state"] for row in stage.step_rows(run)} == {"skipped"}
+    assert stage.approval_rows(run) == []
 
 
 @pytest.mark.parametrize("by", ["update", "temporal"])
@@ -229,7 +228,7 @@ async def test_a_run_cancelled_while_its_request_is_written_does_not_wait_for_th
             await cancelled_by_temporal(run)
         assert states((await run.view()).result)["refund"] == "skipped"
     assert set(stage.shop.counts(order_id).values()) == {0}
-    assert [row["state"] for row in await stage.approval_rows(run)] == ["void"]
+    assert [row["state"] for row in stage.approval_rows(run)] == ["void"]
 
 
 async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_calls_again(

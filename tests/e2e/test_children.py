@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelMode, PauseRun, ResumeRun
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import answered, plan, refund_step, refused
-from workflows.contracts import CancelMode, PauseRun, ResumeRun, RunState
 
 UNGATED = "tests.variants.refund_ungated"
 

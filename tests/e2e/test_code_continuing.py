@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_code_first import code
 from tests.e2e.test_continuing import executions
 from tests.e2e.test_model_run import ALL, MODEL, asked, call, driven, refund
-from workflows.contracts import RunState
 
 CODE: Final = "tests.e2e.code"
 

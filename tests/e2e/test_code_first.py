@@ -9,17 +9,20 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
-from cli.again import outputs_before
-from cli.exits import WrongUse
+from surehand.cli.runs.rerun import outputs_before
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.controls import Amend
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
+from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import PATIENCE_S, Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import UNGATED, event, refusal, told
 from tests.e2e.test_interrupts import answered
-from workflows.contracts import Amend, ResumeRun, RunState, StartRun, Verb, Way
-from workflows.identity import DEFAULT_TENANT
-from workflows.plan import Plan
 
-CODE: Final = "examples.late_orders,tests.e2e.code"
+CODE: Final = "surehand.examples.late_orders,tests.e2e.code"
 
 
 def code(name: str, **given: Any) -> Plan:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import Run, example_plan, states, step, timeline
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunResult, RunState
 
 CANCEL, UNDO = "payments.cancel_refund", "inventory.undo_restock"
 UNDONE_ONCE = {
@@ -46,6 +47,7 @@ async def undone_last_first(stage: Stage, run: Run, result: RunResult, order_id:
     assert by_tool[UNDO]["undoes"] == by_tool["inventory.restock"]["entry_id"]
 
 
+@pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("database", DATABASES)
 async def test_a_run_that_fails_for_good_is_undone_last_first(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
@@ -56,12 +58,13 @@ async def test_a_run_that_fails_for_good_is_undone_last_first(stage: Stage, orde
 
 
 @pytest.mark.crash
+@pytest.mark.guarantee("G4")
 @pytest.mark.parametrize(
     "point",
     [
         CrashPoint.BEFORE_CLAIM,
         CrashPoint.AFTER_CLAIM,
-        CrashPoint.AFTER_CALL,
+        pytest.param(CrashPoint.AFTER_CALL, marks=pytest.mark.fast),
         CrashPoint.AFTER_OUTCOME,
         CrashPoint.BEFORE_REPORT,
     ],

@@ -8,15 +8,16 @@ from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowHistory
 
-from cli.resume_token import new_token, read_token
+from surehand.client.resume_token import new_token, read_token
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.e2e.runs import Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import UNGATED, event, read, told
 from tests.e2e.test_interrupts import answered, plan, refund_step
 from tests.e2e.test_replay import replayer
 from tests.e2e.test_reset import reset_before
-from workflows.contracts import PauseRun, ResumeRun, RunState, Verb
-from workflows.identity import DEFAULT_TENANT
 
 #: Events of history: some steps, so that a run of thirty continues several times.
 SOON = 60
@@ -60,7 +61,7 @@ async def test_a_run_goes_on_over_many_executions_and_makes_each_effect_once(
     assert set(states(result).values()) == {"succeeded"}
     assert len(result.steps) == 30
     assert [stage.shop.counts(order)["refunds"] for order in orders] == [1] * 10
-    assert len(await stage.approval_rows(run)) == 10
+    assert len(stage.approval_rows(run)) == 10
     done = [line.step_id for line in view.timeline if line.text == "done"]
     assert done == [one["id"] for one in steps]
     assert [row["type"] for row in await stage.events(run, "run.opened", "run.completed")] == [
@@ -114,7 +115,7 @@ async def test_what_waits_for_people_waits_on_in_the_next_execution(
     assert result.state is RunState.COMPLETED
     assert (step(result, "ask").output, step(result, "back").output) == ("ann", {"at": 1})
     assert [stage.shop.counts(one)["refunds"] for one in (order_id, other)] == [1, 1]
-    assert len(await stage.approval_rows(run)) == 2
+    assert len(stage.approval_rows(run)) == 2
     opened = await stage.events(run, "interrupt.opened")
     assert sorted(row["step_id"] for row in opened) == ["ask", "back", "lost"]
 

@@ -7,24 +7,18 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from cli.again import outputs_before
-from cli.exits import WrongUse
+from surehand.cli.runs.rerun import outputs_before
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, states, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import answered, plan, refund_step
-from workflows.contracts import (
-    Amend,
-    Linked,
-    Message,
-    OutsideEvent,
-    ResumeRun,
-    RunState,
-    RunView,
-    TopUp,
-    Verb,
-    Way,
-)
-from workflows.plan import Plan
 
 UNGATED = "tests.variants.refund_ungated"
 

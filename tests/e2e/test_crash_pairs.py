@@ -14,7 +14,9 @@ from typing import Final
 
 import pytest
 
-from activities.crashpoints import READ_POINTS, CrashPoint
+from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.durability import Durability
 from tests.e2e.kinds import (
     CERTAIN,
     DEDUPES,
@@ -27,8 +29,6 @@ from tests.e2e.kinds import (
 from tests.e2e.runs import example_plan, step
 from tests.e2e.stage import Stage
 from tests.pairwise import Case, pairwise
-from workflows.contracts import RunState
-from workflows.durability import Durability
 
 pytestmark = pytest.mark.crash
 
@@ -117,4 +117,4 @@ async def test_a_worker_killed_at_any_step_leaves_one_effect_of_each_kind(
         view = step(result, call.step)
         assert view.attempts > 1 or (view.replayed and call.reads)  # recorded: not read again
     await one_of_each(stage, run, order_id)
-    assert len(await stage.intervention_rows(run)) == asked
+    assert len(stage.intervention_rows(run)) == asked

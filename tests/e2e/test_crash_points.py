@@ -1,4 +1,4 @@
-"""The crash matrix of ``payments.refund`` (G1, G2, G5): killed anywhere, one refund.
+"""The crash matrix of ``payments.refund`` (G1, G2, G5, G6): killed anywhere, one refund.
 
 The other steps, two workers at once and PostgreSQL are sampled in ``test_crash_pairs.py``.
 """
@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.ledger.history.audit import (
+    verify_chain,
+    verify_entries,
+    verify_story,
+)
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.kinds import (
     CERTAIN,
     DEDUPES,
@@ -22,7 +29,7 @@ from tests.e2e.kinds import (
 )
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
+from tests.ledger.test_audit import rechained
 
 pytestmark = pytest.mark.crash
 
@@ -31,8 +38,9 @@ pytestmark = pytest.mark.crash
 SLOW: dict[str, dict[str, Any]] = {"answered late": {"delay_after_s": 1}}
 SLOW["applied late"] = {"delay_before_s": 4}
 
+FAST = CrashPoint.AFTER_CALL  # the worst one: done, and nobody but the shop knows
 POINTS = [
-    pytest.param(point, {}, id=point.value)
+    pytest.param(point, {}, id=point.value, marks=[pytest.mark.fast] * (point is FAST))
     for point in CrashPoint
     if point is not CrashPoint.DURING_CALL
 ] + [
@@ -55,7 +63,13 @@ async def killed_at(
     return run
 
 
-@pytest.mark.parametrize("tools", [DEDUPES, LOOKUP], ids=["dedupes", "lookup"])
+@pytest.mark.parametrize(
+    "tools",
+    [
+        pytest.param(DEDUPES, id="dedupes", marks=pytest.mark.guarantee("G1")),
+        pytest.param(LOOKUP, id="lookup", marks=pytest.mark.guarantee("G2")),
+    ],
+)
 @pytest.mark.parametrize(("point", "slow"), POINTS)
 async def test_a_worker_killed_at_any_point_leaves_one_refund_and_a_completed_run(
     stage: Stage, order_id: str, point: CrashPoint, slow: dict[str, Any], tools: str
@@ -79,10 +93,11 @@ async def test_a_tool_without_recovery_needs_nobody_where_the_crash_left_nothing
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    assert await stage.intervention_rows(run) == []
+    assert stage.intervention_rows(run) == []
     await one_approval_was_enough(stage, run)
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize(
     ("point", "slow", "happened"),
     [
@@ -91,7 +106,7 @@ async def test_a_tool_without_recovery_needs_nobody_where_the_crash_left_nothing
             pytest.param(CrashPoint.DURING_CALL, slow, True, id=f"during_call, {name}")
             for name, slow in SLOW.items()
         ),
-        pytest.param(CrashPoint.AFTER_CALL, {}, True, id="after_call"),
+        pytest.param(CrashPoint.AFTER_CALL, {}, True, id="after_call", marks=pytest.mark.fast),
     ],
 )
 async def test_a_tool_without_recovery_asks_a_human_and_follows_the_answer(
@@ -104,10 +119,35 @@ async def test_a_tool_without_recovery_asks_a_human_and_follows_the_answer(
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    [row] = await stage.intervention_rows(run)
+    [row] = stage.intervention_rows(run)
     assert answer == ("happened" if happened else "not_happened")
     assert (row["state"], row["outcome"], row["actor"]) == ("settled", answer, "oscar")
     await one_approval_was_enough(stage, run)
+
+
+@pytest.mark.fast
+@pytest.mark.guarantee("G6")
+async def test_what_a_killed_worker_has_done_is_told_in_one_chain_that_cannot_leave_it_out(
+    stage: Stage, order_id: str
+) -> None:
+    run = await killed_at(stage, order_id, CrashPoint.AFTER_CALL, LOOKUP, {})
+    before = [event["hash"] for event in await stage.events(run)]
+    async with stage.worker_here():
+        await run.result()
+
+    events, entries, head = await stage.ledger.transact(stage.tenant, chain_of, run.run_id)
+    assert [event["hash"] for event in events][: len(before)] == before
+    heads = [head, *await run.heads()]
+    assert verify_chain(events, heads) is None
+    assert verify_story(events) is None
+    assert verify_entries(events, entries) is None
+    told = [event["type"] for event in events if event["step_id"] == "refund"]
+    assert (told.count("effect.claimed"), told.count("effect.committed")) == (1, 1)
+    last = events[len(before) - 1]
+    assert (last["type"], last["step_id"]) == ("effect.claimed", "refund")
+    without = rechained([event for event in events if event is not last])
+    assert verify_chain(without) is None
+    assert verify_chain(without, heads) is not None
 
 
 @pytest.mark.parametrize("tools", [DEDUPES, LOOKUP], ids=["dedupes", "lookup"])

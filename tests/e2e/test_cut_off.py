@@ -9,13 +9,13 @@ import asyncio
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each
 from tests.e2e.line import Line
 from tests.e2e.runs import example_plan, step
 from tests.e2e.stage import Stage
 from tests.worker_process import WorkerProcess
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 pytestmark = pytest.mark.crash
 

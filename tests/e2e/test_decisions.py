@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.approvals import ApprovalRequest, VerdictCode
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import approval_id, params_hash
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.run_state import (
+    LONGEST_SIGNAL_NAME,
+    MOST_REFUSED_SIGNALS,
+)
 from tests.e2e.runs import Run, decision_on, example_plan, states
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-from workflows.book import LONGEST_SIGNAL_NAME, MOST_REFUSED_SIGNALS
-from workflows.contracts import ApprovalRequest, RunState, RunView, VerdictCode
-from workflows.identity import approval_id, params_hash
-from workflows.plan import Plan
 
 WRONG_HASH = "sha256:" + "0" * 64
 
@@ -167,7 +172,7 @@ async def test_a_second_decision_is_refused(stage: Stage, order_id: str, outcome
         assert (await run.result()).state is RunState.COMPLETED
     assert await refusals(stage, run) == ["already_decided"]
     assert stage.shop.counts(order_id)["refunds"] == 1
-    assert [row["decided_by"] for row in await stage.approval_rows(run)] == ["ann"]
+    assert [row["decided_by"] for row in stage.approval_rows(run)] == ["ann"]
 
 
 async def test_a_rejected_run_calls_nothing_and_fails_with_the_reason(
@@ -214,7 +219,7 @@ async def test_a_late_decision_is_refused_and_the_run_fails(stage: Stage, order_
     assert verdict_codes(view) == ["expired"]
     assert await refusals(stage, run) == ["expired"]
     assert stage.shop.counts(order_id)["refunds"] == 0
-    assert [row["state"] for row in await stage.approval_rows(run)] == ["expired"]
+    assert [row["state"] for row in stage.approval_rows(run)] == ["expired"]
 
 
 def early(run: Run, order_id: str, **changes: Any) -> dict[str, Any]:
@@ -262,7 +267,7 @@ async def test_an_early_update_returns_held_at_once(stage: Stage, order_id: str)
         assert (await run.result()).state is RunState.COMPLETED
         assert (await run.view()).held == []
     assert stage.shop.counts(order_id)["refunds"] == 1
-    assert [row["decided_by"] for row in await stage.approval_rows(run)] == ["ann", "ann"]
+    assert [row["decided_by"] for row in stage.approval_rows(run)] == ["ann", "ann"]
 
 
 async def test_an_early_decision_on_other_params_is_refused_when_the_request_exists(

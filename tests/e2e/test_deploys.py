@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import step
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 PATIENT = "tests.variants.refund_slow_bank"
 IMPATIENT = "tests.variants.refund_impatient"

@@ -7,10 +7,10 @@ import resource
 import pytest
 from sqlalchemy import make_url
 
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.kinds import one_of_each
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
 
 pytestmark = pytest.mark.crash
 

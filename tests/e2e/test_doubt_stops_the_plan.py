@@ -13,12 +13,12 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute, Pause
 from tests.e2e.runs import Run, decision_on, example_plan, states
 from tests.e2e.stage import Stage
 from tests.variants import odd
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 ODD = "tests.variants.odd"
 GOING_ON: list[Any] = ["continue", {"goto": "after"}]

@@ -11,11 +11,12 @@ from collections import Counter
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from activities.crashpoints import CrashPoint
-from cli.heartbeats import told_by_calls
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.cli.verb.render import told_by_calls
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from tests.e2e.runs import Run, example_plan, states, step, until
 from tests.e2e.stage import Stage
-from workflows.contracts import PauseRun, ResumeRun, RunState, Verb
 
 MODES = ["async", "exit"]
 
@@ -33,7 +34,7 @@ async def called(run: Run) -> Counter[str]:
 
 
 async def at_step(run: Run) -> str | None:
-    """Return the step that the run's stretch is at, as `show` tells it."""
+    """Return the step that the run's batch is at, as `show` tells it."""
     return (await told_by_calls(await run.handle.describe())).under_way
 
 
@@ -51,7 +52,7 @@ async def restocking(stage: Stage, order_id: str, mode: str) -> Run:
 @pytest.mark.parametrize(
     ("mode", "calls"),
     # All five steps; and those before the approval, then it and those behind it.
-    [("async", {"local": 5}), ("exit", {"run_stretch": 2})],
+    [("async", {"local": 5}), ("exit", {"run_batch": 2})],
 )
 async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
     stage: Stage, order_id: str, mode: str, calls: dict[str, int]
@@ -68,7 +69,7 @@ async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
     assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
     found = await called(run)
     assert {
-        name: found[name] for name in ("local", "run_stretch", "execute_tool") if found[name]
+        name: found[name] for name in ("local", "run_batch", "execute_tool") if found[name]
     } == calls
 
 
@@ -111,7 +112,7 @@ async def test_a_read_whose_worker_dies_before_history_has_it_keeps_its_answer(
     order = step(result, "order")
     assert isinstance(order.output, dict)
     assert (order.output["status"], order.replayed) == ("paid", True)
-    reads = [row for row in await stage.step_rows(run) if row["step_id"] == "order"]
+    reads = [row for row in stage.step_rows(run) if row["step_id"] == "order"]
     assert [row["output"] for row in reads] == [order.output]
 
 
@@ -134,7 +135,7 @@ async def test_a_pause_and_a_cancel_let_the_call_under_way_end_and_stop_the_next
     assert result.uncompensated == []
 
 
-async def test_a_stretch_tells_where_it_is_and_goes_on_there_after_a_pause(
+async def test_a_batch_tells_where_it_is_and_goes_on_there_after_a_pause(
     stage: Stage, order_id: str
 ) -> None:
     async with stage.worker_here():
@@ -160,7 +161,7 @@ async def test_a_cancelled_run_undoes_what_only_the_ledger_knows_of(
         run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability="exit")
         await run.approve()
         doomed.wait_killed()
-    # The stretch has refunded and restocked, and nobody has heard of it.
+    # The batch has refunded and restocked, and nobody has heard of it.
     await run.handle.signal("cancel", {"actor": "oscar"})
     async with stage.worker_here():
         result = await run.result()

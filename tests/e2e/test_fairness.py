@@ -11,13 +11,13 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from surehand.worker import workflow_runner
+from surehand.workflows.contracts.tools import DescribeTools
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.ports import DESCRIBE_TOOLS
+from surehand.workflows.run.agent_run import AgentRun
 from tests.e2e.runs import Run
 from tests.e2e.stage import Stage
-from worker import workflow_runner
-from workflows.agent_run import AgentRun
-from workflows.contracts import DescribeTools
-from workflows.plan import Plan
-from workflows.ports import DESCRIBE_TOOLS
 
 #: Runs of the tenant that has started many, and then of the one that has started a few.
 MANY: Final = 80

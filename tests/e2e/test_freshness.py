@@ -7,21 +7,15 @@ from typing import Any, Final
 
 import pytest
 
+from surehand.workflows.contracts.approvals import ApprovalRequest, VerdictCode
+from surehand.workflows.contracts.controls import Amend
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import told
-from workflows.contracts import (
-    Amend,
-    AnswerInterrupts,
-    ApprovalRequest,
-    PauseRun,
-    ResumeRun,
-    RunState,
-    StepState,
-    Verb,
-    VerdictCode,
-)
-from workflows.plan import Plan
 
 PRICES: Final = {"tool_modules": "tests.variants.prices"}
 
@@ -85,10 +79,10 @@ async def test_an_approval_that_rests_on_what_has_changed_is_void_and_asked_for_
     assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["12.00"])
     assert times_read(price) == 2
     assert step(result, "price").attempts == 2
-    states = {row["approval_id"]: row["state"] for row in await stage.approval_rows(run)}
+    states = {row["approval_id"]: row["state"] for row in stage.approval_rows(run)}
     assert states == {old.approval_id: "void", new.approval_id: "approved"}
     # Both readings are on record.
-    rows = [row for row in await stage.step_rows(run) if row["step_id"] == "price"]
+    rows = [row for row in stage.step_rows(run) if row["step_id"] == "price"]
     assert sorted(row["output"]["amount"] for row in rows) == ["10.50", "12.75"]
 
 
@@ -107,7 +101,7 @@ async def test_an_approval_that_was_given_meanwhile_is_not_used_for_what_has_cha
         result = await run.result()
 
     assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["12.00"])
-    states = {row["approval_id"]: row["state"] for row in await stage.approval_rows(run)}
+    states = {row["approval_id"]: row["state"] for row in stage.approval_rows(run)}
     assert states[old.approval_id] == "void"
 
 
@@ -127,7 +121,7 @@ async def test_what_reads_as_before_leaves_its_approval_standing(
     assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["10.00"])
     assert times_read(price) == 2
     assert step(result, "whole").attempts == reads_whole
-    [row] = await stage.approval_rows(run)
+    [row] = stage.approval_rows(run)
     assert (row["approval_id"], row["state"]) == (old.approval_id, "approved")
 
 
@@ -222,7 +216,7 @@ async def test_an_approval_behind_an_answer_to_what_has_changed_is_void_too(
 
     assert result.state is RunState.COMPLETED
     assert len(refunds(stage, order_id)) == 1
-    states = {row["approval_id"]: row["state"] for row in await stage.approval_rows(run)}
+    states = {row["approval_id"]: row["state"] for row in stage.approval_rows(run)}
     assert states[old.approval_id] == "void"
 
 

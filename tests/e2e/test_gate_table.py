@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import approval_id
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from workflows.contracts import ApprovalRequest, RunState, Verdict
-from workflows.identity import approval_id
-from workflows.plan import Plan
 
 #: `then` is the request's state after the decision, `calls` how many calls reached the shop in all,
 #: `recorded` the event (`decision.accepted`, `decision.refused`); `-` is none.
@@ -229,7 +230,7 @@ async def found(
     stage: Stage, asked: Asked, request: str, decision: str, verdict: Verdict, before: int
 ) -> Line:
     """Return the line of the table that was seen."""
-    rows = {row["approval_id"]: row["state"] for row in await stage.approval_rows(asked.run)}
+    rows = {row["approval_id"]: row["state"] for row in stage.approval_rows(asked.run)}
     types = [
         event["type"].removeprefix("decision.")
         for event in await stage.events(asked.run, "decision.accepted", "decision.refused")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
-from activities.ledger.tables import approvals
+from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import plan
 from tests.ledger.people import granted, person, revoked
-from workflows.contracts import ApprovalRequest, PauseRun, ResumeRun, RunState, RunView
-from workflows.plan import Plan
 
 TOOLS = "tests.variants.prices_gated"
 OLGA = "olga"
@@ -67,13 +68,11 @@ async def ends(stage: Stage, run: Run, request: ApprovalRequest, file: Path) -> 
 async def test_an_approval_that_has_expired_before_the_read_is_asked_for_again(
     stage: Stage, file: Path
 ) -> None:
-    await person(stage, "uma", permissions=("prices",))
+    person(stage, "uma", permissions=("prices",))
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(reading(file))
         first = await approved_and_paused(run)
-        async with stage.ledger.transaction(stage.tenant) as tx:
-            expired = update(approvals).where(approvals.c.approval_id == first.approval_id)
-            await tx.execute(expired.values(expires_ms=tx.now_ms - 1))
+        stage.expire(first)
 
         await ends(stage, run, await asks_again(run, first), file)
 
@@ -81,13 +80,13 @@ async def test_an_approval_that_has_expired_before_the_read_is_asked_for_again(
 async def test_a_role_that_is_revoked_before_the_read_takes_the_vote_with_it(
     stage: Stage, file: Path
 ) -> None:
-    await person(stage, "uma", permissions=("prices",))
-    await person(stage, "ann", "manager")
-    await person(stage, "bob", "manager")
+    person(stage, "uma", permissions=("prices",))
+    person(stage, "ann", "manager")
+    person(stage, "bob", "manager")
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(reading(file, roles=["manager"]))
         first = await approved_and_paused(run)
-        await revoked(stage, "ann", "role", "manager")
+        revoked(stage, "ann", "role", "manager")
 
         await ends(stage, run, await asks_again(run, first), file)
 
@@ -95,17 +94,17 @@ async def test_a_role_that_is_revoked_before_the_read_takes_the_vote_with_it(
 async def test_a_permission_that_is_revoked_before_the_read_pauses_it_and_the_approval_stays(
     stage: Stage, file: Path
 ) -> None:
-    await person(stage, "uma", permissions=("prices",))
+    person(stage, "uma", permissions=("prices",))
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(reading(file))
         await approved_and_paused(run)
-        await revoked(stage, "uma", "permission", "prices")
+        revoked(stage, "uma", "permission", "prices")
         await run.handle.execute_update("resume", ResumeRun(actor=OLGA))
         await run.in_state(RunState.PAUSED_PERMISSION)
         assert calls(file) == 0
 
-        await granted(stage, "uma", "prices")
+        granted(stage, "uma", "prices")
         await run.handle.execute_update("resume", ResumeRun(actor=OLGA))
         assert (await run.result()).state is RunState.COMPLETED
     assert calls(file) == 1
-    assert len(await stage.approval_rows(run)) == 1
+    assert len(stage.approval_rows(run)) == 1

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from cli.signing import claims_for, sign
+from surehand.client.signing import claims_for, sign
+from surehand.workflows.contracts.approvals import Verdict
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.steps import approval
 from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_reset import reset_before
 from tests.ledger.people import key_of, person
-from workflows import asking
-from workflows.contracts import RunState, Verdict
-from workflows.identity import DEFAULT_TENANT
-from workflows.plan import Plan
 
 #: As many levels as the JSON reader of a signal takes, and one too many for that of an activity.
 DEEPEST = 198
@@ -42,8 +43,8 @@ async def failed_tasks(run: Run) -> int:
 async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
     stage: Stage, order_id: str
 ) -> None:
-    await person(stage, "ann")
-    key = await key_of(stage, "ann")
+    person(stage, "ann")
+    key = key_of(stage, "ann")
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -88,7 +89,7 @@ async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_
 async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_history(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "MOST_UNANSWERED", 3)
+    monkeypatch.setattr(approval, "MOST_UNANSWERED", 3)
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
     plan["defaults"]["approval"] = {"expires_in": "1ms", "on_expiry": "ask_again"}
     async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
@@ -96,4 +97,4 @@ async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_
         result = await run.result()
 
         assert result.state is RunState.FAILED
-        assert len(await stage.approval_rows(run)) == 3
+        assert len(stage.approval_rows(run)) == 3

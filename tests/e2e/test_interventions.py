@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from activities.ledger.interventions import settle
+from surehand.activities.ledger.effects.resolve import settle
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.states import RunState, Waiting
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-from workflows.contracts import Resolution, RunState, Waiting
+
+pytestmark = pytest.mark.guarantee("G2")
 
 NEITHER = "tests.variants.refund_human"
 RECEIPT = {"refund_id": "refund-by-hand", "amount": "120.00", "currency": "EUR"}
@@ -59,7 +62,33 @@ async def test_it_did_not_happen_calls_again_with_the_approval_there_is(
         result = await run.result()
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    assert len(await stage.approval_rows(run)) == 1
+    assert len(stage.approval_rows(run)) == 1
+
+
+@pytest.mark.parametrize("on_failure", ["compensate", "continue"])
+async def test_what_did_not_happen_and_is_called_off_is_not_called_again_and_the_plan_goes_by_that(
+    stage: Stage, order_id: str, on_failure: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id)
+    steps = [
+        one.model_copy(update={"on_failure": on_failure}) if one.id == "refund" else one
+        for one in plan.steps
+        if one.id in ("order", "amount", "refund")
+    ]
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_before", times=1)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(plan.model_copy(update={"steps": steps}))
+        await run.approve()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="call_off")
+        result = await run.result()
+    completes = on_failure == "continue"
+    assert result.state is (RunState.COMPLETED if completes else RunState.FAILED)
+    assert "oscar has called it off" in (step(result, "refund").error or "")
+    assert not result.uncompensated
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    assert [row["state"] for row in await stage.effects(run)] == ["failed"]
+    assert len(stage.intervention_rows(run)) == 1
 
 
 async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_id: str) -> None:
@@ -127,8 +156,8 @@ async def test_a_run_follows_the_ledger_where_its_question_was_settled_without_i
         run, question = await in_doubt(stage, order_id, applied=False)
         answer = {"intervention_id": question.id, "outcome": "not_happened"}
         elsewhere = Resolution.model_validate({**answer, "actor": "olga"})
-        async with stage.ledger.transaction("default") as tx:
-            assert (await settle(tx, run.run_id, "ledger#1", elsewhere))[0]
+        with stage.ledger.transaction("default") as tx:
+            assert (settle(tx, run.run_id, "ledger#1", elsewhere))[0]
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await run.resolve(**answer)
         assert "already settled by olga" in str(refused.value.cause)

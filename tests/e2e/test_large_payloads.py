@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RawValue
 
+from surehand.activities.artifacts import ArtifactStore
+from surehand.process.blobs import Blobs
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.payload_codec import ENCODING, data_converter, path_of
+from surehand.workflows.run import continue_as_new
 from tests.e2e.runs import Run, decision_on, states, step, until
 from tests.e2e.stage import Stage, speaking
 from tests.e2e.test_continuing import SOON, executions
@@ -19,9 +27,6 @@ from tests.e2e.test_interrupts import plan, refund_step
 from tests.e2e.test_lists import MODES
 from tests.e2e.test_model_run import asked, call, driven
 from tests.ledger.people import key_of, person
-from workflows import continuing
-from workflows.contracts import RunState, Verb
-from workflows.payload_codec import ENCODING
 
 PAGES = {"tool_modules": "tests.variants.pages", "max_cached_workflows": "100"}
 MANY = 300
@@ -128,7 +133,7 @@ async def test_a_decision_as_large_as_the_server_takes_is_refused_and_the_run_go
 ) -> None:
     order_id, other = stage.shop.new_order(), stage.shop.new_order()
     gated = refund_step(other, approval={"expires_in": "1h"}) | {"id": "second"}
-    umas = await key_of(stage, await person(stage, "uma"))
+    umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(**PAGES, decisions=decisions):
         run = await stage.start(plan(refund_step(order_id), gated), key=umas)
         request = await run.asks("second")
@@ -182,8 +187,8 @@ def done(result: Any) -> list[str]:
 async def test_a_run_whose_history_is_full_fails_and_undoes_what_it_has_done(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continuing, "MOST_CARRIED", 10)
-    monkeypatch.setattr(continuing, "MOST_AT_ALL", 200)
+    monkeypatch.setattr(continue_as_new, "MOST_CARRIED", 10)
+    monkeypatch.setattr(continue_as_new, "MOST_AT_ALL", 200)
     steps = plan(refund_step(order_id), pages(), input=numbers())
     async with stage.worker_here(**PAGES):
         run = await stage.start(steps, continue_after=SOON)
@@ -251,6 +256,48 @@ async def send_raw(run: Run, signal: str, content: Any) -> None:
     await run.handle.signal(signal, RawValue(payload))
 
 
+def looking_in(stage: Stage, folder: Path) -> Client:
+    """Return a worker's client: it keeps in a folder, and knows where each run does."""
+    store = ArtifactStore(str(folder), stage.ledger, largest_inline=8192)
+    converter = data_converter(lambda: store.blobs, waits=True)
+    return Client(**{**stage.client.config(), "data_converter": converter})
+
+
+@pytest.mark.parametrize("looks_in", ["another store", "an empty folder"])
+async def test_a_worker_that_looks_in_the_wrong_store_leaves_what_is_sent_to_another(
+    stage: Stage, order_id: str, looks_in: str
+) -> None:
+    right, wrong = stage.folder / "artifacts", stage.folder / "elsewhere"
+    if looks_in == "another store":
+        await Blobs(str(wrong)).store_id(make=True)
+    gated = refund_step(order_id, approval={"expires_in": "1h"})
+    async with stage.worker_here(client=looking_in(stage, right)):
+        run = await stage.start(plan(gated))
+        request = await run.asks()
+    # As a client sends what is large.
+    [kept] = stage.client.data_converter.payload_converter.to_payloads([decision_on(request)])
+    data = kept.SerializeToString(deterministic=True)
+    sha256 = hashlib.sha256(data).hexdigest()
+    await Blobs(str(right)).put(path_of("default", sha256), data)
+    reference = {"uri": path_of("default", sha256), "sha256": sha256, "bytes": len(data)}
+    await send_raw(run, "decide", reference)
+
+    async with stage.worker_here(artifacts=str(wrong), client=looking_in(stage, wrong)):
+        await run.history_has("workflow_task_failed")
+    async with stage.worker_here(client=looking_in(stage, right)):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert [row["verdict"] for row in stage.decision_rows(run)] == ["accepted"]
+    failed = [
+        event.workflow_task_failed_event_attributes.failure.message
+        async for event in run.handle.fetch_history_events()
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    ]
+    assert any(f"{wrong} is not the artifact store of run {run.run_id}" in why for why in failed)
+
+
 async def test_a_reference_to_nothing_stops_no_run(stage: Stage, order_id: str) -> None:
     hostile: list[Any] = [
         {"uri": "default/sha256/00/" + "0" * 64, "sha256": "0" * 64, "bytes": 9},
@@ -258,7 +305,7 @@ async def test_a_reference_to_nothing_stops_no_run(stage: Stage, order_id: str) 
         "no reference",
     ]
     gated = refund_step(order_id, approval={"expires_in": "1h"})
-    async with stage.worker_here(**PAGES):
+    async with stage.worker_here(**PAGES, client=looking_in(stage, stage.folder / "artifacts")):
         run = await stage.start(plan(gated))
         request = await run.asks()
         for content in hostile:

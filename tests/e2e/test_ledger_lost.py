@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from activities.ledger.reads import knows_run
-from activities.ledger.store import Ledger, open_ledger
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.history.reads import knows_run
+from surehand.workflows.contracts.checkpoint import Checkpoint
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.interceptors import Pause
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import migrate
-from workflows.contracts import Checkpoint, RunState
 
 
 @pytest.fixture
 def empty_url(tmp_path: Path) -> str:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'empty.db'}"
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
     migrate(url)
     return url
 
@@ -66,6 +67,6 @@ async def test_a_call_whose_run_the_ledger_has_lost_is_never_made(
 async def test_a_ledger_without_its_tables_knows_no_run(ledger: Ledger, tmp_path: Path) -> None:
     file = tmp_path / "no-tables.db"
     file.touch()
-    async with open_ledger(f"sqlite+aiosqlite:///{file}") as bare:
-        assert not await knows_run(bare, "default", "run-1")
-    assert not await knows_run(ledger, "default", "run-1")
+    async with open_ledger(f"sqlite:///{file}") as bare:
+        assert not await bare.transact("default", knows_run, "run-1")
+    assert not await ledger.transact("default", knows_run, "run-1")

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.controls import Amend
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, states, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_answers import mail_step
@@ -16,8 +20,6 @@ from tests.e2e.test_continuing import SOON, executions
 from tests.e2e.test_controls import UNGATED, told
 from tests.e2e.test_durability import called
 from tests.e2e.test_interrupts import plan, refund_step
-from workflows.contracts import Amend, PauseRun, ResumeRun, RunState, Verb
-from workflows.plan import Plan
 
 MODES = ["sync", "async", "exit"]
 ITEMS = 5
@@ -50,7 +52,7 @@ async def at_its_second_item(stage: Stage, mode: str, orders: list[str]) -> Run:
     return run
 
 
-async def test_items_that_follow_one_another_are_one_stretch(stage: Stage) -> None:
+async def test_items_that_follow_one_another_are_one_batch(stage: Stage) -> None:
     orders = new_orders(stage)
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(refunds(orders), durability="exit")
@@ -61,7 +63,7 @@ async def test_items_that_follow_one_another_are_one_stretch(stage: Stage) -> No
     assert [output["order_id"] for output in outputs] == orders  # type: ignore[index,call-overload,union-attr]
     found = await called(run)
     # The items; and the step behind them, which nothing follows.
-    assert (found["run_stretch"], found["local"]) == (1, 1)
+    assert (found["run_batch"], found["local"]) == (1, 1)
 
 
 @pytest.mark.crash

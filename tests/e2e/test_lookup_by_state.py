@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.options import CALL_MARGIN
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step
 from tests.e2e.stage import Stage
 from tests.variants.flights import now
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 pytestmark = pytest.mark.crash
 
@@ -51,7 +53,7 @@ async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
     async with stage.worker_here(**TOOLS):
         await run.in_state(RunState.NEEDS_INTERVENTION)
 
-        [asked] = await stage.intervention_rows(run)
+        [asked] = stage.intervention_rows(run)
         assert "its lookup was true before the call" in asked["question"]
         assert len(now(booking)) == calls == (1 if point is CrashPoint.AFTER_CLAIM else 2)
         assert await stage.effect_states(run) == {"flights.change": "in_doubt"}
@@ -70,7 +72,7 @@ async def test_what_was_not_so_before_the_call_is_made_once_wherever_the_worker_
 
     assert result.state is RunState.COMPLETED
     assert now(booking) == ["LH1", "LH2"]
-    assert await stage.intervention_rows(run) == []
+    assert stage.intervention_rows(run) == []
 
 
 async def test_what_is_so_already_is_called_all_the_same_and_the_ledger_tells(
@@ -101,3 +103,25 @@ async def test_a_lookup_that_says_no_after_a_crash_is_the_steps_no(
     assert "answered no: the booking is closed" in (step(result, "change").error or "")
     assert await stage.effect_states(run) == {"flights.change": "failed"}
     assert now(booking) == ["LH1", "closed"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_an_attempt_is_given_the_time_for_its_looks_beside_that_for_its_call(
+    stage: Stage, booking: str, durability: str
+) -> None:
+    params: Any = {"booking": booking, "flight": "LH2"}
+    change: Any = {"id": "change", "tool": "flights.change", "params": params}
+    back: Any = {**change, "id": "back", "params": {**params, "flight": "LH1"}}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(Plan.model_validate([change, back]), durability=durability)
+        await run.result()
+
+    calls = ["execute_tool", "execute_tool"] if durability == "sync" else ["run_batch"]
+    given = timedelta(seconds=4 * 2) / len(calls) + CALL_MARGIN
+    limits = list[tuple[str, timedelta]]()
+    async for event in run.handle.fetch_history_events():
+        scheduled = event.activity_task_scheduled_event_attributes
+        if scheduled.activity_type.name in calls:
+            limit = scheduled.start_to_close_timeout.ToTimedelta()
+            limits.append((scheduled.activity_type.name, limit))
+    assert limits == [(name, given) for name in calls]

@@ -11,14 +11,13 @@ import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from activities.ledger.stats import stats
-from activities.ledger.stats_scope import Scope
-from tests.cli.starter import clean_environment
+from surehand.activities.ledger.history.stats import Scope, stats
+from surehand.process.children import clean_environment
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.worker_process import ROOT, WorkerProcess
-from workflows.contracts import RunState
-from workflows.identity import DEFAULT_TENANT
 
 REFUND = 'tool="payments.refund"'
 
@@ -74,7 +73,7 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
     for detail in (run.run_id, order_id, "ef-"):
         assert detail not in text
     scope = Scope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))
-    found = await stats(stage.ledger, scope)
+    found = stats(stage.ledger, scope)
     assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
     assert found.leases.lost == 1
     assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)
@@ -83,7 +82,7 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
 def test_an_address_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
     with listening() as taken:
         environment = {
-            "SUREHAND_DATABASE_URL": "sqlite+aiosqlite:///none.db",
+            "SUREHAND_DATABASE_URL": "sqlite:///none.db",
             "SUREHAND_METRICS": address_of(taken),
         }
         with WorkerProcess(environment, tmp_path) as worker:
@@ -99,7 +98,7 @@ def test_an_address_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
 def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> None:
     with listening() as taken:
         environment = {
-            "SUREHAND_DATABASE_URL": "sqlite+aiosqlite:///none.db",
+            "SUREHAND_DATABASE_URL": "sqlite:///none.db",
             "SUREHAND_METRICS": address_of(taken),
         }
         checked = subprocess.run(

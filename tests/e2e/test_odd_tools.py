@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 from tests.variants import odd
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 ODD = "tests.variants.odd"
 #: Retried as often as ever, without the pauses.

@@ -12,12 +12,14 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.names import WORKFLOW
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
-from workflows.contracts import PauseRun, ResumeRun, RunState, StartRun, Verb
-from workflows.names import WORKFLOW
-from workflows.plan import Plan
 
 
 async def refusal(stage: Stage, workflow_id: str, request: StartRun) -> ApplicationError:

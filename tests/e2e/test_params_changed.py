@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 from temporalio.worker import ExecuteActivityInput
 
-from activities.toolbox import load_toolbox
+from surehand.activities.tools.toolbox import load_toolbox
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.batches import Batch
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.identity import params_hash
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute, Pause
-from tests.e2e.runs import decision_on, example_plan, states, step, timeline, until
+from tests.e2e.runs import decision_on, example_plan, states, step, timeline
 from tests.e2e.stage import SHOP_TOOLS, Stage
+from tests.ledger.people import person, revoked
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState, Stretch, ToolCall
-from workflows.identity import params_hash
-from workflows.plan import Plan
 
 Change = Callable[[ToolCall], dict[str, Any]]
 TOOLS = "tests.variants.keyless_notes"
@@ -35,9 +39,9 @@ class Tamper(Between):
         match input.args:
             case [ToolCall(approval_id=str()) as call]:
                 input.args = [call.model_copy(update=self._change(call))]
-            case [Stretch(first=ToolCall(approval_id=str()) as call) as stretch]:
+            case [Batch(first=ToolCall(approval_id=str()) as call) as batch]:
                 first = call.model_copy(update=self._change(call))
-                input.args = [stretch.model_copy(update={"first": first})]
+                input.args = [batch.model_copy(update={"first": first})]
         return await execute(input)
 
 
@@ -63,6 +67,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -83,7 +88,7 @@ async def test_a_call_that_is_not_the_approved_one_is_refused_and_has_no_effect(
     assert await stage.effects(run) == []
     [refused] = await stage.events(run, "effect.refused")
     assert refused["body"]["rule"] == "Mismatch"
-    [approval] = await stage.approval_rows(run)
+    [approval] = stage.approval_rows(run)
     assert approval["consumed_entry"] is None
 
 
@@ -110,20 +115,44 @@ async def test_a_call_without_its_approval_goes_back_to_asking(
 async def test_an_approval_that_runs_out_before_its_call_goes_back_to_asking(
     stage: Stage, order_id: str
 ) -> None:
-    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
-    plan["steps"][2]["approval"] = {"expires_in": "1s"}
     calling = Pause("execute_tool", of=lambda call: call.approval_id is not None)
     async with stage.worker_here(client=calling.client(stage.client)):
-        run = await stage.start(Plan.model_validate(plan))
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         first = await run.approve()
         await calling.reached()
-        await until(stage.now, lambda now: now > first.expires_at)
+        stage.expire(first)
         calling.go_on()
         again = await run.until(lambda view: view.pending not in ([], [first]))
         assert [one.approval_id for one in again.pending] == [f"{run.run_id}/refund/2"]
         assert "expired" in timeline(again, "refund")
         assert stage.shop.counts(order_id)["refunds"] == 0
         await run.decide(decision_on(again.pending[0]))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.fast
+@pytest.mark.crash
+@pytest.mark.guarantee("G3")
+async def test_a_vote_whose_role_is_revoked_before_a_killed_worker_has_called_lets_no_other_call(
+    stage: Stage, order_id: str
+) -> None:
+    person(stage, "ann", "manager")
+    person(stage, "bob", "manager")
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2]["approval"] = {"roles": ["manager"]}
+    with stage.worker(crash_at=f"payments.refund:{CrashPoint.BEFORE_CLAIM}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(Plan.model_validate(plan))
+        first = await run.approve()
+        doomed.wait_killed()
+    revoked(stage, "ann", "role", "manager")
+    async with stage.worker_here():
+        again = await run.until(lambda view: view.pending not in ([], [first]))
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        assert await stage.effects(run) == []
+        await run.decide(decision_on(again.pending[0], approver="bob"))
         result = await run.result()
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1

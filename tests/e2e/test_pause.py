@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from cli.resume_token import new_token, read_token
+from surehand.client.resume_token import new_token, read_token
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ReissueToken, ResumeRun, Verb
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
 from tests.e2e.test_policies import STRICT, refund
 from tests.ledger.people import person, revoked
-from workflows.contracts import PauseRun, ReissueToken, ResumeRun, RunState, Verb
-from workflows.identity import DEFAULT_TENANT
 
 
 async def told(run: Run, verb: Verb, message: Any) -> str:
@@ -66,14 +67,14 @@ async def test_a_pause_outlives_its_worker_and_a_cancel_ends_it_without_a_call(
 async def test_what_a_resume_token_resumes_looks_at_the_permission_again(
     stage: Stage, order_id: str
 ) -> None:
-    await person(stage, "uma", permissions=("refunds",))
+    person(stage, "uma", permissions=("refunds",))
     async with stage.worker_here(tool_modules=STRICT):
         run = await stage.start(refund(order_id))
         request = await run.asks()
         text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
         await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
         await run.decide(decision_on(request))
-        await revoked(stage, "uma", "permission", "refunds")
+        revoked(stage, "uma", "permission", "refunds")
         token = read_token(text, DEFAULT_TENANT, run.run_id)
         await told(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import update
 
-from activities.ledger.tables import approvals
-from cli.signing import claims_for, sign
+from surehand.client.signing import claims_for, sign
+from surehand.workflows.contracts.approvals import ApprovalRequest, Decision
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import ResumeRun
+from surehand.workflows.identity import DEFAULT_TENANT, digest
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, example_plan, timeline
 from tests.e2e.stage import Stage
 from tests.ledger.people import granted, key_of, person, revoked
-from workflows.contracts import ApprovalRequest, Decision, ResumeRun, RunState, RunView
-from workflows.identity import DEFAULT_TENANT, digest
-from workflows.plan import Plan
 
 STRICT = "tests.variants.refund_strict"
 #: Of the order that the shop makes.
@@ -43,8 +44,8 @@ def signed(decision: Decision, run: Run, key: Ed25519PrivateKey) -> Decision:
 
 
 async def test_a_large_refund_needs_two_managers_and_a_small_one_nobody(stage: Stage) -> None:
-    await person(stage, "ann", "manager")
-    await person(stage, "bob", "manager")
+    person(stage, "ann", "manager")
+    person(stage, "bob", "manager")
     rules = [
         {"when": "amount > 100", "quorum": 2},
         {"when": "amount <= 20 and currency in ('EUR', 'USD')", "required": False},
@@ -65,7 +66,7 @@ async def test_a_large_refund_needs_two_managers_and_a_small_one_nobody(stage: S
         small = await stage.start(Plan.model_validate(plan))
         assert (await small.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order)["refunds"] == 1
-        assert await stage.approval_rows(small) == []
+        assert stage.approval_rows(small) == []
 
 
 async def test_an_edit_is_asked_about_anew_and_what_runs_is_what_was_approved_then(
@@ -89,7 +90,7 @@ async def test_an_edit_is_asked_about_anew_and_what_runs_is_what_was_approved_th
         [paid] = await stage.effects(run)
         assert paid["receipt"]["amount"] == LESS
         assert "bob (unverified) has edited" in timeline(await run.view(), "refund")
-        assert [row["params"]["amount"] for row in await stage.approval_rows(run)] == [FULL, LESS]
+        assert [row["params"]["amount"] for row in stage.approval_rows(run)] == [FULL, LESS]
 
 
 async def test_an_edit_over_a_limit_asks_for_the_second_approver(
@@ -111,10 +112,10 @@ async def test_an_edit_over_a_limit_asks_for_the_second_approver(
 async def test_only_a_signature_by_a_registered_key_counts_where_signatures_are_asked_for(
     stage: Stage, order_id: str
 ) -> None:
-    await person(stage, "ann")
-    await person(stage, "bob")
-    anns, bobs = await key_of(stage, "ann"), await key_of(stage, "bob")
-    umas = await key_of(stage, await person(stage, "uma"))
+    person(stage, "ann")
+    person(stage, "bob")
+    anns, bobs = key_of(stage, "ann"), key_of(stage, "bob")
+    umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
         run = await stage.start(refund(order_id), key=umas)
         request = await run.asks()
@@ -143,9 +144,9 @@ async def test_only_a_signature_by_a_registered_key_counts_where_signatures_are_
 async def test_a_signature_that_was_sent_to_one_run_is_worth_nothing_in_another(
     stage: Stage,
 ) -> None:
-    await person(stage, "ann")
-    key = await key_of(stage, "ann")
-    umas = await key_of(stage, await person(stage, "uma"))
+    person(stage, "ann")
+    key = key_of(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
         first, second = [
             await stage.start(
@@ -168,11 +169,11 @@ async def test_a_signature_that_was_sent_to_one_run_is_worth_nothing_in_another(
 async def test_a_user_whose_permission_is_revoked_pauses_and_goes_on_when_it_is_back(
     stage: Stage, order_id: str
 ) -> None:
-    await person(stage, "uma", permissions=("refunds",))
+    person(stage, "uma", permissions=("refunds",))
     async with stage.worker_here(tool_modules=STRICT):
         run = await stage.start(refund(order_id))
         request = await run.asks()
-        await revoked(stage, "uma", "permission", "refunds")
+        revoked(stage, "uma", "permission", "refunds")
         await run.decide(decision_on(request))
         view = await run.in_state(RunState.PAUSED_PERMISSION)
         assert [one.kind for one in view.result.waiting_for] == ["permission"]
@@ -180,12 +181,12 @@ async def test_a_user_whose_permission_is_revoked_pauses_and_goes_on_when_it_is_
 
         await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
         await run.until(lambda view: paused_attempts(view) == 2)
-        await granted(stage, "uma", "refunds")
+        granted(stage, "uma", "refunds")
         await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
 
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
-        assert len(await stage.approval_rows(run)) == 1
+        assert len(stage.approval_rows(run)) == 1
 
 
 def paused_attempts(view: RunView) -> int:
@@ -233,7 +234,7 @@ async def test_an_order_that_changes_after_the_approval_is_asked_about_again(
 
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
-        used = [row for row in await stage.approval_rows(run) if row["consumed_entry"]]
+        used = [row for row in stage.approval_rows(run) if row["consumed_entry"]]
         assert [row["approval_id"] for row in used] == [third.pending[0].approval_id]
 
 
@@ -244,13 +245,13 @@ async def test_an_order_that_changes_after_the_approval_is_asked_about_again(
 async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
     stage: Stage, order_id: str, on_expiry: Any, refused: str, accepted: str
 ) -> None:
-    await person(stage, "bea", "boss")
-    await person(stage, "ann", "manager")
+    person(stage, "bea", "boss")
+    person(stage, "ann", "manager")
     policy = {"roles": ["manager"], "expires_in": "10s", "on_expiry": on_expiry}
     async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
         run = await stage.start(refund(order_id, **policy))
         first = await run.asks()
-        await expire(stage, first)
+        stage.expire(first)
         view = await run.until(
             lambda view: [r for r in view.pending if r.approval_id != first.approval_id] != []
         )
@@ -262,13 +263,3 @@ async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
         assert (no.code, yes.code) == ("not_permitted", "accepted")
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def expire(stage: Stage, request: ApprovalRequest) -> None:
-    """Let the time of a request be over by the database's clock, which decides."""
-    async with stage.ledger.transaction(DEFAULT_TENANT) as tx:
-        await tx.execute(
-            update(approvals)
-            .where(approvals.c.approval_id == request.approval_id)
-            .values(expires_ms=tx.now_ms)
-        )

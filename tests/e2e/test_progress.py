@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from activities.artifacts import ArtifactStore
-from activities.ledger.reads import artifacts_of
-from activities.ledger.rebuilding import checkpoint_at
-from cli.heartbeats import told_by_calls
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.history.reads import artifacts_of
+from surehand.activities.ledger.history.rebuilding import checkpoint_at
+from surehand.cli.verb.render import told_by_calls
+from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 from tests.variants.long import PAGES
-from workflows.contracts import Artifact, RunState
-from workflows.plan import Plan
 
 LONG = "tests.variants.long"
 
@@ -55,9 +56,9 @@ async def test_a_long_call_leaves_its_progress_in_the_ledger_from_time_to_time(
             lambda: stage.events(run, "step.progress"), lambda events: len(events) >= 2
         )
         doomed.kill()
-    then = await checkpoint_at(stage.ledger, stage.tenant, run.run_id, told[0]["seq"])
+    then = await stage.ledger.transact(stage.tenant, checkpoint_at, run.run_id, told[0]["seq"])
     [sha256] = {event["body"]["progress"].removeprefix("sha256:") for event in told}
-    [kept] = await artifacts_of(stage.ledger, stage.tenant, run.run_id)
+    [kept] = await stage.ledger.transact(stage.tenant, artifacts_of, run.run_id)
     store = ArtifactStore(str(stage.folder), stage.ledger, largest_inline=1024)
     content = await store.read(stage.tenant, Artifact.model_validate(kept))
     with stage.worker(tool_modules=LONG):

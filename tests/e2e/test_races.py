@@ -13,25 +13,17 @@ from typing import Any, Final
 
 import pytest
 
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.checkpoint import Checkpoint
+from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelMode, CancelRun, PauseRun, ResumeRun, Verb
+from surehand.workflows.plan.durability import Durability
 from tests.e2e.runs import Run, decision_on, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import UNGATED, event, told
 from tests.e2e.test_interrupts import answered, plan, refund_step
-from workflows.contracts import (
-    Amend,
-    AnswerInterrupts,
-    CancelMode,
-    CancelRun,
-    Checkpoint,
-    Message,
-    OutsideEvent,
-    PauseRun,
-    ResumeRun,
-    RunState,
-    TopUp,
-    Verb,
-)
-from workflows.durability import Durability
 
 #: Where a run stands when the messages meet.
 GATED: Final = "its call waits for an approval"
@@ -231,7 +223,7 @@ async def stood(stage: Stage, order_id: str, stands: str, mode: str) -> tuple[Ru
     return run, request
 
 
-# A call that is no stretch is in `exit` what it is in `async`; stretches: test_unheard.py.
+# A call that is no batch is in `exit` what it is in `async`; batches: test_unacknowledged.py.
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("race", "first"), EACH)
 async def test_messages_that_come_at_once_have_the_outcome_of_the_table(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState
 
 
 @pytest.mark.parametrize("database", DATABASES)
@@ -43,7 +43,7 @@ async def test_the_refund_plan_makes_one_refund_and_sends_one_mail(
     assert entries["payments.refund"]["approval_id"] == request.approval_id
     assert step(result, "refund").output == entries["payments.refund"]["receipt"]
     assert view.result == result
-    [approval] = await stage.approval_rows(run)
+    [approval] = stage.approval_rows(run)
     assert approval["consumed_entry"] == entries["payments.refund"]["entry_id"]
 
 
@@ -51,7 +51,7 @@ async def test_the_end_of_a_run_with_many_effects_can_be_told(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of 10,000 effects a list of all took more than the server takes in one message.
-    monkeypatch.setattr("activities.runs.MOST_EFFECTS", 2)
+    monkeypatch.setattr("surehand.activities.runs.lifecycle.MOST_EFFECTS", 2)
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()

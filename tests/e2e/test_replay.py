@@ -13,13 +13,13 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from activities.blobs import Blobs
-from examples.late_orders import LateOrders
+from surehand.examples.late_orders import LateOrders
+from surehand.process.blobs import Blobs
+from surehand.worker import workflow_runner
+from surehand.workflows.payload_codec import data_converter
+from surehand.workflows.run.agent_run import AgentRun
+from surehand.workflows.run.model_run import ModelRun
 from tests.record_histories import FOLDER, SCENES
-from worker import workflow_runner
-from workflows.agent_run import AgentRun
-from workflows.model_run import ModelRun
-from workflows.payload_codec import data_converter
 
 HISTORIES = sorted(FOLDER.glob("*.json"))
 

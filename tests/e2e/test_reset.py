@@ -6,20 +6,28 @@ import uuid
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetActivityRequest, ResetWorkflowExecutionRequest
 
-from activities.ledger.stretches import Holding
+from surehand.activities.ledger.steps.batches import Holding
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, example_plan, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_answers import mail_step
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState
-from workflows.plan import Plan
+
+pytestmark = pytest.mark.guarantee("G1")
 
 
 async def reset_before(
-    stage: Stage, run: Run, activity: str, nth: int, workflow_run_id: str | None = None
+    stage: Stage,
+    run: Run,
+    activity: str,
+    nth: int,
+    workflow_run_id: str | None = None,
+    *,
+    again: bool = True,
 ) -> Run:
     """Have Temporal begin a run anew right before the n-th call of an activity.
 
@@ -29,6 +37,7 @@ async def reset_before(
         activity: The activity.
         nth: Counts from 1.
         workflow_run_id: Which execution of the run, if not its newest.
+        again: Whether the new execution is sent what the run was sent since, as it usually is.
     """
     task, handle = 0, stage.client.get_workflow_handle(run.run_id, run_id=workflow_run_id)
     async for event in handle.fetch_history_events():
@@ -48,6 +57,12 @@ async def reset_before(
             reason="a drill",
             request_id=str(uuid.uuid4()),
             workflow_task_finish_event_id=task,
+            reset_reapply_exclude_types=[]
+            if again
+            else [
+                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
+            ],
         )
     )
     return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
@@ -75,7 +90,7 @@ async def test_a_run_that_is_reset_repeats_no_effect_and_asks_nobody_again(
     assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
     assert step(result, "refund").output == step(first, "refund").output
     assert step(result, "mail").replayed
-    assert len(await stage.approval_rows(run)) == 1
+    assert len(stage.approval_rows(run)) == 1
     assert result.uncompensated == []
 
 
@@ -102,14 +117,14 @@ async def attempts(run: Run) -> int:
     return max((one.attempt for one in pending), default=0)
 
 
-async def scheduled(stage: Stage, run: Run) -> int:
-    """Return when the attempt was scheduled that holds the run's stretch."""
-    [row] = await stage.run_rows(run)
-    return Holding.of(row["stretch"]).scheduled_ms
+def scheduled(stage: Stage, run: Run) -> int:
+    """Return when the attempt was scheduled that holds the run's batch."""
+    [row] = stage.run_rows(run)
+    return Holding.of(row["batch"]).scheduled_ms
 
 
 @pytest.mark.parametrize("how", ["the run", "the activity"])
-async def test_a_stretch_that_is_reset_while_it_is_tried_again_goes_on(
+async def test_a_batch_that_is_reset_while_it_is_tried_again_goes_on(
     stage: Stage, order_id: str, how: str
 ) -> None:
     stage.shop.fault("mails", fail="before", status=503)
@@ -117,12 +132,12 @@ async def test_a_stretch_that_is_reset_while_it_is_tried_again_goes_on(
     async with stage.worker_here():
         run = await stage.start(Plan.model_validate(steps), durability="exit")
         await until(lambda: attempts(run), lambda number: number >= 3)
-        began = await scheduled(stage, run)
+        began = scheduled(stage, run)
         # Of a later attempt: by that, one that is late is known.
         await until(lambda: scheduled(stage, run), lambda at: at > began)
         stage.shop.clear_faults()
         if how == "the run":
-            # To where the stretch was under way already: what it was given has the old run's id.
+            # To where the batch was under way already: what it was given has the old run's id.
             await run.handle.signal("decide", "nonsense")
             await run.until(lambda view: bool(view.refused_signals or view.verdicts))
             run = await reset_before(stage, run, "verify_decision", 1)

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelMode
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told, which
 from tests.e2e.runs import Run, step, timeline
 from tests.e2e.stage import Stage
@@ -15,7 +18,6 @@ from tests.e2e.test_interrupts import answered, plan
 from tests.e2e.test_reset import reset_before
 from tests.e2e.test_stopped import until_found, unwind
 from tests.variants.papers import LOG
-from workflows.contracts import RunState
 
 MODES = ["sync", "async", "exit"]
 GO: dict[str, Any] = {"id": "go", "wait": {"event": "go"}}
@@ -51,7 +53,7 @@ async def test_a_run_that_is_reset_to_its_first_task_repeats_nothing_and_complet
 
     assert result.state is RunState.COMPLETED
     assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
-    [row] = await stage.run_rows(run)
+    [row] = stage.run_rows(run)
     assert row["state"] == "completed"
 
 
@@ -200,7 +202,10 @@ async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_
         else:
             second = inside(stage, run, "pay.2")
             await second.in_state(RunState.WAITING_INPUT)
-            await answered(again, answers={"pay/waits.1": "yes"})
+            # Its parent is told a moment later.
+            asked = "pay/waits.1"
+            await again.until(lambda view: asked in [w.id for w in view.result.waiting_for])
+            await answered(again, answers={asked: "yes"})
         result = await again.result()
         await inside(stage, run).result()
         await inside(stage, run, "pay.2").result()
@@ -233,3 +238,47 @@ async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_sam
 
     assert (result.state, told(stage, "file")) == (RunState.FAILED, ["a", "b", "c"])
     assert told(stage, "take out") == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("end", ["completes", "fails", "is cancelled", "keeps all", "is unwound"])
+async def test_no_child_run_of_an_earlier_life_outlives_the_end_of_its_parent(
+    stage: Stage, tmp_path: Path, end: str
+) -> None:
+    """The server ends those of the newest execution only: the others would wait for ever."""
+    meant = tmp_path / "meant"
+    meant.write_text("child")
+    read, _ = which(meant)
+    waits = {"id": "inner", "ask": "Inside?"}
+    below = {"id": "below", "plan": {"name": "below", "steps": [files(stage, "c"), waits]}}
+    pay = child(files(stage, "b"), below, when="which.name == 'child'")
+    last = [FAILS] if end == "fails" else []
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(files(stage, "a"), read, pay, GO, *last))
+        await run.in_state(RunState.WAITING_INPUT)
+        meant.write_text("no child")
+        again = await reset_before(stage, run, "execute_tool", 2)
+        await again.in_state(RunState.WAITING_EVENT)
+        if end == "is unwound":
+            await again.handle.terminate("by hand")
+            await until_found(stage, run)
+            assert (await unwind(stage, run)).left == []
+        elif end in ("is cancelled", "keeps all"):
+            await again.cancel(mode=CancelMode.KEEP if end == "keeps all" else "compensate")
+            await again.result()
+        else:
+            await went_on(again)
+            await again.result()
+        inner = inside(stage, run)
+        below_it = inside(stage, inner, "below")
+        open_ = [
+            one.run_id
+            for one in (inner, below_it)
+            if (await one.handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        ]
+
+    taken_out = {"completes": ["c", "b"], "keeps all": []}
+    assert open_ == []
+    assert told(stage, "take out") == taken_out.get(end, ["c", "b", "a"])
+    for one in (inner, below_it):
+        [row] = stage.run_rows(one)
+        assert (row["state"], row["closed_ms"] is None) == ("failed", False)

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
-from tests.e2e.runs import Run
+from tests.e2e.runs import Run, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_children import child, inside
 from tests.e2e.test_interrupts import answered, plan
 from tests.e2e.test_reset import reset_before
-from workflows.contracts import RunState
 
 
 def either(stage: Stage, meant: Path, first: dict[str, Any], second: dict[str, Any]) -> Any:
-    """Return the steps that do one thing if paper `one` is meant, and the other if not."""
+    """Return the steps that do one thing if paper `one` is meant, and the other if `two` is."""
     read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
-    is_one = f"which.name == '{paper(stage, 'one')}'"
-    return plan(read, {**first, "when": is_one}, {**second, "when": f"not ({is_one})"}, WAITS)
+    one, two = (f"which.name == '{paper(stage, name)}'" for name in ("one", "two"))
+    return plan(read, {**first, "when": one}, {**second, "when": two}, WAITS)
 
 
 async def decided_anew(stage: Stage, meant: Path, run: Run) -> Run:
@@ -78,4 +78,33 @@ async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset
 
     assert result.state is RunState.FAILED
     assert "has been undone" in (result.error or "")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
+
+
+async def test_a_run_does_not_complete_on_what_an_earlier_life_of_it_made_and_a_later_one_undid(
+    stage: Stage, tmp_path: Path
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    steps = either(stage, meant, files(stage, "a"), {**files(stage, "a"), "id": "anew"})
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(steps)
+        await run.in_state(RunState.WAITING_INPUT)
+        meant.write_text(paper(stage, "two"))
+        second = await reset_before(stage, run, "execute_tool", 1)
+        view = await second.in_state(RunState.WAITING_INPUT)
+        assert step(view.result, "anew").replayed
+        meant.write_text(paper(stage, "neither"))
+        third = await reset_before(stage, run, "execute_tool", 1)
+        await third.in_state(RunState.WAITING_INPUT)
+        await answered(third, answer="yes")
+        assert (await third.result()).state is RunState.COMPLETED
+        assert told(stage, "take out") == ["a"]
+        fourth = await reset_before(stage, run, "record_interrupt", 1, second.handle.run_id)
+        await fourth.in_state(RunState.WAITING_INPUT)
+        await answered(fourth, answer="yes")
+        result = await fourth.result()
+
+    assert result.state is RunState.FAILED
+    assert "what anew did has been undone" in (result.error or "")
     assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.store import RunNotFound
-from activities.watchdog import EXIT_CODE
+from surehand.activities.ledger.core.store import RunNotFound
+from surehand.activities.worker.watchdog import EXIT_CODE
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, until
 from tests.e2e.stage import Stage
 from tests.variants import account
 from tests.variants.account import Visit
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 ACCOUNT = "tests.variants.account"
 

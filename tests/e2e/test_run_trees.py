@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 
-from activities import runs
-from activities.ledger import run_tree
+from surehand.activities.ledger.effects import run_tree
+from surehand.activities.runs import lifecycle
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelMode
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
 from tests.e2e.runs import Run, until
 from tests.e2e.stage import Stage
@@ -18,7 +21,6 @@ from tests.e2e.test_children import child, inside
 from tests.e2e.test_interrupts import plan
 from tests.e2e.test_stopped import until_found, unwind
 from tests.ledger_databases import DATABASES
-from workflows.contracts import CancelMode, RunState
 
 #: A child run that has one of its own, between steps of its parent.
 TREE = ["a", "b", "c", "d"]
@@ -116,8 +118,8 @@ async def test_effects_are_undone_by_their_commits_whichever_was_claimed_first(
     assert told(stage, "take out") == ["first", "second"]
 
 
-async def opened(stage: Stage, run: Run) -> bool:
-    return bool(await stage.run_rows(run))
+def opened(stage: Stage, run: Run) -> bool:
+    return bool(stage.run_rows(run))
 
 
 async def test_of_a_child_run_with_more_effects_than_any_answer_holds_none_is_left(
@@ -125,7 +127,7 @@ async def test_of_a_child_run_with_more_effects_than_any_answer_holds_none_is_le
 ) -> None:
     """What stands is told in pages, and an end lists the newest effects: both small ones here."""
     monkeypatch.setattr(run_tree, "standing", partial(run_tree.standing, limit=5))
-    monkeypatch.setattr(runs, "MOST_EFFECTS", 5)
+    monkeypatch.setattr(lifecycle, "MOST_EFFECTS", 5)
 
     def items(name: str, numbers: range) -> dict[str, Any]:
         each = {"for_each": f"${{input.{name}}}", "item": "n"}
@@ -170,7 +172,7 @@ async def asked(run: Run) -> bool:
 async def test_a_child_run_whose_parent_is_unwound_meanwhile_does_nothing_more(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """It ends by itself when its parent does; until it has heard of that, the ledger stops it."""
+    """It ends when its parent does, or is stopped; until it has heard of that, the ledger does."""
     gate = tmp_path / "gate"
     steps = [files(stage, "a"), files(stage, "b", once=gate), files(stage, "c")]
     async with stage.worker_here(**TOOLS):
@@ -187,8 +189,9 @@ async def test_a_child_run_whose_parent_is_unwound_meanwhile_does_nothing_more(
         await until(lambda: barred(stage, inner), bool)
         gate.touch()
         await unwinding
-        await inner.result()
+        ended = await inner.handle.describe()
 
+    assert ended.status is not WorkflowExecutionStatus.RUNNING
     assert told(stage, "file") == ["a", "b"]
     assert sorted(told(stage, "take out")) == ["a", "b"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from tests.e2e.runs import step
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import event, told
 from tests.e2e.test_interrupts import plan, refund_step
-from workflows.contracts import PauseRun, ResumeRun, RunState, Verb
 
 
 async def test_what_steers_a_run_before_a_worker_has_it_counts_in_its_order(

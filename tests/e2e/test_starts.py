@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
+from temporalio import workflow
+from temporalio.exceptions import ChildWorkflowError
+from temporalio.worker import Worker
 
-from activities.ledger import principals
-from activities.ledger.signed_rows import first_unproven
-from activities.ledger.tables import approvals, decisions
-from cli.signing import signed_start
+from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.history.signatures import first_unproven
+from surehand.activities.ledger.people import principals
+from surehand.client.signing import signed_start
+from surehand.workflows.contracts.starting import Parent, StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import ResumeRun
+from surehand.workflows.names import WORKFLOW
+from tests.e2e.papers import TOOLS, WAITS, paper, told, which
 from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_children import child, inside
+from tests.e2e.test_children import UNGATED, child, inside
 from tests.e2e.test_interrupts import plan, refund_step
 from tests.e2e.test_opening import refusal
 from tests.e2e.test_policies import refund, signed
+from tests.e2e.test_reset import reset_before
+from tests.e2e.test_reset_trees import GO
 from tests.ledger.people import granted, key_of, person
-from workflows.contracts import Parent, ResumeRun, RunState, StartRun
 
 STRICT = "tests.variants.refund_strict"
 
@@ -33,8 +43,8 @@ async def started(stage: Stage, order_id: str, **changes: Any) -> StartRun:
 async def test_whoever_has_started_a_run_in_anothers_name_does_not_approve_it(
     stage: Stage, order_id: str
 ) -> None:
-    mallorys = await key_of(stage, await person(stage, "mallory"))
-    anns = await key_of(stage, await person(stage, "ann"))
+    mallorys = key_of(stage, person(stage, "mallory"))
+    anns = key_of(stage, person(stage, "ann"))
     async with stage.worker_here(decisions="signed"):
         run = await stage.start(
             refund(order_id, four_eyes=True), started_by="mallory", key=mallorys
@@ -50,16 +60,16 @@ async def test_whoever_has_started_a_run_in_anothers_name_does_not_approve_it(
         assert verdict.state == "approved"
         assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    [row] = await stage.run_rows(run)
+    [row] = stage.run_rows(run)
     assert (row["user_id"], row["started_by"]) == ("uma", "mallory")
 
 
 async def test_a_run_pauses_where_whoever_has_started_it_lacks_the_permission(
     stage: Stage, order_id: str
 ) -> None:
-    await person(stage, "uma", permissions=("refunds",))
-    mallorys = await key_of(stage, await person(stage, "mallory"))
-    anns = await key_of(stage, await person(stage, "ann"))
+    person(stage, "uma", permissions=("refunds",))
+    mallorys = key_of(stage, person(stage, "mallory"))
+    anns = key_of(stage, person(stage, "ann"))
     async with stage.worker_here(tool_modules=STRICT, decisions="signed"):
         run = await stage.start(refund(order_id), started_by="mallory", key=mallorys)
         request = await run.asks()
@@ -69,7 +79,7 @@ async def test_a_run_pauses_where_whoever_has_started_it_lacks_the_permission(
         assert "mallory has no permission refunds" in waiting.question
         assert stage.shop.counts(order_id)["refunds"] == 0
     async with stage.worker_here(tool_modules=STRICT):
-        await granted(stage, "mallory", "refunds")
+        granted(stage, "mallory", "refunds")
         await run.handle.execute_update("resume", ResumeRun(actor="uma"))
         assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
@@ -78,7 +88,7 @@ async def test_a_run_pauses_where_whoever_has_started_it_lacks_the_permission(
 async def test_a_start_that_nothing_proves_is_refused_before_anything_is_called(
     stage: Stage, order_id: str
 ) -> None:
-    anns = await key_of(stage, await person(stage, "ann"))
+    anns = key_of(stage, person(stage, "ann"))
     start = await started(stage, order_id)
     as_ann = signed_start(start.model_copy(update={"started_by": "ann"}), anns, int(time.time()))
     async with stage.worker_here(decisions="signed"):
@@ -98,7 +108,7 @@ async def test_a_start_that_nothing_proves_is_refused_before_anything_is_called(
 
 
 async def test_nobody_but_a_run_itself_starts_its_child_runs(stage: Stage, order_id: str) -> None:
-    umas = await key_of(stage, await person(stage, "uma"))
+    umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
         run = await stage.start(plan({"id": "go", "ask": "Go on?"}), key=umas)
         await run.in_state(RunState.WAITING_INPUT)
@@ -112,9 +122,65 @@ async def test_nobody_but_a_run_itself_starts_its_child_runs(stage: Stage, order
     assert set(stage.shop.counts(order_id).values()) == {0}
 
 
+@workflow.defn(name="Impostor", sandboxed=False)
+class Impostor:
+    """A workflow of somebody's own, under the id of a run that has ended."""
+
+    @workflow.run
+    async def run(self, child_run: StartRun, queue: str) -> str:
+        """Start a "child run" of it, and return why that has failed."""
+        try:
+            await workflow.execute_child_workflow(
+                WORKFLOW, child_run, id=child_run.run_id, task_queue=queue
+            )
+        except ChildWorkflowError as error:
+            return str(error.cause)
+        return "completed"
+
+
+async def test_no_other_workflow_under_an_ended_runs_id_starts_child_runs_in_its_name(
+    stage: Stage, order_id: str
+) -> None:
+    umas = key_of(stage, person(stage, "uma"))
+    async with stage.worker_here(decisions="signed", tool_modules=UNGATED):
+        run = await stage.start(plan(WAITS), key=umas)
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("done with")
+        pay = plan(refund_step(order_id))
+        parent = Parent(run_id=run.run_id, step_id="pay")
+        start = await started(stage, order_id, run_id=f"{run.run_id}~pay", plan=pay, parent=parent)
+        queue = f"{stage.task_queue}-impostors"
+        async with Worker(stage.client, task_queue=queue, workflows=[Impostor]):
+            why = await stage.client.execute_workflow(
+                *(Impostor.run,), args=[start, stage.task_queue], id=run.run_id, task_queue=queue
+            )
+
+    assert f"run {run.run_id} has not started it" in why
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_every_life_of_a_run_starts_its_child_runs(stage: Stage, tmp_path: Path) -> None:
+    umas = key_of(stage, person(stage, "uma"))
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    read, _ = which(meant)
+    write = {"id": "file", "tool": "papers.file", "params": {"name": "${input.name}"}}
+    pay = child(write, params={"name": "${which.name}"})
+    async with stage.worker_here(decisions="signed", **TOOLS):
+        run = await stage.start(plan(read, pay, GO), key=umas)
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "b"))
+        again = await reset_before(stage, run, "execute_tool", 1)
+        await again.in_state(RunState.WAITING_EVENT)
+        second = await inside(stage, run, "pay.2").result()
+        await again.handle.terminate("done with")
+
+    assert (second.state, told(stage, "file")) == (RunState.COMPLETED, ["a", "b"])
+
+
 async def test_a_child_run_goes_by_who_has_started_its_parent(stage: Stage, order_id: str) -> None:
-    mallorys = await key_of(stage, await person(stage, "mallory"))
-    anns = await key_of(stage, await person(stage, "ann"))
+    mallorys = key_of(stage, person(stage, "mallory"))
+    anns = key_of(stage, person(stage, "ann"))
     pay = refund_step(order_id, approval={"four_eyes": True})
     async with stage.worker_here(decisions="signed"):
         run = await stage.start(plan(child(pay)), started_by="mallory", key=mallorys)
@@ -128,12 +194,12 @@ async def test_a_child_run_goes_by_who_has_started_its_parent(stage: Stage, orde
 
 
 async def test_a_start_is_judged_by_when_the_server_took_it(stage: Stage, order_id: str) -> None:
-    umas = await key_of(stage, await person(stage, "uma"))
+    umas = key_of(stage, person(stage, "uma"))
     run = await stage.start(refund(order_id), key=umas)
     taken = (await run.handle.describe()).start_time
     async with stage.worker_here(decisions="signed"):
         await run.asks()
-        [row] = await stage.run_rows(run)
+        [row] = stage.run_rows(run)
         assert row["start_ms"] == int(taken.timestamp() * 1000)
         await run.handle.terminate("done with")
 
@@ -142,14 +208,14 @@ async def test_a_start_is_judged_by_when_the_server_took_it(stage: Stage, order_
 async def test_a_vote_that_somebody_writes_into_the_database_calls_nothing(
     stage: Stage, order_id: str, kid: str | None
 ) -> None:
-    umas = await key_of(stage, await person(stage, "uma"))
-    anns = await key_of(stage, await person(stage, "ann"))
+    umas = key_of(stage, person(stage, "uma"))
+    anns = key_of(stage, person(stage, "ann"))
     async with stage.worker_here(decisions="signed"):
         run = await stage.start(refund(order_id), key=umas)
         request = await run.asks()
         # All that the workers' role may write: the vote, the approval, the step's way on.
-        async with stage.ledger.transaction(stage.tenant) as tx:
-            [hers] = (await principals.find(tx, ["ann"]))["ann"].keys
+        with stage.ledger.transaction(stage.tenant) as tx:
+            [hers] = (principals.find(tx, ["ann"]))["ann"].keys
             vote = {
                 "tenant_id": tx.tenant, "decision_id": f"{run.run_id}#forged",
                 "run_id": run.run_id, "approval_id": request.approval_id, "approver": "ann",
@@ -158,8 +224,8 @@ async def test_a_vote_that_somebody_writes_into_the_database_calls_nothing(
                 "verified": kid is not None, "kid": hers if kid else None,
                 "nonce": "a-nonce-of-the-forger" if kid else None,
             }  # fmt: skip
-            await tx.execute(insert(decisions).values(vote))
-            await tx.execute(
+            tx.execute(insert(decisions).values(vote))
+            tx.execute(
                 update(approvals)
                 .where(approvals.c.approval_id == request.approval_id)
                 .values(state="approved", decided_by="ann", verified=kid is not None)
@@ -177,6 +243,8 @@ async def test_a_vote_that_somebody_writes_into_the_database_calls_nothing(
         await run.decide(signed(decision_on(again, approver="ann"), run, anns))
         assert step(await run.result(), "refund").state == "succeeded"
     assert stage.shop.counts(order_id)["refunds"] == 1
-    broken = await first_unproven(stage.ledger, stage.tenant, run.run_id, await stage.events(run))
+    broken = await stage.ledger.transact(
+        stage.tenant, first_unproven, run.run_id, await stage.events(run)
+    )
     assert "forged" in str(broken)
     stage.started.clear()

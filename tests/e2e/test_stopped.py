@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from activities import upkeep
+from surehand.activities import maintenance
+from surehand.activities.ledger.effects import run_tree
+from surehand.workflows.contracts import maintenance as maintenance_contracts
+from surehand.workflows.contracts.maintenance import (
+    CarriedUnwinding,
+    Sweep,
+    Swept,
+    UnwindRun,
+    Unwound,
+)
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.maintenance import Reconcile, Unwind
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.papers import TOOLS, WAITS, files, paper, told
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
+from tests.e2e.test_continuing import executions
+from tests.e2e.test_interrupts import plan
 from tests.e2e.test_reset import reset_before
 from tests.ledger_databases import DATABASES
-from workflows.contracts import RunState, Sweep, Swept, UnwindRun, Unwound
-from workflows.plan import Plan
-from workflows.upkeep import Reconcile, Unwind
 
 
 async def terminated(stage: Stage, order_id: str) -> Run:
@@ -39,8 +52,8 @@ async def sweep(stage: Stage) -> Swept:
     )
 
 
-async def unwind(stage: Stage, run: Run) -> Unwound:
-    asked = UnwindRun(tenant="default", run_id=run.run_id, actor="oscar")
+async def unwind(stage: Stage, run: Run, **how: Any) -> Unwound:
+    asked = UnwindRun(tenant="default", run_id=run.run_id, actor="oscar", **how)
     return await stage.client.execute_workflow(
         Unwind.run, asked, id=f"{run.run_id}.unwind", task_queue=stage.task_queue
     )
@@ -65,9 +78,9 @@ async def test_the_sweep_closes_a_terminated_run_and_lists_what_stands(
 
     assert [view.tool for view in found.standing] == ["inventory.restock", "payments.refund"]
     assert again.stopped == []
-    [row] = await stage.run_rows(run)
+    [row] = stage.run_rows(run)
     assert (row["state"], row["error"]) == ("failed", "stopped from outside")
-    states = {one["approval_id"]: one["state"] for one in await stage.approval_rows(run)}
+    states = {one["approval_id"]: one["state"] for one in stage.approval_rows(run)}
     assert states == {f"{run.run_id}/refund/1": "approved", f"{run.run_id}/close/1": "void"}
     # Found, and offered: nothing is undone before somebody says so.
     counts = stage.shop.counts(order_id)
@@ -78,7 +91,7 @@ async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the size of a page; those that are closed already are in front."""
-    monkeypatch.setattr(upkeep, "_PAGE", 2)
+    monkeypatch.setattr(maintenance, "_PAGE", 2)
     asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
     async with stage.worker_here(sweep_batch="1"):
         for _ in range(2):
@@ -90,7 +103,7 @@ async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
             await until_found(stage, await terminated(stage, stage.shop.new_order()))
             await sweep(stage)
 
-            errors = [(await stage.run_rows(run))[0]["error"] for run in runs]
+            errors = [(stage.run_rows(run))[0]["error"] for run in runs]
             assert errors == ["stopped from outside"] * 3
 
 
@@ -111,6 +124,58 @@ async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(
     assert [event["step_id"] for event in undone] == ["restock", "refund"]
     [unwinding, _] = await stage.events(run, "run.unwinding")
     assert unwinding["body"]["actor"] == "oscar"
+
+
+async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tree, "standing", partial(run_tree.standing, limit=4))
+    stays = {"name": paper(stage, "stays")}
+    names = [str(number) for number in range(12)]
+    steps = [files(stage, name) for name in names]
+    steps.insert(8, {"id": "stays", "tool": "papers.take_out", "params": stays})
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*steps, WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        done = await unwind(stage, run, continue_after=20)
+        unwinding_id = f"{run.run_id}.unwind"
+        unwinding = Run(unwinding_id, stage.client.get_workflow_handle(unwinding_id))
+        histories = await executions(stage, unwinding)
+
+    assert len(histories) >= 4
+    assert told(stage, "take out") == ["stays", *reversed(names)]
+    assert done.undone == [f"file-{name}" for name in reversed(names)]
+    assert [(one.step_id, one.reason) for one in done.left] == [("stays", "irreversible")]
+    assert len(await stage.events(run, "run.unwinding")) == 1
+
+
+async def test_what_was_undone_is_counted_where_it_is_not_listed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance_contracts, "MOST_LISTED", 1)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*(files(stage, name) for name in "abc"), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        done = await unwind(stage, run, continue_after=1)
+
+    assert (done.undone, done.more_undone) == (["file-c"], 2)
+
+
+async def test_nobody_begins_in_the_middle_of_an_unwinding(stage: Stage) -> None:
+    done = Unwound(run_id="r", undone=[], left=[])
+    carried = CarriedUnwinding(after=None, tried=[], done=done)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(files(stage, "a"), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        with pytest.raises(WorkflowFailureError) as refused:
+            await unwind(stage, run, carried=carried)
+        await run.handle.terminate("done with")
+
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError) and cause.type == "RunIdInvalid"
+    assert told(stage, "take out") == []
 
 
 async def test_a_run_that_is_open_is_not_unwound_from_outside(stage: Stage, order_id: str) -> None:
@@ -141,7 +206,7 @@ async def test_a_run_that_was_reset_is_not_taken_for_the_stopped_one_before_it(
         result = await again.result()
 
     assert result.state is RunState.COMPLETED
-    [row] = await stage.run_rows(run)
+    [row] = stage.run_rows(run)
     assert row["state"] == "completed"
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
 from tests.conftest import missing
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS
 from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import PostgresMissing, PostgresServer
-from workflows.contracts import RunState
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.guarantee("G5")]
 
 
 async def one_refund(stage: Stage, run: Run, order_id: str) -> None:

@@ -8,14 +8,15 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from cli.again import outputs_before
-from cli.exits import WrongUse
+from surehand.cli.runs.rerun import outputs_before
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.errors import ErrorType
 from tests.e2e.papers import FAILS, TOOLS, files, paper, told
 from tests.e2e.stage import Stage
 from tests.e2e.test_children import child, inside
 from tests.e2e.test_interrupts import plan
-from workflows.contracts import Linked, RunState
-from workflows.errors import ErrorType
 
 LAST: dict[str, Any] = {**FAILS, "id": "last"}
 
@@ -50,7 +51,7 @@ async def test_a_run_does_not_begin_from_a_step_whose_effect_has_been_undone(
     cause = refused.value.cause
     assert isinstance(cause, ApplicationError) and cause.type == ErrorType.PLAN_INVALID
     assert f"what step {taken} of run {run.run_id} has done has been undone" in cause.message
-    assert await stage.run_rows(fork) == []
+    assert stage.run_rows(fork) == []
 
 
 async def test_nor_does_a_fork_of_a_fork(stage: Stage) -> None:

@@ -10,12 +10,12 @@ import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from devserver import DevServer
+from surehand.process.dev_server import DevServer
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.guarantee("G5")]
 
 
 class KillableServer:
@@ -101,6 +101,7 @@ async def test_a_temporal_server_killed_while_a_call_is_under_way_does_not_repea
     assert stage.shop.requests("refunds")["received"] == before + 1
 
 
+@pytest.mark.fast
 async def test_server_and_worker_killed_together_lose_nothing(
     stage: Stage, killable: KillableServer, order_id: str
 ) -> None:

@@ -10,14 +10,16 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import ApplicationError
 
-from activities.ledger.store import Ledger
-from activities.tenants import learn
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.worker.tenant_discovery import learn
+from surehand.workflows.contracts.maintenance import Sweep, UnwindRun
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.names import RECONCILE, TENANT, UNWIND, WORKFLOW
 from tests.e2e.runs import until
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import plan
 from tests.e2e.test_opening import refusal
-from workflows.contracts import RunState, StartRun, Sweep, UnwindRun
-from workflows.names import RECONCILE, TENANT, UNWIND, WORKFLOW
 
 ODD = ["a'b", "..", ".", "a b", "t" * 40]
 

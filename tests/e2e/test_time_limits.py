@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import ResumeRun, Way
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, states, step, timeline, until
 from tests.e2e.stage import Stage
-from workflows.contracts import ResumeRun, RunState, Way
-from workflows.plan import Plan
 
 #: An attempt is made at once, the next one long after the limit.
 PATIENT = {"retries_in_doubt": "60s", "retries_dependency_down": "60s", "retries_transient": "60s"}
@@ -106,7 +107,7 @@ async def test_a_read_whose_time_is_over_has_failed_and_waits_for_people_are_non
     async with stage.worker_here(**PATIENT):
         run = await stage.start(Plan.model_validate([limited]))
         await run.asks()
-        late = await stage.now() + timedelta(seconds=1.2)
+        late = stage.now() + timedelta(seconds=1.2)
         await until(stage.now, lambda now: now > late)
         await run.approve()
         result = await run.result()

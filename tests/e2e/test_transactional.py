@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import step
 from tests.e2e.stage import Stage
 from tests.variants.credits import TABLE
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 CREDITS = "tests.variants.credits"
 ADD = {"id": "add", "tool": "credits.add", "params": {"account": "ada", "amount": 5}}
@@ -22,16 +22,16 @@ def plan(*steps: dict[str, Any]) -> Plan:
     return Plan.model_validate({"steps": list(steps)})
 
 
-async def booked(stage: Stage) -> list[int]:
-    async with stage.ledger.transaction("default") as tx:
-        rows = await tx.all(text("SELECT amount FROM credits ORDER BY amount DESC"))
+def booked(stage: Stage) -> list[int]:
+    with stage.ledger.transaction("default") as tx:
+        rows = tx.all(text("SELECT amount FROM credits ORDER BY amount DESC"))
     return [row["amount"] for row in rows]
 
 
 @pytest.fixture(autouse=True)
-async def credits_table(stage: Stage) -> None:
-    async with stage.ledger.transaction("default") as tx:
-        await tx.execute(text(TABLE))
+def credits_table(stage: Stage) -> None:
+    with stage.ledger.transaction("default") as tx:
+        tx.execute(text(TABLE))
 
 
 @pytest.mark.crash
@@ -47,7 +47,7 @@ async def test_a_worker_killed_at_any_point_leaves_one_booking(
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
-    assert await booked(stage) == [5]
+    assert booked(stage) == [5]
     assert set((await stage.effect_states(run)).values()) == {"committed"}
     assert step(result, "add").attempts > 1
 
@@ -61,5 +61,5 @@ async def test_a_failed_run_books_it_back_and_keeps_nothing_of_the_step_that_fai
         result = await run.result()
 
     assert result.state is RunState.FAILED
-    assert await booked(stage) == [5, -5]
+    assert booked(stage) == [5, -5]
     assert result.uncompensated == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 TOOLS: Final = "tests.variants.amounts"
 

@@ -10,12 +10,12 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from activities import runs
-from activities.ledger.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.runs import lifecycle
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 
 def refund_then(order_id: str, tool: str, **params: Any) -> Plan:
@@ -89,7 +89,7 @@ async def test_a_run_that_has_completed_on_an_effect_that_is_undone_later_is_tol
         await owner.decide(decision_on(last, outcome="reject"))
         assert (await owner.result()).state is RunState.FAILED
 
-    [row] = await stage.intervention_rows(done)
+    [row] = stage.intervention_rows(done)
     assert (row["rule"], row["state"]) == ("undone", "open")
     [told] = await stage.events(done, "effect.withdrawn")
     [said] = await stage.events(owner, "effect.withdrawn")
@@ -104,9 +104,10 @@ async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes
 ) -> None:
     """The ledger is away at that moment, so that the run still looks when it is cancelled."""
     looking = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def away(tx: Transaction, run_id: str) -> Sequence[Any]:
-        looking.set()
+    def away(tx: Transaction, run_id: str) -> Sequence[Any]:
+        loop.call_soon_threadsafe(looking.set)
         raise LedgerUnavailable("away")
 
     plan = refund_then(order_id, "inventory.restock", lines=[{"sku": "a", "quantity": 1}])
@@ -117,7 +118,7 @@ async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes
         relying = await stage.start(plan)
         asked = await relying.asks("after")
         with monkeypatch.context() as patched:
-            patched.setattr(runs, "undone_under", away)
+            patched.setattr(lifecycle, "undone_under", away)
             await relying.decide(decision_on(asked))
             await looking.wait()
             await relying.handle.cancel()
@@ -130,5 +131,5 @@ async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes
     assert isinstance(ended.value.cause, CancelledError)
     counts = stage.shop.counts(order_id)
     assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
-    [row] = await stage.run_rows(relying)
+    [row] = stage.run_rows(relying)
     assert row["state"] == "cancelled"

@@ -13,14 +13,14 @@ from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionR
 from temporalio.client import Client
 from temporalio.worker import ExecuteActivityInput
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute
 from tests.e2e.runs import until
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
-from workflows.plan import Plan
 
 
-class Calls(Between):
+class ActivityClient(Between):
     """Notes for which runs a worker's activities are called."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Calls(Between):
 
 
 @asynccontextmanager
-async def version(stage: Stage, build_id: str) -> AsyncIterator[Calls]:
+async def version(stage: Stage, build_id: str) -> AsyncIterator[ActivityClient]:
     """Work as a version of the test's deployment."""
-    calls = Calls()
+    calls = ActivityClient()
     versioned = {"deployment_name": stage.task_queue, "build_id": build_id}
     async with stage.worker_here(client=calls.client(stage.client), **versioned):
         yield calls
@@ -108,7 +108,7 @@ async def test_runs_of_a_version_without_workers_go_on_when_they_are_moved(
     async with version(stage, "2") as second:
         await make_current(client, stage, "2")
 
-        # When it is moved as the README says
+        # When it is moved as docs/howto/versions.md says
         move = ["workflow", "update-options", "--versioning-override-behavior", "auto_upgrade"]
         which = ["--workflow-id", parked.run_id]
         where = ["--address", client.service_client.config.target_host]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT
+from surehand.workflows.plain_text import markdown
 from tests.e2e.runs import Run, decision_on, example_plan, until
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
-from workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT
-from workflows.plain_text import markdown
 
 
 async def current_details(run: Run) -> str:
@@ -105,7 +104,7 @@ async def test_the_activities_of_a_run_read_like_its_steps(stage: Stage, order_i
     ]
 
 
-async def test_the_line_shown_in_the_web_ui_approves_with_the_plain_temporal_cli(
+async def test_the_lines_shown_in_the_web_ui_approve_with_the_plain_temporal_cli(
     stage: Stage, order_id: str, temporal_cli: Path
 ) -> None:
     async with stage.worker_here():
@@ -116,9 +115,10 @@ async def test_the_line_shown_in_the_web_ui_approves_with_the_plain_temporal_cli
             r"^(temporal workflow signal .*?)\n```$", details, re.MULTILINE | re.DOTALL
         )
         assert shown is not None
-        line = shown[1].replace("YOUR-NAME", "ann")
+        lines = shown[1].replace("YOUR-NAME", "ann")
         address = stage.client.service_client.config.target_host
-        command = [str(temporal_cli), *shlex.split(line)[1:], "--address", address]
+        typed = f'temporal() {{ {temporal_cli} "$@" --address {address}; }}\n{lines}'
+        command = ["bash", "-c", typed]
         signalled = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=60
         )
@@ -127,6 +127,6 @@ async def test_the_line_shown_in_the_web_ui_approves_with_the_plain_temporal_cli
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    [decision] = await stage.decision_rows(run)
+    [decision] = stage.decision_rows(run)
     assert (decision["approver"], decision["verdict"]) == ("ann", "accepted")
     assert not decision["verified"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.worker_process import WorkerProcess
-from workflows.contracts import RunState
 
 
 def lines(worker: WorkerProcess) -> list[dict[str, Any]]:
@@ -35,6 +37,28 @@ async def test_a_failed_call_is_one_json_line_with_run_step_attempt_and_reason(
     assert "HTTP 422" in failed["error"]
     assert (failed["run_id"], failed["step_id"], failed["attempt"]) == (run.run_id, "close", 1)
     assert not any("exception" in line for line in log)
+
+
+@pytest.mark.parametrize(
+    ("tool", "error"), [("read.broken", "KeyError: 'nope'"), ("write.broken", "ValueError: ")]
+)
+async def test_a_bug_in_a_tool_is_logged_with_its_traceback_and_the_step_names_its_line(
+    stage: Stage, tool: str, error: str
+) -> None:
+    odd = {"tool_modules": "tests.variants.odd", "retries_transient": "1ms,1ms,1ms"}
+    with stage.worker(log_format="json", **odd) as worker:
+        run = await stage.start(Plan.model_validate({"steps": [{"id": "it", "tool": tool}]}))
+        ended = (RunState.FAILED, RunState.NEEDS_INTERVENTION)
+        view = await run.until(lambda view: view.result.state in ended)
+        log = lines(worker)
+
+    raised = [line for line in log if line["event"] == "tool.raised"]
+    assert raised and {line["tool"] for line in raised} == {tool}
+    assert (raised[0]["run_id"], raised[0]["step_id"]) == (run.run_id, "it")
+    assert "tests/variants/odd.py" in raised[0]["exception"]
+    assert error in raised[0]["exception"]
+    said = [view.result.steps[0].error or "", *(w.question for w in view.result.waiting_for)]
+    assert any(re.search(rf"{error}.* \(variants/odd\.py:\d+\)", text) for text in said), said
 
 
 async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> None:

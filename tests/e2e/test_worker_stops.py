@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from surehand.workflows.contracts.states import RunState
 from tests.e2e.runs import decision_on, example_plan, step
 from tests.e2e.stage import Stage
-from workflows.contracts import RunState
 
 
 async def test_a_worker_told_to_stop_ends_its_call_and_nothing_is_repeated(

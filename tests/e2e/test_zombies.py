@@ -11,12 +11,12 @@ import signal
 
 import pytest
 
-from activities import watchdog
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker import watchdog
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.states import RunState
 from tests import freezing_worker
 from tests.e2e.runs import example_plan, step
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from workflows.contracts import RunState
 
 pytestmark = pytest.mark.crash
 DEDUPES = "tests.variants.refund_dedupes"

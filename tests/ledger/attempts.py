@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -11,13 +11,14 @@ from pydantic import BaseModel
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from activities.artifacts import ArtifactStore
-from activities.attempt import Resources
-from activities.crashpoints import Crash
-from activities.effects import CallResult, EffectCall
-from activities.ledger.entries import ClaimRequest
-from activities.ledger.tables import effects
-from activities.toolbox import WRITE, Tool, Toolbox, ToolContext, tool
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects.write import CallResult, EffectCall
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
 from tests.ledger.scene import LEASE, Scene
 
 #: More than any class of failure is retried: a write that needs them all is retried for ever.
@@ -60,7 +61,7 @@ def effect_call(
 ) -> EffectCall:
     """Return one attempt at a write."""
     every, store = timedelta(seconds=1), artifacts or scene.artifacts
-    resources = Resources(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
+    resources = WorkerContext(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
     return EffectCall(resources, loaded, Payment(**request.params), request)
 
 
@@ -71,10 +72,10 @@ def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:
     return scene.call(**{**values, "settle": loaded.settle, **changes})
 
 
-async def time_passes(scene: Scene) -> None:
+def time_passes(scene: Scene) -> None:
     """Let every lease, deadline and settle time be over."""
-    async with scene.tx() as tx:
-        await tx.execute(
+    with scene.tx() as tx:
+        tx.execute(
             update(effects)
             .where(effects.c.tenant_id == tx.tenant, effects.c.deadline_ms.is_not(None))
             .values(deadline_ms=0)
@@ -85,7 +86,7 @@ async def last_of(
     scene: Scene,
     loaded: Tool,
     *,
-    between: Callable[[Scene], Awaitable[None]] = time_passes,
+    between: Callable[[Scene], None] = time_passes,
     **changes: Any,
 ) -> CallResult:
     """Return what the attempts at a call come to.
@@ -100,5 +101,5 @@ async def last_of(
         except ApplicationError as error:
             if error.non_retryable:
                 raise
-        await between(scene)
+        between(scene)
     raise AssertionError(f"still being retried after {MOST_ATTEMPTS} attempts")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final
 
 #: What the driver sends, and what the server answers.
-_COMMIT: Final = b"COMMIT;\x00"
+_COMMIT: Final = b"COMMIT\x00"
 _DONE: Final = b"COMMIT\x00"
 
 
@@ -35,25 +36,36 @@ class CommitCutter:
         self._armed = cut
 
     @classmethod
-    @asynccontextmanager
-    async def before(cls, port: int) -> AsyncIterator[CommitCutter]:
-        """Listen on a port of its own, in front of a server's."""
-        cutter = cls(port)
-        server = await asyncio.start_server(cutter._serve, "127.0.0.1", 0)
+    @contextmanager
+    def before(cls, port: int) -> Iterator[CommitCutter]:
+        """Listen on a port of its own, in front of a server's, in a thread of its own."""
+        cutter, loop = cls(port), asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        listening = asyncio.start_server(cutter._serve, "127.0.0.1", 0)
+        server = asyncio.run_coroutine_threadsafe(listening, loop).result()
         cutter.port = server.sockets[0].getsockname()[1]
-        async with server:
+        try:
             yield cutter
+        finally:
+            asyncio.run_coroutine_threadsafe(_end(server), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
     async def _serve(self, near: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         far, into = await asyncio.open_connection("127.0.0.1", self._target)
         name = id(out)
         there = asyncio.create_task(self._forward(near, into, name))
         back = asyncio.create_task(self._back(far, out, name))
-        await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (there, back):
-            task.cancel()
+        try:
+            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (there, back):
+                task.cancel()
+            for writer in (into, out):
+                writer.close()
         for writer in (into, out):
-            writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
@@ -76,3 +88,13 @@ class CommitCutter:
                 return
             out.write(data)
             await out.drain()
+
+
+async def _end(server: asyncio.Server) -> None:
+    """Close it, and what it has under way."""
+    server.close()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # in which what was closed is let go of

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import create_engine, text
 
-from activities.ledger.store import Ledger, open_ledger
+from surehand.activities.ledger.core.store import Ledger, open_ledger
 from tests.ledger import databases
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
@@ -51,15 +50,15 @@ async def ledger(database: Database) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture
-async def scene(ledger: Ledger) -> Scene:
+def scene(ledger: Ledger) -> Scene:
     """A tenant nobody else has, with one open run."""
-    return await Scene.begin(ledger, f"tenant-{next(_numbers)}")
+    return Scene.begin(ledger, f"tenant-{next(_numbers)}")
 
 
 @pytest.fixture
-async def other(ledger: Ledger) -> Scene:
+def other(ledger: Ledger) -> Scene:
     """Another tenant of the same database, with an open run of the same id."""
-    return await Scene.begin(ledger, f"tenant-{next(_numbers)}")
+    return Scene.begin(ledger, f"tenant-{next(_numbers)}")
 
 
 @pytest.fixture(params=DATABASES)
@@ -73,11 +72,11 @@ def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 
 @pytest.fixture(scope="session")
-async def credits_table(database: Database) -> None:
+def credits_table(database: Database) -> None:
     """The table on which transactional tools work."""
-    engine = create_async_engine(database.owner_url)
-    async with engine.begin() as connection:
-        await connection.execute(text(TABLE))
+    engine = create_engine(database.owner_url)
+    with engine.begin() as connection:
+        connection.execute(text(TABLE))
         if database.dialect == "postgresql":
-            await connection.execute(text(f"GRANT SELECT, INSERT ON credits TO {WORKER}"))
-    await engine.dispose()
+            connection.execute(text(f"GRANT SELECT, INSERT ON credits TO {WORKER}"))
+    engine.dispose()

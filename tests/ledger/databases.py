@@ -28,7 +28,7 @@ class Database:
 
 def sqlite(file: Path) -> Database:
     """Name a SQLite database, which has no roles."""
-    url = f"sqlite+aiosqlite:///{file}"
+    url = f"sqlite:///{file}"
     return Database("sqlite", url, url)
 
 

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from activities.ledger.store import Transaction, open_ledger
-from activities.ledger.tables import notifications
-from activities.notifications import SEND_LIMIT, Notification, Notifier
-from activities.outbox import Outbox
+from surehand.activities.ledger.core.store import Transaction, open_ledger
+from surehand.activities.ledger.core.tables import notifications
+from surehand.activities.ledger.outbox.notification import (
+    SEND_LIMIT,
+    Notification,
+    Notifier,
+)
+from surehand.activities.notify.outbox import Outbox
 from tests.ledger.scene import Scene
 
 DESK: Final = "desk"
@@ -63,10 +67,10 @@ class Office:
             self.clock.later = after
         return +(await self.outbox.run_once(DESK))
 
-    async def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """The outbox, in the order of its writing."""
         return sorted(
-            await self.scene.rows(notifications), key=lambda row: (row["written_ms"], row["number"])
+            self.scene.rows(notifications), key=lambda row: (row["written_ms"], row["number"])
         )
 
 

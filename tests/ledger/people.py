@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
-from activities.ledger import principals
-from activities.ledger.principals import Kind
-from activities.ledger.store import Ledger, Transaction, open_ledger
-from activities.public_keys import kid_of, public_key
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import Kind
+from surehand.activities.ledger.people.public_keys import kid_of, public_key
 from tests.ledger_databases import OWNER
 
 ADMINISTRATOR: Final = "root"
@@ -37,44 +38,44 @@ class Place(Protocol):
         """Whose part."""
 
 
-@asynccontextmanager
-async def administration(scene: Place) -> AsyncIterator[Transaction]:
+@contextmanager
+def administration(scene: Place) -> Iterator[Transaction]:
     """Open a transaction of the role that owns the tables."""
     url = scene.ledger.engine.url
     if url.get_backend_name() == "postgresql":
         url = url.set(username=OWNER)
     text = url.render_as_string(hide_password=False)
-    async with open_ledger(text) as ledger, ledger.transaction(scene.tenant) as tx:
+    with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(scene.tenant) as tx:
         yield tx
 
 
-async def person(scene: Place, name: str, *roles: str, permissions: tuple[str, ...] = ()) -> str:
+def person(scene: Place, name: str, *roles: str, permissions: tuple[str, ...] = ()) -> str:
     """Register somebody and return the name."""
     granted: list[tuple[Kind, str]] = [("role", role) for role in roles]
     granted += [("permission", permission) for permission in permissions]
-    async with administration(scene) as tx:
-        await principals.add(tx, name, ADMINISTRATOR)
+    with administration(scene) as tx:
+        principals.add(tx, name, ADMINISTRATOR)
         for kind, what in granted:
-            assert await principals.grant(tx, name, kind, what, ADMINISTRATOR)
+            assert principals.grant(tx, name, kind, what, ADMINISTRATOR)
     return name
 
 
-async def revoked(scene: Place, name: str, kind: Kind, what: str) -> None:
+def revoked(scene: Place, name: str, kind: Kind, what: str) -> None:
     """Take a role or a permission away."""
-    async with administration(scene) as tx:
-        assert await principals.revoke(tx, name, kind, what, ADMINISTRATOR)
+    with administration(scene) as tx:
+        assert principals.revoke(tx, name, kind, what, ADMINISTRATOR)
 
 
-async def granted(scene: Place, name: str, permission: str) -> None:
+def granted(scene: Place, name: str, permission: str) -> None:
     """Give a permission."""
-    async with administration(scene) as tx:
-        assert await principals.grant(tx, name, "permission", permission, ADMINISTRATOR)
+    with administration(scene) as tx:
+        assert principals.grant(tx, name, "permission", permission, ADMINISTRATOR)
 
 
-async def key_of(scene: Place, name: str) -> Ed25519PrivateKey:
+def key_of(scene: Place, name: str) -> Ed25519PrivateKey:
     """Register a new key of somebody who is registered, and return its private half."""
     private = Ed25519PrivateKey.generate()
     public = public_key(json.dumps(OKPKey.import_key(private.public_key()).as_dict()))
-    async with administration(scene) as tx:
-        assert await principals.add_key(tx, name, kid_of(public), public, ADMINISTRATOR)
+    with administration(scene) as tx:
+        assert principals.add_key(tx, name, kid_of(public), public, ADMINISTRATOR)
     return private

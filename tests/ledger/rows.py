@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Table, insert, update
 
-from activities.ledger.checkpoint_tables import checkpoints
-from activities.ledger.tables import (
+from surehand.activities.ledger.core.tables import (
     approvals,
+    checkpoints,
     decisions,
     effects,
     events,
@@ -23,7 +23,8 @@ _HASH = "sha256:" + "0" * 64
 
 _VALID: dict[Table, dict[str, Any]] = {
     runs: {
-        "run_id": "raw-run", "workflow_run_id": "w", "user_id": "ada", "started_by": "ada",
+        "run_id": "raw-run", "first_execution": "w", "execution": "w", "user_id": "ada",
+        "started_by": "ada",
         "start_ms": 1, "plan_name": "p",
         "input": {}, "state": "running", "seq": 0, "head": _HASH, "opened_ms": 1,
     },
@@ -71,14 +72,14 @@ _VALID: dict[Table, dict[str, Any]] = {
 COMMITTED = {"state": "committed", "lease_until_ms": None, "commit_no": 7}
 
 
-async def write(scene: Scene, table: Table, **changes: Any) -> None:
+def write(scene: Scene, table: Table, **changes: Any) -> None:
     """Insert a valid row of a table with some columns changed."""
     values = {"tenant_id": scene.tenant, **_VALID[table], **changes}
-    async with scene.tx() as tx:
-        await tx.execute(insert(table).values(values))
+    with scene.tx() as tx:
+        tx.execute(insert(table).values(values))
 
 
-async def change(scene: Scene, table: Table, **changes: Any) -> None:
+def change(scene: Scene, table: Table, **changes: Any) -> None:
     """Update all of this tenant's rows of a table."""
-    async with scene.tx() as tx:
-        await tx.execute(update(table).where(table.c.tenant_id == scene.tenant).values(changes))
+    with scene.tx() as tx:
+        tx.execute(update(table).where(table.c.tenant_id == scene.tenant).values(changes))

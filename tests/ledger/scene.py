@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -12,40 +12,41 @@ from typing import Any, Final
 
 from sqlalchemy import Table, select
 
-from activities.artifacts import ArtifactStore
-from activities.ledger import (
-    approvals,
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.approvals import decisions, requests
+from surehand.activities.ledger.approvals.decisions import Edited
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.tables import effects, events
+from surehand.activities.ledger.effects import (
     claims,
     compensations,
-    decisions,
-    interventions,
-    leases,
     outcomes,
+    resolve,
+    resource_leases,
     run_tree,
-    runs,
 )
-from activities.ledger.artifacts import Kept
-from activities.ledger.compensations import NothingToUndo
-from activities.ledger.edits import Edited
-from activities.ledger.entries import Claimed, ClaimRequest, ClaimResult, Entry
-from activities.ledger.store import Ledger, Transaction
-from activities.ledger.tables import effects, events
-from workflows.contracts import (
+from surehand.activities.ledger.effects.compensations import NothingToUndo
+from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import (
+    Claimed,
+    ClaimRequest,
+    ClaimResult,
+    Entry,
+)
+from surehand.workflows.contracts.approvals import (
     Assurance,
     Decision,
     DecisionOutcome,
-    Effect,
-    OpenRun,
-    Recovery,
-    Resolution,
-    StartRun,
-    ToolSpec,
     Verdict,
     VerifyDecision,
 )
-from workflows.identity import approval_id, identity_hash, params_hash
-from workflows.plan import Plan
-from workflows.policy import Needs, Requirement
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.identity import approval_id, identity_hash, params_hash
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import Needs, Requirement
 
 NOW: Final = timedelta(0)
 #: The shortest settle time there is.
@@ -122,16 +123,16 @@ class Scene:
         return ArtifactStore("memory:///", self.ledger, largest_inline=LARGEST_INLINE)
 
     @classmethod
-    async def begin(cls, ledger: Ledger, tenant: str) -> Scene:
+    def begin(cls, ledger: Ledger, tenant: str) -> Scene:
         """Open this tenant's first run."""
         scene = cls(ledger, tenant)
-        await scene.open_run(RUN)
+        scene.open_run(RUN)
         return scene
 
-    @asynccontextmanager
-    async def tx(self, after: timedelta = NOW) -> AsyncIterator[Transaction]:
+    @contextmanager
+    def tx(self, after: timedelta = NOW) -> Iterator[Transaction]:
         """Open a transaction that takes place ``after`` some time, without waiting for it."""
-        async with self.ledger.transaction(self.tenant) as tx:
+        with self.ledger.transaction(self.tenant) as tx:
             tx.now_ms += after // _MILLISECOND
             yield tx
 
@@ -141,7 +142,7 @@ class Scene:
         values = {"run_id": run_id, "tenant": self.tenant, "user": "ada", "plan": plan, **changes}
         return StartRun(**values)
 
-    async def open_run(
+    def open_run(
         self,
         run_id: str,
         execution: str = "first",
@@ -149,6 +150,8 @@ class Scene:
         start: StartRun | None = None,
         assurance: Assurance = Assurance.OPEN,
         started_at: datetime | None = None,
+        above: str | None = "first",
+        store: str | None = None,
         **more: Any,
     ) -> None:
         opening = OpenRun(
@@ -157,63 +160,63 @@ class Scene:
             execution=execution,
             started_at=started_at,
         )
-        async with self.tx() as tx:
-            await runs.open_run(tx, opening, assurance)
+        with self.tx() as tx:
+            runs.open_run(tx, opening, assurance, above=above, store=store)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)
 
-    async def claim(self, request: ClaimRequest, after: timedelta = NOW) -> ClaimResult:
-        async with self.tx(after) as tx:
-            return await claims.claim(tx, request)
+    def claim(self, request: ClaimRequest, after: timedelta = NOW) -> ClaimResult:
+        with self.tx(after) as tx:
+            return claims.claim(tx, request)
 
-    async def claimed(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
+    def claimed(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
         """Claim and take for granted that it works."""
-        result = await self.claim(request, after)
+        result = self.claim(request, after)
         assert isinstance(result, Claimed), result
         return result.entry
 
-    async def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
-        async with self.tx() as tx:
-            number = await outcomes.commit(tx, request, entry, Kept(receipt))
+    def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
+        with self.tx() as tx:
+            number = outcomes.commit(tx, request, entry, Kept(receipt))
         assert number is not None
         return number
 
-    async def committed(self, request: ClaimRequest, receipt: Any = "r-1") -> Entry:
+    def committed(self, request: ClaimRequest, receipt: Any = "r-1") -> Entry:
         """Claim and commit, and return the entry as it stands then."""
-        entry = await self.claimed(request)
-        await self.commit(request, entry, receipt)
-        return await self.entry(entry.entry_id)
+        entry = self.claimed(request)
+        self.commit(request, entry, receipt)
+        return self.entry(entry.entry_id)
 
-    async def failed(self, request: ClaimRequest, class_: str = "transient") -> Entry:
-        entry = await self.claimed(request)
-        async with self.tx() as tx:
+    def failed(self, request: ClaimRequest, class_: str = "transient") -> Entry:
+        entry = self.claimed(request)
+        with self.tx() as tx:
             second = timedelta(seconds=1)
-            earlier = await outcomes.fail(tx, request, entry, class_, "no route", delay=second)
+            earlier = outcomes.fail(tx, request, entry, class_, "no route", delay=second)
             assert earlier is not None
-        return await self.entry(entry.entry_id)
+        return self.entry(entry.entry_id)
 
-    async def answered_no(self, request: ClaimRequest) -> Entry:
-        entry = await self.claimed(request)
-        async with self.tx() as tx:
-            assert await outcomes.answer_no(tx, request, entry, "already shipped", "shipped")
-        return await self.entry(entry.entry_id)
+    def answered_no(self, request: ClaimRequest) -> Entry:
+        entry = self.claimed(request)
+        with self.tx() as tx:
+            assert outcomes.answer_no(tx, request, entry, "already shipped", "shipped")
+        return self.entry(entry.entry_id)
 
-    async def in_doubt(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
+    def in_doubt(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
         """A call that ended without saying whether it happened."""
-        entry = await self.claimed(request, after)
-        async with self.tx() as tx:
-            assert await outcomes.leave_in_doubt(tx, request, entry, "cut off") is not None
-        return await self.entry(entry.entry_id)
+        entry = self.claimed(request, after)
+        with self.tx() as tx:
+            assert outcomes.leave_in_doubt(tx, request, entry, "cut off") is not None
+        return self.entry(entry.entry_id)
 
-    async def asked(self, request: ClaimRequest, *, partial: bool = False) -> tuple[Entry, str]:
+    def asked(self, request: ClaimRequest, *, partial: bool = False) -> tuple[Entry, str]:
         """An entry that waits for a human, and its intervention's id."""
-        entry = await self.claimed(request)
-        async with self.tx() as tx:
+        entry = self.claimed(request)
+        with self.tx() as tx:
             part = Kept(None) if partial else None
-            intervention = await outcomes.ask_human(tx, entry, "Did it?", part=part)
+            intervention = outcomes.ask_human(tx, entry, "Did it?", part=part)
         assert intervention is not None
-        return await self.entry(entry.entry_id), intervention
+        return self.entry(entry.entry_id), intervention
 
     def undo(self, entry: Entry, **changes: Any) -> ClaimRequest:
         """The claim that compensates an entry."""
@@ -228,26 +231,26 @@ class Scene:
         }
         return self.call(**values)
 
-    async def compensating(self, request: ClaimRequest) -> Entry:
-        entry = await self.committed(request)
-        await self.claimed(self.undo(entry))
-        return await self.entry(entry.entry_id)
+    def compensating(self, request: ClaimRequest) -> Entry:
+        entry = self.committed(request)
+        self.claimed(self.undo(entry))
+        return self.entry(entry.entry_id)
 
-    async def compensated(self, request: ClaimRequest) -> Entry:
-        entry = await self.committed(request)
+    def compensated(self, request: ClaimRequest) -> Entry:
+        entry = self.committed(request)
         undo = self.undo(entry)
-        await self.commit(undo, await self.claimed(undo))
-        return await self.entry(entry.entry_id)
+        self.commit(undo, self.claimed(undo))
+        return self.entry(entry.entry_id)
 
-    async def begin_undo(
+    def begin_undo(
         self, run_id: str = RUN, step_id: str = STEP, after: timedelta = NOW
     ) -> compensations.BeginResult:
         """Bar a step and begin to undo what stands of it, or else what it has made last."""
-        async with self.tx(after) as tx:
-            await run_tree.bar(tx, run_id, step_id)
-            page = await run_tree.standing(tx, run_id, step_id)
+        with self.tx(after) as tx:
+            run_tree.bar(tx, run_id, step_id)
+            page = run_tree.standing(tx, run_id, step_id)
             its = (effects.c.run_id == run_id, effects.c.step_id == step_id)
-            made = await tx.all(
+            made = tx.all(
                 select(effects.c.entry_id)
                 .where(effects.c.tenant_id == self.tenant, *its, effects.c.undoes.is_(None))
                 .order_by(effects.c.claimed_ms.desc())
@@ -255,15 +258,15 @@ class Scene:
             ids = [one.entry.entry_id for one in page.effects] + [row["entry_id"] for row in made]
             if not ids:
                 return NothingToUndo("nothing was claimed")
-            return await compensations.begin(tx, ids[0], run_id, step_id)
+            return compensations.begin(tx, ids[0], run_id, step_id)
 
-    async def standing(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
+    def standing(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
         """Return the keys of what is to be undone, in that order."""
-        async with self.tx() as tx:
-            page = await run_tree.standing(tx, run_id, step_id)
+        with self.tx() as tx:
+            page = run_tree.standing(tx, run_id, step_id)
         return [one.entry.key for one in page.effects]
 
-    async def settle(
+    def settle(
         self,
         resolution: Resolution,
         run_id: str = RUN,
@@ -273,10 +276,10 @@ class Scene:
     ) -> tuple[bool, str]:
         """Deliver a human's answer to an intervention."""
         sent_as = f"{run_id}{resolution_id}"
-        async with self.tx() as tx:
-            return await interventions.settle(tx, run_id, sent_as, resolution, lambda _: can_undo)
+        with self.tx() as tx:
+            return resolve.settle(tx, run_id, sent_as, resolution, lambda _: can_undo)
 
-    async def ask_approval(
+    def ask_approval(
         self,
         request: ClaimRequest,
         *,
@@ -289,36 +292,36 @@ class Scene:
         """Ask for an approval and return the call that uses it."""
         name = approval_id(request.run_id, request.step_id, number)
         needs = Needs(requirements=(requirement,), expires_in=expires_in, remind_every=remind_every)
-        async with self.tx() as tx:
-            await approvals.request(
+        with self.tx() as tx:
+            requests.request(
                 tx, request, approval_id=name, description="", undo="", needs=needs, **changes
             )
         return replace(request, gated=True, approval_id=name)
 
-    async def approved(self, request: ClaimRequest, **asked: Any) -> ClaimRequest:
+    def approved(self, request: ClaimRequest, **asked: Any) -> ClaimRequest:
         """Ask, have it approved, and return the call that uses it."""
-        gated = await self.ask_approval(request, **asked)
-        verdict = await self.decide(gated)
+        gated = self.ask_approval(request, **asked)
+        verdict = self.decide(gated)
         assert verdict.code == "accepted", verdict
         return gated
 
-    async def hold(self, resource: str) -> leases.Lease:
+    def hold(self, resource: str) -> resource_leases.Lease:
         """Hold a resource for a call of this tenant's first run."""
-        asked = leases.LeaseRequest(
+        asked = resource_leases.LeaseRequest(
             self.tenant, RUN, STEP, "payments.refund", (resource,), "holder", 1, LEASE
         )
-        async with self.tx() as tx:
-            held = await leases.acquire(tx, asked)
-        assert not isinstance(held, leases.Busy)
+        with self.tx() as tx:
+            held = resource_leases.acquire(tx, asked)
+        assert not isinstance(held, resource_leases.Busy)
         return held[0]
 
-    async def close(self, gated: ClaimRequest, to: str, after: timedelta = NOW) -> str:
+    def close(self, gated: ClaimRequest, to: str, after: timedelta = NOW) -> str:
         """Expire or void a call's approval and return its state."""
         assert gated.approval_id is not None
-        async with self.tx(after) as tx:
-            return await approvals.close(tx, gated.run_id, gated.approval_id, to)
+        with self.tx(after) as tx:
+            return requests.close(tx, gated.run_id, gated.approval_id, to)
 
-    async def decide(
+    def decide(
         self,
         gated: ClaimRequest,
         outcome: str = "approve",
@@ -343,28 +346,28 @@ class Scene:
             decision_id=decision_id or f"{gated.run_id}#{next(_numbers)}",
             decision=Decision(**values),
         )
-        async with self.tx(after) as tx:
-            judged = await decisions.verify(
+        with self.tx(after) as tx:
+            judged = decisions.verify(
                 tx, asked, assurance=assurance, check_edit=lambda _row, _params: edited
             )
         return judged.verdict
 
-    async def rows(self, table: Table, **where: Any) -> list[dict[str, Any]]:
+    def rows(self, table: Table, **where: Any) -> list[dict[str, Any]]:
         """Return this tenant's rows of a table."""
         query = select(table).where(table.c.tenant_id == self.tenant)
         for name, value in where.items():
             query = query.where(table.c[name] == value)
-        async with self.tx() as tx:
-            return await tx.all(query.order_by(*table.primary_key.columns))
+        with self.tx() as tx:
+            return tx.all(query.order_by(*table.primary_key.columns))
 
-    async def row(self, table: Table, **where: Any) -> dict[str, Any]:
+    def row(self, table: Table, **where: Any) -> dict[str, Any]:
         """Return the one row that there is."""
-        (found,) = await self.rows(table, **where)
+        (found,) = self.rows(table, **where)
         return found
 
-    async def entry(self, entry_id: str) -> Entry:
-        return Entry.from_row(await self.row(effects, entry_id=entry_id))
+    def entry(self, entry_id: str) -> Entry:
+        return Entry.from_row(self.row(effects, entry_id=entry_id))
 
-    async def events(self, run_id: str = RUN, type_: str | None = None) -> list[dict[str, Any]]:
-        found = await self.rows(events, run_id=run_id)
+    def events(self, run_id: str = RUN, type_: str | None = None) -> list[dict[str, Any]]:
+        found = self.rows(events, run_id=run_id)
         return [event for event in found if type_ in (None, event["type"])]

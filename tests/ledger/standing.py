@@ -12,20 +12,28 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel
 
-from activities.ledger import approvals, standing_grants
-from activities.ledger.entries import ClaimRequest
-from activities.ledger.standing import Standing
-from activities.ledger.standing_grants import Listed, all_standing
-from activities.requests import prepare_params
-from activities.standing import covering
-from activities.toolbox import WRITE, Tool, ToolContext, tool
-from cli.signing import sign
+from surehand.activities.approvals.standing_scope import covering
+from surehand.activities.effects.prepare import prepare_params
+from surehand.activities.ledger.approvals import requests, standing_grants
+from surehand.activities.ledger.approvals.standing import Standing
+from surehand.activities.ledger.approvals.standing_grants import (
+    Listed,
+    all_standing,
+)
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.client.signing import sign
+from surehand.workflows.contracts.signing import audience
+from surehand.workflows.contracts.standing import (
+    Scope,
+    StandingClaims,
+    StandingGrant,
+)
+from surehand.workflows.identity import approval_id
+from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.people import Place, administration
 from tests.ledger.scene import ANYBODY, NOW, RUN, WINDOW, Scene
-from workflows.contracts.signing import audience
-from workflows.contracts.standing import Scope, StandingClaims, StandingGrant
-from workflows.identity import approval_id
-from workflows.policy import Needs, Requirement
 
 DAY: Final = timedelta(days=1)
 
@@ -67,7 +75,7 @@ def signed(
     return nonce, sign(key, StandingClaims(scope=wanted, jti=nonce, **claims))
 
 
-async def granted(
+def granted(
     scene: Place,
     granter: str,
     key: Ed25519PrivateKey | None = None,
@@ -78,8 +86,8 @@ async def granted(
     nonce, signature = secrets.token_urlsafe(24), None
     if key is not None:
         nonce, signature = signed(scene.tenant, granter, wanted, key)
-    async with administration(scene) as tx:
-        return await standing_grants.grant(tx, grant(granter, wanted, nonce, signature))
+    with administration(scene) as tx:
+        return standing_grants.grant(tx, grant(granter, wanted, nonce, signature))
 
 
 def grant(granter: str, wanted: Scope, nonce: str, signature: str | None) -> StandingGrant:
@@ -89,13 +97,13 @@ def grant(granter: str, wanted: Scope, nonce: str, signature: str | None) -> Sta
     )
 
 
-async def revoked(scene: Place, standing: Standing, actor: str = "root") -> None:
+def revoked(scene: Place, standing: Standing, actor: str = "root") -> None:
     """Revoke a standing approval."""
-    async with administration(scene) as tx:
-        assert await standing_grants.revoke(tx, standing.standing_id, actor)
+    with administration(scene) as tx:
+        assert standing_grants.revoke(tx, standing.standing_id, actor)
 
 
-async def ask(
+def ask(
     scene: Scene,
     amount: str | None = "120.00",
     *,
@@ -124,8 +132,8 @@ async def ask(
     )
     wanted = requirement if isinstance(requirement, tuple) else (requirement,)
     name = approval_id(run_id, step_id, number)
-    async with scene.tx(after) as tx:
-        await approvals.request(
+    with scene.tx(after) as tx:
+        requests.request(
             tx,
             call,
             approval_id=name,
@@ -140,12 +148,10 @@ async def ask(
     return replace(call, gated=True, approval_id=name)
 
 
-async def listed(scene: Scene, standing: Standing) -> Listed:
+def listed(scene: Scene, standing: Standing) -> Listed:
     """Return what is left of a standing approval."""
-    async with scene.tx() as tx:
+    with scene.tx() as tx:
         [found] = [
-            one
-            for one in await all_standing(tx)
-            if one.standing.standing_id == standing.standing_id
+            one for one in all_standing(tx) if one.standing.standing_id == standing.standing_id
         ]
     return found

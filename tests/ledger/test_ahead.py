@@ -1,12 +1,12 @@
-"""A stretch claims its next write with the outcome of the one before, and calls what it claimed."""
+"""A batch claims its next write with the outcome of the one before, and calls what it claimed."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,20 +16,23 @@ from sqlalchemy import make_url, text, update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.alive import kept_alive
-from activities.attempt import Resources
-from activities.crashpoints import Crash
-from activities.ledger.entries import ClaimRequest
-from activities.ledger.store import Transaction, open_ledger
-from activities.ledger.tables import effects
-from activities.stretches import StretchActivities
-from activities.toolbox import READ, WRITE, Dedupes, No, Tool, Toolbox, ToolContext, tool
-from activities.tools import ToolActivities
+from surehand.activities.effects.batches import BatchActivities
+from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.core.store import Transaction, open_ledger
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.tools.answers import Dedupes, No
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
+from surehand.activities.worker.alive import kept_alive
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.batches import Batch, BatchReport, NextStep
+from surehand.workflows.contracts.tools import ToolCall
 from tests.ledger.commit_cutter import CommitCutter, Cut
 from tests.ledger.databases import Database
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 from tests.postgres_server import PostgresServer
-from workflows.contracts import NextStep, Stretch, StretchReport, ToolCall
 
 SECOND = timedelta(seconds=1)
 
@@ -58,7 +61,7 @@ class Bank:
     async def pay(self, params: Any, ctx: ToolContext) -> Any:
         self.asked.append(params.to)
         if params.to in self.meanwhile:
-            await self.meanwhile[params.to]()
+            self.meanwhile[params.to]()
         return self.says.get(params.to, {"receipt": f"r-{params.to}", "of": params.model_dump()})
 
 
@@ -126,15 +129,15 @@ async def play(
     environment: ActivityEnvironment | None = None,
     crash: Crash | None = None,
     again: bool = False,
-) -> StretchReport:
-    """Run a stretch of payments: tool and payee of each; a payee is its step's id."""
+) -> BatchReport:
+    """Run a batch of payments: tool and payee of each; a payee is its step's id."""
     toolbox = Toolbox(tools_of(bank))
-    resources = Resources(
+    resources = WorkerContext(
         scene.ledger, toolbox, scene.artifacts, crash or Crash(), 3 * SECOND, SECOND
     )
     specs = {one.name: one for one in toolbox.specs()}
     (first, payee), *following = steps
-    stretch = Stretch(
+    batch = Batch(
         number=1,
         first=ToolCall(
             tenant=scene.tenant,
@@ -153,11 +156,18 @@ async def play(
         facts={},
         again=again,
     )
-    stretches = StretchActivities(resources, ToolActivities(resources))
-    report: StretchReport = await (environment or ActivityEnvironment()).run(
-        kept_alive, stretches.run_stretch(stretch)
+    batches = BatchActivities(resources, ToolActivities(resources))
+    report: BatchReport = await (environment or first_execution()).run(
+        kept_alive, batches.run_batch(batch)
     )
     return report
+
+
+def first_execution() -> ActivityEnvironment:
+    """Return the environment of an activity of the run's first execution."""
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, workflow_run_id="first")
+    return environment
 
 
 def _note(steps: tuple[tuple[str, str], ...], number: int) -> dict[str, str]:
@@ -172,7 +182,7 @@ async def test_the_next_write_is_claimed_with_the_outcome_of_the_one_before(
     report = await play(scene, bank, ("bank.pay", "a"), ("bank.pay", "b"), ("bank.pay", "c"))
 
     assert [one.step_id for one in report.steps] == bank.asked == ["a", "b", "c"]
-    rows = sorted(await scene.rows(effects), key=lambda row: row["commit_no"])
+    rows = sorted(scene.rows(effects), key=lambda row: row["commit_no"])
     assert [row["state"] for row in rows] == ["committed"] * 3
     # Each call was made of the receipt before it, and is the one that was claimed.
     assert [row["params"]["note"] for row in rows] == ["", "r-a", "r-b"]
@@ -187,7 +197,7 @@ async def test_what_is_called_is_what_was_claimed_however_the_params_change(
     # Given params that are others each time they are made: careless, and no reason to pay twice
     await play(scene, bank, ("bank.pay", "a"), ("bank.ticketed", "b"))
 
-    row = await scene.row(effects, tool="bank.ticketed")
+    row = scene.row(effects, tool="bank.ticketed")
     assert row["receipt"]["of"] == row["params"]
 
 
@@ -202,8 +212,8 @@ async def test_what_needs_more_than_its_claim_begins_on_its_own(
 
 
 async def test_an_effect_that_is_there_already_is_not_made_again(scene: Scene, bank: Bank) -> None:
-    await scene.open_run(OTHER_RUN)
-    await scene.committed(
+    scene.open_run(OTHER_RUN)
+    scene.committed(
         scene.call(
             run_id=OTHER_RUN,
             tool="bank.named",
@@ -220,8 +230,8 @@ async def test_an_effect_that_is_there_already_is_not_made_again(scene: Scene, b
 
 
 async def test_a_step_that_is_undone_meanwhile_is_not_called(scene: Scene, bank: Bank) -> None:
-    async def undo() -> None:
-        await scene.begin_undo(step_id="b")
+    def undo() -> None:
+        scene.begin_undo(step_id="b")
 
     bank.meanwhile["a"] = undo
     report = await play(scene, bank, ("bank.pay", "a"), ("bank.pay", "b"))
@@ -236,22 +246,22 @@ async def test_after_a_no_or_a_cancel_nothing_more_is_claimed(scene: Scene, bank
     report = await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
     assert [one.step_id for one in report.steps] == bank.asked == ["a"]
 
-    cancelled = ActivityEnvironment()
+    cancelled = first_execution()
 
-    async def cancel() -> None:
+    def cancel() -> None:
         cancelled.cancel()
 
     bank.meanwhile["c"] = cancel
     report = await play(scene, bank, ("bank.pay", "c"), ("bank.named", "d"), environment=cancelled)
     assert [one.step_id for one in report.steps] == ["c"]
     assert bank.asked == ["a", "c"]
-    assert {row["step_id"] for row in await scene.rows(effects)} == {"a", "c"}
+    assert {row["step_id"] for row in scene.rows(effects)} == {"a", "c"}
 
 
 async def test_an_attempt_that_is_fenced_out_claims_nothing_more(scene: Scene, bank: Bank) -> None:
-    async def take_over() -> None:
-        async with scene.tx() as tx:
-            await tx.execute(
+    def take_over() -> None:
+        with scene.tx() as tx:
+            tx.execute(
                 update(effects)
                 .where(effects.c.tenant_id == tx.tenant)
                 .values(fencing_token=effects.c.fencing_token + 1)
@@ -262,21 +272,21 @@ async def test_an_attempt_that_is_fenced_out_claims_nothing_more(scene: Scene, b
         await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
 
     assert bank.asked == ["a"]
-    assert [row["step_id"] for row in await scene.rows(effects)] == ["a"]
+    assert [row["step_id"] for row in scene.rows(effects)] == ["a"]
 
 
 async def test_a_claim_that_fails_does_not_cost_the_outcome_before_it(
     scene: Scene, bank: Bank, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A stand-in: nothing is known that makes the database refuse this claim alone.
-    async def refused(tx: Transaction, request: ClaimRequest) -> None:
-        await tx.execute(text("INSERT INTO nowhere VALUES (1)"))
+    def refused(tx: Transaction, request: ClaimRequest) -> None:
+        tx.execute(text("INSERT INTO nowhere VALUES (1)"))
 
-    monkeypatch.setattr("activities.recorder.claims.claim_at_once", refused)
+    monkeypatch.setattr("surehand.activities.effects.recorder.claims.claim_at_once", refused)
     await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
 
     assert bank.asked == ["a", "b"]
-    assert [row["state"] for row in await scene.rows(effects)] == ["committed"] * 2
+    assert [row["state"] for row in scene.rows(effects)] == ["committed"] * 2
     assert heard.transactions()[1:] == ["committed pay", "claimed named", "committed named"]
 
 
@@ -288,20 +298,19 @@ async def test_who_holds_the_next_key_is_not_waited_for_with_an_outcome_in_hand(
     async with (
         open_ledger(postgres_database.url, heard) as ledger,
         open_ledger(postgres_database.url) as other,
-        AsyncExitStack() as held,
     ):
-        scene = await Scene.begin(ledger, f"held-{uuid.uuid4().hex[:8]}")
-        holder = await held.enter_async_context(other.transaction(scene.tenant))
+        scene, held = Scene.begin(ledger, f"held-{uuid.uuid4().hex[:8]}"), ExitStack()
+        holder = held.enter_context(other.transaction(scene.tenant))
 
-        async def lock() -> None:
-            await holder.lock_key("bank.named", "b")
+        def lock() -> None:
+            holder.lock_key("bank.named", "b")
 
         bank.meanwhile["a"] = lock
         playing = asyncio.ensure_future(play(scene, bank, ("bank.pay", "a"), ("bank.named", "b")))
         async with asyncio.timeout(30):
             while heard.transactions()[-1:] != ["committed pay"]:
                 await asyncio.sleep(0.01)
-        await held.aclose()
+        held.close()
         await playing
 
     assert bank.asked == ["a", "b"]
@@ -314,17 +323,17 @@ async def test_a_claim_whose_answer_was_lost_is_called_as_it_was_claimed(
     postgres_database: Database, postgres_server: PostgresServer, bank: Bank, cut: Cut
 ) -> None:
     # Given params that are others each time they are made, and a commit nobody has heard of
-    async with CommitCutter.before(postgres_server.port) as cutter:
+    with CommitCutter.before(postgres_server.port) as cutter:
         url = make_url(postgres_database.url).set(port=cutter.port)
         async with open_ledger(url.render_as_string(hide_password=False)) as ledger:
-            scene = await Scene.begin(ledger, f"lost-{uuid.uuid4().hex[:8]}")
+            scene = Scene.begin(ledger, f"lost-{uuid.uuid4().hex[:8]}")
 
-            async def arm() -> None:
+            def arm() -> None:
                 cutter.arm(cut)
 
             bank.meanwhile["a"] = arm
             report = await play(scene, bank, ("bank.pay", "a"), ("bank.ticketed", "b"))
-            rows = await scene.rows(effects)
+            rows = scene.rows(effects)
 
     assert (cutter.cuts, bank.asked, report.failed) == (1, ["a", "b"], None)
     assert [row["state"] for row in rows] == ["committed"] * 2
@@ -332,7 +341,7 @@ async def test_a_claim_whose_answer_was_lost_is_called_as_it_was_claimed(
     assert ticketed["receipt"]["of"] == ticketed["params"]
 
 
-async def test_a_read_of_a_stretch_that_is_run_again_is_as_old_as_it_is(
+async def test_a_read_of_a_batch_that_is_run_again_is_as_old_as_it_is(
     scene: Scene, bank: Bank
 ) -> None:
     steps = ("bank.look", "a"), ("bank.look", "b")

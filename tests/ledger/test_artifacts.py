@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from activities.artifacts import (
+from surehand.activities.artifacts import (
     ArtifactsMisconfigured,
     ArtifactStore,
     ArtifactUnavailable,
 )
-from activities.ledger.reads import artifacts_of
-from activities.ledger.store import TenantInvalid
-from activities.ledger.tables import artifacts, effects
-from activities.recorder import Done
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import TenantInvalid
+from surehand.activities.ledger.core.tables import artifacts, effects
+from surehand.activities.ledger.history.reads import artifacts_of
+from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact, as_artifact
+from surehand.workflows.identity import digest
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, Scene
 from tests.unit.values import ODD_TENANTS
-from workflows.contracts import ARTIFACT, Artifact, as_artifact
-from workflows.identity import digest
 
 BIG = {"lines": ["x" * 1000 for _ in range(20)]}
 
@@ -39,12 +39,12 @@ async def test_a_large_receipt_is_kept_outside_and_its_entry_refers_to_it(scene:
 
     assert isinstance(result, Done)
     kept = reference(result.receipt)
-    [entry] = await scene.rows(effects)
+    [entry] = scene.rows(effects)
     assert entry["receipt"] == result.receipt
-    [row] = await scene.rows(artifacts)
+    [row] = scene.rows(artifacts)
     assert (row["run_id"], row["sha256"], row["content"]) == (RUN, kept.sha256, None)
     assert await scene.artifacts.read(scene.tenant, kept) == BIG
-    [committed] = [e for e in await scene.events(RUN) if e["type"] == "effect.committed"]
+    [committed] = [e for e in scene.events(RUN) if e["type"] == "effect.committed"]
     assert committed["body"]["receipt"] == digest(BIG)
 
 
@@ -54,19 +54,19 @@ async def test_a_small_receipt_stays_in_its_entry(scene: Scene) -> None:
     result = await effect_call(scene, loaded, request_for(scene, loaded)).run()
 
     assert isinstance(result, Done) and result.receipt == {"id": "r-1"}
-    assert await scene.rows(artifacts) == []
+    assert scene.rows(artifacts) == []
 
 
 async def test_another_run_that_replays_an_effect_lists_its_receipt_too(scene: Scene) -> None:
     loaded = Provider([BIG]).tool(recovery="human")
     await effect_call(scene, loaded, request_for(scene, loaded)).run()
-    await scene.open_run(OTHER_RUN)
+    scene.open_run(OTHER_RUN)
 
     again = request_for(scene, loaded, run_id=OTHER_RUN, holder="other", activity_key="other")
     result = await effect_call(scene, loaded, again).run()
 
     assert isinstance(result, Done) and result.replayed
-    [row] = await artifacts_of(scene.ledger, scene.tenant, OTHER_RUN)
+    [row] = await scene.ledger.transact(scene.tenant, artifacts_of, OTHER_RUN)
     assert row["sha256"] == reference(result.receipt).sha256
 
 
@@ -99,6 +99,27 @@ async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
 
     with pytest.raises(ArtifactUnavailable, match="not what was kept"):
         await store.read(scene.tenant, kept.artifact)
+
+
+async def test_a_store_that_is_not_the_one_a_run_was_opened_with_says_so(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """Also an empty folder in its place: one that is not mounted."""
+    right, other, empty = (
+        ArtifactStore(str(tmp_path / name), scene.ledger, largest_inline=LARGEST_INLINE)
+        for name in ("right", "other", "empty")
+    )
+    run_id = f"{scene.tenant}/opened-there"
+    scene.open_run(run_id, store=await right.store_id())
+    assert await other.store_id() != await right.store_id()
+
+    assert await right.blobs.elsewhere(run_id) is None
+    for store in (other, empty):
+        assert f"{store.url} is not the artifact store of" in str(
+            await store.blobs.elsewhere(run_id)
+        )
+    # Of a run that nobody has opened nobody knows.
+    assert await other.blobs.elsewhere(f"{scene.tenant}/unknown") is None
 
 
 async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path: Path) -> None:
@@ -139,11 +160,10 @@ async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
             await store.read(tenant, kept.artifact.model_copy(update={"uri": uri}))
 
 
-async def test_nothing_is_written_for_a_name_that_is_no_tenants(scene: Scene) -> None:
+def test_nothing_is_written_for_a_name_that_is_no_tenants(scene: Scene) -> None:
     for tenant in ODD_TENANTS:
-        with pytest.raises(TenantInvalid):
-            async with scene.ledger.transaction(tenant):
-                raise AssertionError("it was opened")
+        with pytest.raises(TenantInvalid), scene.ledger.transaction(tenant):
+            raise AssertionError("it was opened")
     assert scene.ledger.tenants.isdisjoint(ODD_TENANTS)
 
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from activities.attempt import Attempt, Resources
-from activities.compensation import CompensationActivities
-from activities.crashpoints import Crash
-from activities.ledger.tables import effects, interventions
-from activities.reconciliation import reconcile_once
-from activities.toolbox import Found, No, NotFound, Toolbox, ToolContext
+from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.tools.answers import Found, No, NotFound
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.effects import Compensate
 from tests.ledger.attempts import Payment, Provider
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, RUN, STEP, Scene
-from workflows.contracts import Compensate
 
 #: What a lookup says, and what becomes of the effect.
 ANSWERS = [(Found("r-1"), "committed"), (NotFound(), "failed"), (No("closed"), "failed")]
@@ -34,10 +36,10 @@ class Asked(Provider):
         self.lookups += 1
         return self.said
 
-    def resources(self, scene: Scene) -> Resources:
+    def resources(self, scene: Scene) -> WorkerContext:
         """What a worker has that loads its tool."""
         tools = Toolbox([self.tool(lookup=self.look, settle=AT_ONCE)])
-        return Resources(scene.ledger, tools, scene.artifacts, Crash(), LEASE, LEASE / 3)
+        return WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, LEASE / 3)
 
 
 async def ended(run_id: str) -> bool:
@@ -47,21 +49,21 @@ async def ended(run_id: str) -> bool:
 @pytest.mark.parametrize(("said", "state"), ANSWERS)
 async def test_a_sweep_asks_the_lookup_and_no_human(scene: Scene, said: Any, state: str) -> None:
     provider, quiet = Asked(said), -timedelta(seconds=1)
-    await scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
+    scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
 
     swept = await reconcile_once(
         provider.resources(scene), scene.tenant, ended, quiet=quiet, limit=10
     )
 
     assert (swept.looked_at, swept.asked, provider.lookups) == (1, 0, 1)
-    assert (await scene.row(effects))["state"] == state
-    assert await scene.rows(interventions) == []
+    assert (scene.row(effects))["state"] == state
+    assert scene.rows(interventions) == []
 
 
 @pytest.mark.parametrize(("said", "state"), ANSWERS)
 async def test_an_undoing_asks_the_lookup_and_no_human(scene: Scene, said: Any, state: str) -> None:
     provider = Asked(said)
-    entry = await scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
+    entry = scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
     asked = Compensate(
         tenant=scene.tenant, run_id=RUN, step_id=STEP, entry_id=entry.entry_id, user="ada"
     )
@@ -70,5 +72,5 @@ async def test_an_undoing_asks_the_lookup_and_no_human(scene: Scene, said: Any, 
     await activities._compensate(asked, Attempt(1, "undo", "undo:1"))
 
     assert provider.lookups == 1
-    assert (await scene.row(effects))["state"] == state
-    assert await scene.rows(interventions) == []
+    assert (scene.row(effects))["state"] == state
+    assert scene.rows(interventions) == []

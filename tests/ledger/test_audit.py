@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.audit import (
+from surehand.activities.ledger.core.transaction import GENESIS, event_hash
+from surehand.activities.ledger.history.audit import (
     from_lines,
     to_lines,
     unverified_approvers,
@@ -15,20 +16,21 @@ from activities.ledger.audit import (
     verify_entries,
     verify_story,
 )
-from activities.ledger.chain import GENESIS, event_hash
-from activities.ledger.reads import chain_of
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.plan.policy import Requirement
 from tests.ledger.scene import RUN, STEP, Scene
-from workflows.contracts import ChainHead
-from workflows.policy import Requirement
+
+pytestmark = pytest.mark.guarantee("G6")
 
 Events = list[dict[str, Any]]
 
 
 async def told(scene: Scene) -> tuple[Events, Events, ChainHead]:
     """Let a run claim and commit an approved refund, and return what is stored of it."""
-    gated = await scene.approved(scene.call())
-    await scene.committed(gated)
-    return await chain_of(scene.ledger, scene.tenant, RUN)
+    gated = scene.approved(scene.call())
+    scene.committed(gated)
+    return await scene.ledger.transact(scene.tenant, chain_of, RUN)
 
 
 def rechained(events: Events) -> Events:
@@ -153,11 +155,11 @@ async def test_an_entry_that_no_event_tells_of_is_named(scene: Scene) -> None:
 async def voted(scene: Scene) -> Events:
     """Let a run commit a refund that two have approved, and return its events."""
     two = Requirement(quorum=2)
-    gated = await scene.ask_approval(scene.call(), requirement=two)
+    gated = scene.ask_approval(scene.call(), requirement=two)
     for approver in ("ann", "bob"):
-        await scene.decide(gated, approver=approver)
-    await scene.committed(gated)
-    events, _, _ = await chain_of(scene.ledger, scene.tenant, RUN)
+        scene.decide(gated, approver=approver)
+    scene.committed(gated)
+    events, _, _ = await scene.ledger.transact(scene.tenant, chain_of, RUN)
     named(events, "run.opened")["body"]["gated"] = [STEP]
     return events
 

@@ -7,92 +7,93 @@ from typing import Any
 
 import pytest
 
-from activities.ledger import checkpoints, reads
-from activities.ledger.artifacts import Kept
-from activities.ledger.checkpoints import CheckpointError, Saved
-from activities.ledger.store import RunNotFound
+from surehand.activities.ledger.core.store import RunNotFound
+from surehand.activities.ledger.history import reads
+from surehand.activities.ledger.runs import checkpoints
+from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.workflows.contracts.artifacts import as_artifact
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, Scene
-from workflows.contracts import as_artifact
 
 WEEK = timedelta(days=7)
 OVER = WEEK + timedelta(seconds=1)
 
 
-async def save(
+def save(
     scene: Scene, name: str, document: Any = None, *, run_id: str = RUN, after: timedelta = NOW
 ) -> list[str]:
     """Save a checkpoint; returns the names of those that made room."""
     kept = document if isinstance(document, Kept) else Kept(document or {"run_id": run_id})
-    async with scene.tx(after) as tx:
-        _, removed = await checkpoints.save(
+    with scene.tx(after) as tx:
+        _, removed = checkpoints.save(
             tx, run_id, name, kept, seq=3, size=10, saved_by="ann", ttl=WEEK, most=10
         )
     return removed
 
 
-async def names(scene: Scene, after: timedelta = NOW) -> list[str]:
-    async with scene.tx(after) as tx:
-        return [one.name for one in await checkpoints.saved(tx, RUN)]
+def names(scene: Scene, after: timedelta = NOW) -> list[str]:
+    with scene.tx(after) as tx:
+        return [one.name for one in checkpoints.saved(tx, RUN)]
 
 
-async def named(scene: Scene, name: str, after: timedelta = NOW) -> Saved:
-    async with scene.tx(after) as tx:
-        return await checkpoints.named(tx, RUN, name)
+def named(scene: Scene, name: str, after: timedelta = NOW) -> Saved:
+    with scene.tx(after) as tx:
+        return checkpoints.named(tx, RUN, name)
 
 
-async def test_what_was_saved_is_found_by_its_name(scene: Scene) -> None:
-    await save(scene, "before", {"plan_version": 1})
-    await save(scene, "after", {"plan_version": 2})
+def test_what_was_saved_is_found_by_its_name(scene: Scene) -> None:
+    save(scene, "before", {"plan_version": 1})
+    save(scene, "after", {"plan_version": 2})
 
-    found = await named(scene, "before")
+    found = named(scene, "before")
 
     assert (found.document, found.seq, found.saved_by) == ({"plan_version": 1}, 3, "ann")
     assert found.expires_at - found.saved_at == WEEK
-    assert await names(scene) == ["after", "before"]
+    assert names(scene) == ["after", "before"]
     with pytest.raises(CheckpointError, match="no checkpoint x; it has: after, before"):
-        await named(scene, "x")
+        named(scene, "x")
 
 
-async def test_a_name_is_taken_once_in_a_run_and_nothing_is_replaced(scene: Scene) -> None:
-    await save(scene, "before", {"plan_version": 1})
-    await scene.open_run(OTHER_RUN)
-    await save(scene, "before", run_id=OTHER_RUN)
+def test_a_name_is_taken_once_in_a_run_and_nothing_is_replaced(scene: Scene) -> None:
+    save(scene, "before", {"plan_version": 1})
+    scene.open_run(OTHER_RUN)
+    save(scene, "before", run_id=OTHER_RUN)
 
     with pytest.raises(CheckpointError, match="has a checkpoint before already, of event 3"):
-        await save(scene, "before", {"plan_version": 2})
+        save(scene, "before", {"plan_version": 2})
 
-    assert (await named(scene, "before")).document == {"plan_version": 1}
+    assert (named(scene, "before")).document == {"plan_version": 1}
 
 
-async def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
+def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
     scene: Scene,
 ) -> None:
     for number in range(10):
-        assert await save(scene, f"c{number}") == []
+        assert save(scene, f"c{number}") == []
 
-    assert await save(scene, "c10") == ["c0"]
+    assert save(scene, "c10") == ["c0"]
 
-    assert await names(scene) == [f"c{number}" for number in range(10, 0, -1)]
-    assert await save(scene, "c0") == ["c1"]
+    assert names(scene) == [f"c{number}" for number in range(10, 0, -1)]
+    assert save(scene, "c0") == ["c1"]
 
 
-async def test_one_whose_time_is_over_is_gone_and_its_row_says_that_it_was_there(
+def test_one_whose_time_is_over_is_gone_and_its_row_says_that_it_was_there(
     scene: Scene,
 ) -> None:
-    await save(scene, "old", {"run_id": RUN})
-    await save(scene, "young", after=WEEK - timedelta(days=1))
+    save(scene, "old", {"run_id": RUN})
+    save(scene, "young", after=WEEK - timedelta(days=1))
 
-    assert await names(scene, OVER) == ["young"]
+    assert names(scene, OVER) == ["young"]
     with pytest.raises(CheckpointError, match="no checkpoint old"):
-        await named(scene, "old", OVER)
-    async with scene.tx(OVER) as tx:
-        assert await checkpoints.remove_expired(tx) == 1
-        assert await checkpoints.remove_expired(tx) == 0
+        named(scene, "old", OVER)
+    with scene.tx(OVER) as tx:
+        assert checkpoints.remove_expired(tx) == 1
+        assert checkpoints.remove_expired(tx) == 0
 
-    old, young = await scene.rows(checkpoints.checkpoints)
+    old, young = scene.rows(checkpoints.checkpoints)
     assert (old["name"], old["document"], old["removed_ms"] is None) == ("old", None, False)
     assert (young["name"], young["removed_ms"]) == ("young", None)
-    assert await save(scene, "old", after=OVER) == []
+    assert save(scene, "old", after=OVER) == []
 
 
 async def test_a_large_one_is_kept_by_reference_and_listed_with_the_runs_artifacts(
@@ -100,23 +101,21 @@ async def test_a_large_one_is_kept_by_reference_and_listed_with_the_runs_artifac
 ) -> None:
     document = {"completed_steps": [f"step{number}" for number in range(5000)]}
 
-    await save(scene, "large", await scene.artifacts.keep(scene.tenant, document))
+    save(scene, "large", await scene.artifacts.keep(scene.tenant, document))
 
-    artifact = as_artifact((await named(scene, "large")).document)
+    artifact = as_artifact((named(scene, "large")).document)
     assert artifact is not None
     assert await scene.artifacts.read(scene.tenant, artifact) == document
-    [row] = await reads.artifacts_of(scene.ledger, scene.tenant, RUN)
+    [row] = await scene.ledger.transact(scene.tenant, reads.artifacts_of, RUN)
     assert (row["step_id"], row["sha256"]) == ("checkpoint:large", artifact.sha256)
 
 
-async def test_another_tenants_run_has_no_checkpoints_and_gets_none(
-    scene: Scene, other: Scene
-) -> None:
-    await scene.open_run("theirs")
-    await save(scene, "before", run_id="theirs")
+def test_another_tenants_run_has_no_checkpoints_and_gets_none(scene: Scene, other: Scene) -> None:
+    scene.open_run("theirs")
+    save(scene, "before", run_id="theirs")
 
     with pytest.raises(RunNotFound):
-        await save(other, "after", run_id="theirs")
-    async with other.tx(OVER) as tx:
-        assert await checkpoints.saved(tx, "theirs") == []
-        assert await checkpoints.remove_expired(tx) == 0
+        save(other, "after", run_id="theirs")
+    with other.tx(OVER) as tx:
+        assert checkpoints.saved(tx, "theirs") == []
+        assert checkpoints.remove_expired(tx) == 0

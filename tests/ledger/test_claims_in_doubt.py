@@ -7,9 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from activities.ledger import lookups
-from activities.ledger.entries import Asked, Barred, Claimed, ClaimResult, Doubtful, Held
-from activities.ledger.tables import effects, interventions
+from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.effects import reconcile
+from surehand.activities.ledger.steps.entries import (
+    Asked,
+    Barred,
+    Claimed,
+    ClaimResult,
+    Doubtful,
+    Held,
+)
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.scene import (
     LEASE,
     LEASE_OVER,
@@ -21,223 +30,222 @@ from tests.ledger.scene import (
     WINDOW,
     Scene,
 )
-from workflows.contracts import Recovery, Resolution, ResolutionOutcome
+
+pytestmark = pytest.mark.guarantee("G2")
 
 DEDUPES = {"recovery": Recovery.DEDUPES, "window": WINDOW}
 NOT_DEDUPING = [Recovery.LOOKUP, Recovery.HUMAN]
 
 
 @pytest.mark.parametrize("recovery", NOT_DEDUPING)
-async def test_a_later_attempt_waits_for_a_lease_that_is_alive(
-    scene: Scene, recovery: Recovery
-) -> None:
-    first = await scene.claimed(scene.call(recovery=recovery))
+def test_a_later_attempt_waits_for_a_lease_that_is_alive(scene: Scene, recovery: Recovery) -> None:
+    first = scene.claimed(scene.call(recovery=recovery))
 
-    result = await scene.claim(scene.call(recovery=recovery, attempt=2))
+    result = scene.claim(scene.call(recovery=recovery, attempt=2))
 
     assert isinstance(result, Held)
     assert timedelta(0) < result.wait <= LEASE
-    assert await scene.entry(first.entry_id) == first
+    assert scene.entry(first.entry_id) == first
 
 
-async def test_a_later_attempt_of_one_activity_takes_a_deduping_call_over_at_once(
+def test_a_later_attempt_of_one_activity_takes_a_deduping_call_over_at_once(
     scene: Scene,
 ) -> None:
-    first = await scene.claimed(scene.call(**DEDUPES))
+    first = scene.claimed(scene.call(**DEDUPES))
 
-    second = await scene.claimed(scene.call(**DEDUPES, attempt=2))
+    second = scene.claimed(scene.call(**DEDUPES, attempt=2))
 
     assert (second.entry_id, second.fencing_token) == (first.entry_id, 2)
     assert second.provider_key == first.provider_key
-    (reconciled,) = await scene.events(type_="effect.reconciled")
+    (reconciled,) = scene.events(type_="effect.reconciled")
     assert reconciled["body"]["rule"] == "dedupes"
     assert reconciled["body"]["action"] == "call_again"
 
 
-async def test_another_activity_waits_for_a_live_lease_even_where_the_provider_dedupes(
+def test_another_activity_waits_for_a_live_lease_even_where_the_provider_dedupes(
     scene: Scene,
 ) -> None:
-    await scene.claimed(scene.call(**DEDUPES))
-    await scene.open_run(OTHER_RUN)
+    scene.claimed(scene.call(**DEDUPES))
+    scene.open_run(OTHER_RUN)
 
-    assert isinstance(await scene.claim(scene.call(**DEDUPES, run_id=OTHER_RUN)), Held)
+    assert isinstance(scene.claim(scene.call(**DEDUPES, run_id=OTHER_RUN)), Held)
     same_step = scene.call(**DEDUPES, activity_key="the same step, another activity")
-    assert isinstance(await scene.claim(same_step), Held)
+    assert isinstance(scene.claim(same_step), Held)
 
 
 @pytest.mark.parametrize("recovery", NOT_DEDUPING)
 @pytest.mark.parametrize("run_id", [RUN, OTHER_RUN])
-async def test_a_lease_that_ran_out_leaves_the_entry_in_doubt_under_the_finders_token(
+def test_a_lease_that_ran_out_leaves_the_entry_in_doubt_under_the_finders_token(
     scene: Scene, recovery: Recovery, run_id: str
 ) -> None:
-    first = await scene.claimed(scene.call(recovery=recovery))
-    await scene.open_run(OTHER_RUN)
+    first = scene.claimed(scene.call(recovery=recovery))
+    scene.open_run(OTHER_RUN)
 
-    result = await scene.claim(scene.call(recovery=recovery, run_id=run_id), after=LEASE_OVER)
+    result = scene.claim(scene.call(recovery=recovery, run_id=run_id), after=LEASE_OVER)
 
     assert isinstance(result, Doubtful)
     assert result.entry.state == "in_doubt"
     assert result.entry.fencing_token == first.fencing_token + 1
     assert result.entry.run_id == RUN
-    assert (await scene.row(effects))["calls"] == 1
-    (noted,) = await scene.events(type_="effect.in_doubt")
+    assert (scene.row(effects))["calls"] == 1
+    (noted,) = scene.events(type_="effect.in_doubt")
     assert (noted["body"]["rule"], noted["body"]["action"]) == ("lease_over", "reconcile")
 
 
-async def test_after_a_lease_ran_out_a_deduping_call_is_made_again_with_the_same_key(
+def test_after_a_lease_ran_out_a_deduping_call_is_made_again_with_the_same_key(
     scene: Scene,
 ) -> None:
-    first = await scene.claimed(scene.call(**DEDUPES))
-    await scene.open_run(OTHER_RUN)
+    first = scene.claimed(scene.call(**DEDUPES))
+    scene.open_run(OTHER_RUN)
 
-    second = await scene.claimed(scene.call(**DEDUPES, run_id=OTHER_RUN), after=LEASE_OVER)
+    second = scene.claimed(scene.call(**DEDUPES, run_id=OTHER_RUN), after=LEASE_OVER)
 
     assert second.provider_key == first.provider_key
     assert second.fencing_token == first.fencing_token + 1
     assert second.run_id == OTHER_RUN
 
 
-async def test_the_provider_is_trusted_with_the_key_for_its_window_from_the_first_call_only(
+def test_the_provider_is_trusted_with_the_key_for_its_window_from_the_first_call_only(
     scene: Scene,
 ) -> None:
-    await scene.claimed(scene.call(**DEDUPES))
+    scene.claimed(scene.call(**DEDUPES))
     second = scene.call(**DEDUPES, attempt=2)
-    await scene.claimed(second, after=WINDOW - timedelta(seconds=10))
+    scene.claimed(second, after=WINDOW - timedelta(seconds=10))
 
-    result = await scene.claim(scene.call(**DEDUPES, attempt=3), after=WINDOW)
+    result = scene.claim(scene.call(**DEDUPES, attempt=3), after=WINDOW)
 
     assert isinstance(result, Doubtful)
-    assert (await scene.row(effects))["calls"] == 2
+    assert (scene.row(effects))["calls"] == 2
 
 
 @pytest.mark.parametrize("recovery", NOT_DEDUPING)
-async def test_an_entry_in_doubt_is_handed_out_to_be_reconciled_not_called(
+def test_an_entry_in_doubt_is_handed_out_to_be_reconciled_not_called(
     scene: Scene, recovery: Recovery
 ) -> None:
-    doubted = await scene.in_doubt(scene.call(recovery=recovery))
+    doubted = scene.in_doubt(scene.call(recovery=recovery))
 
-    result = await scene.claim(scene.call(recovery=recovery, attempt=2))
+    result = scene.claim(scene.call(recovery=recovery, attempt=2))
 
     assert isinstance(result, Doubtful)
     assert result.entry.fencing_token == doubted.fencing_token + 1
-    assert (await scene.row(effects))["calls"] == 1
+    assert (scene.row(effects))["calls"] == 1
 
 
-async def test_an_entry_in_doubt_is_called_again_where_the_provider_dedupes(scene: Scene) -> None:
-    doubted = await scene.in_doubt(scene.call(**DEDUPES))
+def test_an_entry_in_doubt_is_called_again_where_the_provider_dedupes(scene: Scene) -> None:
+    doubted = scene.in_doubt(scene.call(**DEDUPES))
 
-    again = await scene.claimed(scene.call(**DEDUPES, attempt=2))
+    again = scene.claimed(scene.call(**DEDUPES, attempt=2))
 
     assert again.provider_key == doubted.provider_key
 
 
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("how", [{}, DEDUPES])
-async def test_every_run_joins_the_one_open_question_about_an_entry(
+def test_every_run_joins_the_one_open_question_about_an_entry(
     scene: Scene, partial: bool, how: dict[str, object]
 ) -> None:
-    entry, intervention = await scene.asked(scene.call(**how), partial=partial)
-    await scene.open_run(OTHER_RUN)
+    entry, intervention = scene.asked(scene.call(**how), partial=partial)
+    scene.open_run(OTHER_RUN)
 
     for run_id in (RUN, OTHER_RUN):
-        result = await scene.claim(scene.call(**how, run_id=run_id, attempt=2))
+        result = scene.claim(scene.call(**how, run_id=run_id, attempt=2))
         assert result == Asked(entry, intervention, "Did it?")
 
     assert entry.state == ("partial" if partial else "in_doubt")
-    assert await scene.entry(entry.entry_id) == entry
-    assert len(await scene.rows(interventions)) == 1
+    assert scene.entry(entry.entry_id) == entry
+    assert len(scene.rows(interventions)) == 1
 
 
 @pytest.mark.parametrize("partial", [False, True])
-async def test_an_effect_that_a_human_gave_up_on_is_not_made_by_anybody(
+def test_an_effect_that_a_human_gave_up_on_is_not_made_by_anybody(
     scene: Scene, partial: bool
 ) -> None:
-    entry, intervention = await scene.asked(scene.call(**DEDUPES), partial=partial)
-    await scene.settle(
+    entry, intervention = scene.asked(scene.call(**DEDUPES), partial=partial)
+    scene.settle(
         Resolution(intervention_id=intervention, outcome=ResolutionOutcome.GIVE_UP, actor="olga")
     )
-    await scene.open_run(OTHER_RUN)
+    scene.open_run(OTHER_RUN)
 
     for run_id in (RUN, OTHER_RUN):
-        result = await scene.claim(scene.call(**DEDUPES, run_id=run_id, attempt=2))
+        result = scene.claim(scene.call(**DEDUPES, run_id=run_id, attempt=2))
         assert isinstance(result, Barred)
         assert "olga" in result.reason
 
-    assert (await scene.entry(entry.entry_id)).state == entry.state
+    assert (scene.entry(entry.entry_id)).state == entry.state
 
 
-async def _not_found(scene: Scene, after: timedelta, *, forward: bool) -> ClaimResult:
+def _not_found(scene: Scene, after: timedelta, *, forward: bool) -> ClaimResult:
     """Claim, crash, find it in doubt, and have the lookup find nothing ``after`` that time."""
-    await scene.claimed(scene.call())
+    scene.claimed(scene.call())
     request = scene.call(attempt=2)
-    doubted = await scene.claim(request, after=LEASE_OVER)
+    doubted = scene.claim(request, after=LEASE_OVER)
     assert isinstance(doubted, Doubtful)
-    async with scene.tx(after) as tx:
-        return await lookups.after_not_found(tx, request, doubted.entry, forward=forward)
+    with scene.tx(after) as tx:
+        return reconcile.after_not_found(tx, request, doubted.entry, forward=forward)
 
 
 @pytest.mark.parametrize("after", [LEASE_OVER, TIMEOUT + timedelta(seconds=1)])
 @pytest.mark.parametrize("forward", [True, False])
-async def test_not_found_proves_nothing_until_deadline_and_settle_time_have_passed(
+def test_not_found_proves_nothing_until_deadline_and_settle_time_have_passed(
     scene: Scene, after: timedelta, forward: bool
 ) -> None:
-    result = await _not_found(scene, after, forward=forward)
+    result = _not_found(scene, after, forward=forward)
 
     assert isinstance(result, Held)
     left = TIMEOUT + SETTLE - after
     assert left - timedelta(seconds=2) < result.wait <= left
-    assert (await scene.row(effects))["state"] == "in_doubt"
+    assert (scene.row(effects))["state"] == "in_doubt"
 
 
-async def test_not_found_after_the_settle_time_calls_again_with_the_same_key(
+def test_not_found_after_the_settle_time_calls_again_with_the_same_key(
     scene: Scene,
 ) -> None:
-    result = await _not_found(scene, SETTLED, forward=True)
+    result = _not_found(scene, SETTLED, forward=True)
 
     assert isinstance(result, Claimed)
     assert (result.entry.generation, result.entry.fencing_token) == (1, 3)
-    assert (await scene.row(effects))["calls"] == 2
-    (reconciled,) = await scene.events(type_="effect.reconciled")
+    assert (scene.row(effects))["calls"] == 2
+    (reconciled,) = scene.events(type_="effect.reconciled")
     assert reconciled["body"]["rule"] == "lookup_not_found"
 
 
-async def test_not_found_in_a_run_that_is_being_undone_is_recorded_and_never_calls(
+def test_not_found_in_a_run_that_is_being_undone_is_recorded_and_never_calls(
     scene: Scene,
 ) -> None:
-    result = await _not_found(scene, SETTLED, forward=False)
+    result = _not_found(scene, SETTLED, forward=False)
 
     assert isinstance(result, Barred)
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["state"], row["calls"]) == ("failed", 1)
-    (reconciled,) = await scene.events(type_="effect.reconciled")
+    (reconciled,) = scene.events(type_="effect.reconciled")
     assert reconciled["body"]["action"] == "bar"
 
 
-async def test_a_refusal_after_a_lookup_is_recorded(scene: Scene) -> None:
-    gated = await scene.approved(scene.call(), expires_in=timedelta(seconds=20))
-    await scene.claimed(gated)
-    doubted = await scene.claim(replace(gated, holder="the next attempt"), LEASE_OVER)
+def test_a_refusal_after_a_lookup_is_recorded(scene: Scene) -> None:
+    gated = scene.approved(scene.call(), expires_in=timedelta(seconds=20))
+    scene.claimed(gated)
+    doubted = scene.claim(replace(gated, holder="the next attempt"), LEASE_OVER)
     assert isinstance(doubted, Doubtful)
 
-    async with scene.tx(SETTLED) as tx:
-        result = await lookups.after_not_found(tx, gated, doubted.entry, forward=True)
+    with scene.tx(SETTLED) as tx:
+        result = reconcile.after_not_found(tx, gated, doubted.entry, forward=True)
 
     assert type(result).__name__ == "ApprovalRefused"
-    (refused,) = await scene.events(type_="effect.refused")
+    (refused,) = scene.events(type_="effect.refused")
     assert refused["body"]["rule"] == "ApprovalRefused"
 
 
-async def test_an_entry_that_was_settled_meanwhile_is_not_called_again_after_a_lookup(
+def test_an_entry_that_was_settled_meanwhile_is_not_called_again_after_a_lookup(
     scene: Scene,
 ) -> None:
     request = scene.call()
-    entry = await scene.in_doubt(request)
-    doubted = await scene.claim(scene.call(attempt=2))
+    entry = scene.in_doubt(request)
+    doubted = scene.claim(scene.call(attempt=2))
     assert isinstance(doubted, Doubtful)
-    assert isinstance(await scene.claim(scene.call(attempt=3)), Doubtful)
+    assert isinstance(scene.claim(scene.call(attempt=3)), Doubtful)
 
-    async with scene.tx(SETTLED) as tx:
-        result = await lookups.after_not_found(tx, request, doubted.entry, forward=True)
+    with scene.tx(SETTLED) as tx:
+        result = reconcile.after_not_found(tx, request, doubted.entry, forward=True)
 
     assert isinstance(result, Held)
-    assert (await scene.entry(entry.entry_id)).state == "in_doubt"
+    assert (scene.entry(entry.entry_id)).state == "in_doubt"

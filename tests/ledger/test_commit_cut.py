@@ -8,24 +8,25 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, text
 
-from activities.ledger.store import open_ledger
-from activities.ledger.tables import effects
-from activities.recorder import Done
-from activities.toolbox import WRITE, Tool, ToolContext, tool
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.commit_cutter import CommitCutter, Cut
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
 from tests.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.guarantee("G5")]
 RECEIPT = {"id": "r-1"}
-Calls = list[str]
+ActivityClient = list[str]
 
 
 @pytest.fixture
 async def cutter(postgres_server: PostgresServer) -> AsyncIterator[CommitCutter]:
-    async with CommitCutter.before(postgres_server.port) as found:
+    with CommitCutter.before(postgres_server.port) as found:
         yield found
 
 
@@ -35,10 +36,10 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     url = make_url(postgres_database.url).set(port=cutter.port)
     async with open_ledger(url.render_as_string(hide_password=False)) as ledger:
-        yield await Scene.begin(ledger, f"cut-{abs(hash(request.node.name)) % 10**9}")
+        yield Scene.begin(ledger, f"cut-{abs(hash(request.node.name)) % 10**9}")
 
 
-def refund(calls: Calls, arm: Callable[[], None] | None = None, **how: Any) -> Tool:
+def refund(calls: ActivityClient, arm: Callable[[], None] | None = None, **how: Any) -> Tool:
     """A tool that counts its calls, and arms the cutter during them."""
 
     async def pay(params: Payment, ctx: ToolContext) -> Any:
@@ -63,29 +64,29 @@ async def run_once(scene: Scene, loaded: Tool) -> Awaitable[Any] | Any:
 async def test_a_claim_whose_commit_was_cut_is_found_again_and_called_once(
     scene: Scene, cutter: CommitCutter, cut: Cut
 ) -> None:
-    calls: Calls = []
+    calls: ActivityClient = []
     cutter.arm(cut)
 
     result = await run_once(scene, refund(calls, recovery="human"))
 
     assert isinstance(result, Done)
     assert (cutter.cuts, len(calls)) == (1, 1)
-    assert (await scene.row(effects))["state"] == "committed"
+    assert (scene.row(effects))["state"] == "committed"
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
 async def test_an_outcome_whose_commit_was_cut_is_recorded_once_and_not_called_again(
     scene: Scene, cutter: CommitCutter, cut: Cut
 ) -> None:
-    calls: Calls = []
+    calls: ActivityClient = []
 
     result = await run_once(scene, refund(calls, lambda: cutter.arm(cut), recovery="human"))
 
     assert isinstance(result, Done) and result.receipt == RECEIPT
     assert (cutter.cuts, len(calls)) == (1, 1)
-    committed = await scene.events(type_="effect.committed")
+    committed = scene.events(type_="effect.committed")
     assert len(committed) == 1
-    assert (await scene.row(effects))["state"] == "committed"
+    assert (scene.row(effects))["state"] == "committed"
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -93,7 +94,7 @@ async def test_an_outcome_whose_commit_was_cut_is_recorded_once_and_not_called_a
 async def test_a_transactional_effect_whose_commit_was_cut_is_there_once(
     scene: Scene, cutter: CommitCutter, cut: Cut, credits_table: None
 ) -> None:
-    calls: Calls = []
+    calls: ActivityClient = []
 
     result = await run_once(scene, refund(calls, lambda: cutter.arm(cut), transactional=True))
 
@@ -101,8 +102,8 @@ async def test_a_transactional_effect_whose_commit_was_cut_is_there_once(
     assert cutter.cuts == 1
     # Called again only where the first one is rolled back for certain.
     assert len(calls) == (2 if cut is Cut.BEFORE else 1)
-    async with scene.tx() as tx:
-        [row] = await tx.all(
+    with scene.tx() as tx:
+        [row] = tx.all(
             text("SELECT count(*) AS n FROM credits WHERE tenant = :t").bindparams(t=scene.tenant)
         )
     assert row["n"] == 1

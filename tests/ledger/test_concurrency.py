@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import select, text
 
-from activities.ledger import stretches
-from activities.ledger.claims import claim
-from activities.ledger.compensations import NothingToUndo
-from activities.ledger.entries import ApprovalRefused, Barred, Claimed, Held
-from activities.ledger.run_tree import standing
-from activities.ledger.store import Ledger, Transaction, open_ledger
-from activities.ledger.tables import approvals, effects, events, runs
+from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    effects,
+    events,
+    runs,
+)
+from surehand.activities.ledger.effects.claims import claim
+from surehand.activities.ledger.effects.compensations import NothingToUndo
+from surehand.activities.ledger.effects.run_tree import standing
+from surehand.activities.ledger.steps import batches
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Barred,
+    Claimed,
+    Held,
+)
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, STEP, Scene
-from tests.ledger.test_stretches import ENDS, FIRST, End
+from tests.ledger.test_batches import ENDS, FIRST, End
+
+T = TypeVar("T")
 
 #: As many workers as a deployment may have; each has its own connections.
 WORKERS = 6
@@ -47,81 +61,103 @@ async def test_of_many_claims_of_one_key_at_once_exactly_one_is_claimed(
     scene: Scene, scenes: list[Scene]
 ) -> None:
     for number in range(5):
-        await scene.open_run(f"run-{number + 2}")
+        scene.open_run(f"run-{number + 2}")
     for round_ in range(5):
         claims = [
-            worker.claim(worker.call(key=f"order-{round_}", run_id=f"run-{number + 1}"))
+            asyncio.to_thread(
+                worker.claim, worker.call(key=f"order-{round_}", run_id=f"run-{number + 1}")
+            )
             for number, worker in enumerate(scenes)
         ]
         results = await asyncio.gather(*claims)
 
         assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
-    rows = await scene.rows(effects)
+    rows = scene.rows(effects)
     assert [(row["calls"], row["fencing_token"]) for row in rows] == [(1, 1)] * 5
 
 
 async def test_of_many_claims_of_a_failed_entry_at_once_exactly_one_is_claimed(
     scene: Scene, scenes: list[Scene]
 ) -> None:
-    await scene.failed(scene.call())
+    scene.failed(scene.call())
 
-    claims = [worker.claim(worker.call(attempt=n + 2)) for n, worker in enumerate(scenes)]
+    claims = [
+        asyncio.to_thread(worker.claim, worker.call(attempt=n + 2))
+        for n, worker in enumerate(scenes)
+    ]
     results = await asyncio.gather(*claims)
 
     assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["calls"], row["fencing_token"]) == (2, 2)
 
 
 async def test_of_many_claims_for_one_approval_at_once_one_entry_consumes_it(
     scene: Scene, scenes: list[Scene]
 ) -> None:
-    gated = await scene.approved(scene.call())
+    gated = scene.approved(scene.call())
 
     claims = [
-        worker.claim(worker.call(gated=True, approval_id=gated.approval_id)) for worker in scenes
+        asyncio.to_thread(worker.claim, worker.call(gated=True, approval_id=gated.approval_id))
+        for worker in scenes
     ]
     results = await asyncio.gather(*claims)
 
     assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
-    assert (await scene.row(approvals))["consumed_generation"] == 1
-    assert len(await scene.events(type_="approval.consumed")) == 1
+    assert (scene.row(approvals))["consumed_generation"] == 1
+    assert len(scene.events(type_="approval.consumed")) == 1
 
 
 async def test_of_a_claim_and_the_undoing_of_its_step_at_once_exactly_one_wins(
     scene: Scene, scenes: list[Scene]
 ) -> None:
     won = set()
+    lead = 0
     for round_ in range(ROUNDS):
         step, key = f"step-{round_}", f"order-{round_}"
-        claim = scenes[0].claim(scene.call(step_id=step, key=key))
-        undo = scenes[1].begin_undo(step_id=step)
-        # Each of the two goes first in half of the rounds.
-        racing = [claim, undo] if round_ % 2 else [undo, claim]
-        found = {type(result) for result in await asyncio.gather(*racing)}
+        call = scene.call(step_id=step, key=key)
+        claim = partial(scenes[0].claim, call)
+        undo = partial(scenes[1].begin_undo, step_id=step)
+        results = await asyncio.gather(
+            asyncio.to_thread(_behind, lead, claim), asyncio.to_thread(_behind, -lead, undo)
+        )
+        found = {type(result) for result in results}
+        # Whoever has lost starts earlier in the next round: so they meet.
+        if Claimed in found:
+            lead = 2 * lead + 1 if lead >= 0 else int(lead / 2)
+        else:
+            lead = 2 * lead - 1 if lead <= 0 else int(lead / 2)
 
         assert found in ({Claimed, Held}, {Barred, NothingToUndo}), found
-        rows = await scene.rows(effects, step_id=step)
+        rows = scene.rows(effects, step_id=step)
         assert len(rows) == (1 if Claimed in found else 0)
         won.add(Claimed in found)
     assert won == {True, False}, "one of the two has always won: this was no race"
+
+
+def _behind(turns: int, work: Callable[[], T]) -> T:
+    """Do something after others have had some turns."""
+    for _ in range(turns):
+        os.sched_yield()
+    return work()
 
 
 async def test_of_many_decisions_at_once_exactly_one_is_accepted(
     scene: Scene, scenes: list[Scene]
 ) -> None:
     for number in range(5):
-        gated = await scene.ask_approval(scene.call(), number=number)
+        gated = scene.ask_approval(scene.call(), number=number)
         outcomes = ["approve" if n % 2 else "reject" for n in range(WORKERS)]
         deliveries = [
-            worker.decide(gated, outcome) for worker, outcome in zip(scenes, outcomes, strict=True)
+            asyncio.to_thread(worker.decide, gated, outcome)
+            for worker, outcome in zip(scenes, outcomes, strict=True)
         ]
         verdicts = await asyncio.gather(*deliveries)
 
         codes = Counter(verdict.code for verdict in verdicts)
         assert codes == {"accepted": 1, "already_decided": WORKERS - 1}
         (accepted,) = [verdict for verdict in verdicts if verdict.code == "accepted"]
-        row = await scene.row(approvals, approval_id=gated.approval_id)
+        row = scene.row(approvals, approval_id=gated.approval_id)
         assert row["state"] == accepted.state
 
 
@@ -129,9 +165,10 @@ async def test_one_decision_verified_twice_at_once_gets_one_verdict(
     scene: Scene, scenes: list[Scene]
 ) -> None:
     for number in range(10):
-        gated = await scene.ask_approval(scene.call(), number=number)
+        gated = scene.ask_approval(scene.call(), number=number)
         deliveries = [
-            worker.decide(gated, decision_id=f"{RUN}#the-same-{number}") for worker in scenes[:2]
+            asyncio.to_thread(worker.decide, gated, decision_id=f"{RUN}#the-same-{number}")
+            for worker in scenes[:2]
         ]
         first, second = await asyncio.gather(*deliveries)
 
@@ -142,41 +179,41 @@ async def test_one_decision_verified_twice_at_once_gets_one_verdict(
 async def test_many_writers_of_one_run_leave_its_chain_without_gaps(
     scene: Scene, scenes: list[Scene]
 ) -> None:
-    async def write(worker: Scene, number: int) -> None:
-        async with worker.tx() as tx:
+    def write(worker: Scene, number: int) -> None:
+        with worker.tx() as tx:
             tx.event(RUN, "test.first", number=number)
             tx.event(RUN, "test.second", number=number)
 
-    before = len(await scene.events())
-    writers = [write(worker, number) for number in range(5) for worker in scenes]
+    before = len(scene.events())
+    writers = [asyncio.to_thread(write, worker, number) for number in range(5) for worker in scenes]
     await asyncio.gather(*writers)
 
-    chain = await scene.rows(events)
+    chain = scene.rows(events)
     assert [event["seq"] for event in chain] == list(range(1, before + 2 * len(writers) + 1))
     assert all(a["hash"] == b["previous"] for a, b in itertools.pairwise(chain))
-    run = await scene.row(runs)
+    run = scene.row(runs)
     assert (run["seq"], run["head"]) == (chain[-1]["seq"], chain[-1]["hash"])
 
 
 async def test_writers_of_the_same_two_runs_never_block_each_other_for_good(
     scene: Scene, scenes: list[Scene]
 ) -> None:
-    await scene.open_run("a-run")
-    await scene.open_run("z-run")
+    scene.open_run("a-run")
+    scene.open_run("z-run")
 
-    async def write(worker: Scene, first: str, second: str) -> None:
-        async with worker.tx() as tx:
+    def write(worker: Scene, first: str, second: str) -> None:
+        with worker.tx() as tx:
             tx.event(first, "test.first")
             tx.event(second, "test.second")
 
     for _ in range(5):
         await asyncio.gather(
-            *(write(worker, "a-run", "z-run") for worker in scenes[::2]),
-            *(write(worker, "z-run", "a-run") for worker in scenes[1::2]),
+            *(asyncio.to_thread(write, worker, "a-run", "z-run") for worker in scenes[::2]),
+            *(asyncio.to_thread(write, worker, "z-run", "a-run") for worker in scenes[1::2]),
         )
 
     for run_id in ("a-run", "z-run"):
-        assert len(await scene.events(run_id)) == 1 + 5 * WORKERS
+        assert len(scene.events(run_id)) == 1 + 5 * WORKERS
 
 
 async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
@@ -184,11 +221,13 @@ async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
 ) -> None:
     for number in range(10):
         call = scene.call(key=f"order-{number}", step_id=f"{STEP}-{number}")
-        gated = await scene.approved(call)
-        racing = [scenes[0].claim(gated), scenes[1].close(gated, "void")]
-        used, state = await asyncio.gather(*racing)
+        gated = scene.approved(call)
+        used, state = await asyncio.gather(
+            asyncio.to_thread(scenes[0].claim, gated),
+            asyncio.to_thread(scenes[1].close, gated, "void"),
+        )
 
-        row = await scene.row(approvals, approval_id=gated.approval_id)
+        row = scene.row(approvals, approval_id=gated.approval_id)
         if isinstance(used, Claimed):
             assert (state, row["state"]) == ("approved", "approved")
             assert row["consumed_entry"] == used.entry.entry_id
@@ -197,7 +236,7 @@ async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
             assert (state, row["state"], row["consumed_entry"]) == ("void", "void", None)
 
 
-async def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
+def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
     scene: Scene, scenes: list[Scene]
 ) -> None:
     # Given two workers that write to one run in turns
@@ -206,29 +245,31 @@ async def test_commits_of_several_workers_are_numbered_as_they_follow_one_anothe
     for number in range(3):
         step, other = f"step-{number}", f"other-{number}"
         mine, its = first.call(step_id=step, key=step), second.call(step_id=other, key=other)
-        one, two = await first.claimed(mine), await second.claimed(its)
-        numbers += [await second.commit(its, two), await first.commit(mine, one)]
+        one, two = first.claimed(mine), second.claimed(its)
+        numbers += [second.commit(its, two), first.commit(mine, one)]
         in_order += [other, step]
 
     assert numbers == sorted(set(numbers))
-    assert await scene.standing() == in_order[::-1]
+    assert scene.standing() == in_order[::-1]
 
 
 async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
     scene: Scene, scenes: list[Scene]
 ) -> None:
-    async def write(worker: Scene, number: int) -> None:
+    def write(worker: Scene, number: int) -> None:
         for round_ in range(ROUNDS // 4):
             name = f"step-{number}-{round_}"
-            await worker.committed(worker.call(step_id=name, key=name))
+            worker.committed(worker.call(step_id=name, key=name))
 
-    await asyncio.gather(*(write(worker, number) for number, worker in enumerate(scenes)))
+    await asyncio.gather(
+        *(asyncio.to_thread(write, worker, number) for number, worker in enumerate(scenes))
+    )
 
-    chain = await scene.events()
+    chain = scene.events()
     assert [event["seq"] for event in chain] == list(range(1, len(chain) + 1))
     assert all(before["hash"] == after["previous"] for before, after in pairwise(chain))
     committed = [e["body"]["entry_id"] for e in chain if e["type"] == "effect.committed"]
-    numbers = {row["entry_id"]: row["commit_no"] for row in await scene.rows(effects)}
+    numbers = {row["entry_id"]: row["commit_no"] for row in scene.rows(effects)}
     assert len(committed) == len(set(numbers.values())) == WORKERS * (ROUNDS // 4)
 
 
@@ -242,16 +283,18 @@ async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of
         open_ledger(postgres_database.url) as other,
         open_ledger(postgres_database.url) as forgetful,
     ):
-        scene = await Scene.begin(ledger, f"order-{uuid.uuid4().hex[:8]}")
+        scene = Scene.begin(ledger, f"order-{uuid.uuid4().hex[:8]}")
         call = scene.call()
-        entry = await scene.claimed(call)
-        async with other.transaction(scene.tenant) as rival:
+        entry = scene.claimed(call)
+        with other.transaction(scene.tenant) as rival:
             mine = select(effects).where(effects.c.tenant_id == scene.tenant)
-            await rival.one(mine.with_for_update())
-            committing = asyncio.ensure_future(Scene(forgetful, scene.tenant).commit(call, entry))
+            rival.one(mine.with_for_update())
+            committing = asyncio.create_task(
+                asyncio.to_thread(Scene(forgetful, scene.tenant).commit, call, entry)
+            )
             async with asyncio.timeout(30):
-                while not await _waits_for_a_lock(rival):
-                    pass
+                while not _waits_for_a_lock(rival):
+                    await asyncio.sleep(0)
             # It waits for the entry, and not with the run in its hands.
             rival.event(RUN, "test.taken")
         await committing
@@ -264,34 +307,34 @@ async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_stretch_is_over_behind_the_claim_that_is_made_in_its_name(
+async def test_a_batch_is_over_behind_the_claim_that_is_made_in_its_name(
     postgres_database: Database, end: End
 ) -> None:
     async with open_ledger(postgres_database.url) as ledger:
-        scene = await Scene.begin(ledger, f"given-up-{uuid.uuid4().hex[:8]}")
+        scene = Scene.begin(ledger, f"given-up-{uuid.uuid4().hex[:8]}")
 
-        async def over() -> int:
-            async with scene.tx() as tx:
-                await end(tx)
-                return len((await standing(tx, RUN)).effects)
+        def over() -> int:
+            with scene.tx() as tx:
+                end(tx)
+                return len((standing(tx, RUN)).effects)
 
-        async with scene.tx() as tx:
-            await stretches.begin(tx, RUN, FIRST)
-        async with scene.tx() as tx:
-            claimed = await claim(tx, scene.call(stretch=FIRST.token))
-            ending = asyncio.ensure_future(over())
+        with scene.tx() as tx:
+            batches.begin(tx, RUN, FIRST)
+        with scene.tx() as tx:
+            claimed = claim(tx, scene.call(batch=FIRST.token))
+            ending = asyncio.create_task(asyncio.to_thread(over))
             async with asyncio.timeout(30):
-                while not await _waits_for_a_lock(tx):
-                    pass
+                while not _waits_for_a_lock(tx):
+                    await asyncio.sleep(0)
         # What was claimed before, it sees: nothing slips between.
         assert (type(claimed), await ending) == (Claimed, 1)
 
 
-async def _waits_for_a_lock(tx: Transaction) -> bool:
+def _waits_for_a_lock(tx: Transaction) -> bool:
     waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    return bool((await tx.connection.execute(waiting)).scalar_one())
+    return bool((tx.connection.execute(waiting)).scalar_one())
 
 
 async def _chain(database: Database, scene: Scene) -> list[dict[str, Any]]:
     async with open_ledger(database.url) as ledger:
-        return await Scene(ledger, scene.tenant).events()
+        return Scene(ledger, scene.tenant).events()

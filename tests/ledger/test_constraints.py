@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Table, delete, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from activities.ledger.checkpoint_tables import checkpoints
-from activities.ledger.tables import (
+from surehand.activities.ledger.core.tables import (
     approvals,
+    checkpoints,
     decisions,
     effects,
     events,
@@ -179,69 +179,68 @@ def names(rule: str, error: IntegrityError) -> bool:
 
 
 @pytest.mark.parametrize(("table", "changes"), LEGAL, ids=shown)
-async def test_a_legal_row_is_taken(scene: Scene, table: Table, changes: dict[str, Any]) -> None:
-    await rows.write(scene, table, **changes)
+def test_a_legal_row_is_taken(scene: Scene, table: Table, changes: dict[str, Any]) -> None:
+    rows.write(scene, table, **changes)
 
 
 @pytest.mark.parametrize(("rule", "table", "changes"), ILLEGAL, ids=shown)
-async def test_an_illegal_state_is_refused(
+def test_an_illegal_state_is_refused(
     scene: Scene, rule: str, table: Table, changes: dict[str, Any]
 ) -> None:
     with pytest.raises(IntegrityError) as refused:
-        await rows.write(scene, table, **changes)
+        rows.write(scene, table, **changes)
 
     assert names(rule, refused.value), refused.value
 
 
 @pytest.mark.parametrize(("rule", "table", "first", "second"), TOGETHER, ids=shown)
-async def test_two_rows_that_exclude_each_other_are_refused(
+def test_two_rows_that_exclude_each_other_are_refused(
     scene: Scene, rule: str, table: Table, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    await rows.write(scene, table, **first)
+    rows.write(scene, table, **first)
 
     with pytest.raises(IntegrityError) as refused:
-        await rows.write(scene, table, **second)
+        rows.write(scene, table, **second)
 
     assert names(rule, refused.value), refused.value
 
 
 @pytest.mark.parametrize(("table", "first", "second"), BESIDE, ids=shown)
-async def test_what_is_settled_makes_room(
+def test_what_is_settled_makes_room(
     scene: Scene, table: Table, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    await rows.write(scene, table, **first)
-    await rows.write(scene, table, **second)
+    rows.write(scene, table, **first)
+    rows.write(scene, table, **second)
 
 
-async def test_two_tenants_may_use_one_key(scene: Scene, other: Scene) -> None:
-    await rows.write(scene, effects)
-    await rows.write(other, effects)
+def test_two_tenants_may_use_one_key(scene: Scene, other: Scene) -> None:
+    rows.write(scene, effects)
+    rows.write(other, effects)
 
 
-async def test_a_legal_row_cannot_be_changed_into_an_illegal_one(scene: Scene) -> None:
-    await rows.write(scene, approvals)
+def test_a_legal_row_cannot_be_changed_into_an_illegal_one(scene: Scene) -> None:
+    rows.write(scene, approvals)
 
     with pytest.raises(IntegrityError) as refused:
-        await rows.change(scene, approvals, **CONSUMED)
+        rows.change(scene, approvals, **CONSUMED)
 
     assert names("ck_approvals_only_approved_is_consumed", refused.value)
 
 
-async def test_a_row_of_a_run_that_was_never_opened_is_refused(scene: Scene) -> None:
+def test_a_row_of_a_run_that_was_never_opened_is_refused(scene: Scene) -> None:
     with pytest.raises(IntegrityError):
-        await rows.write(scene, effects, run_id="nobody's")
+        rows.write(scene, effects, run_id="nobody's")
 
 
 @pytest.mark.parametrize(
     "statement", [update(events).values(type="forged"), delete(events)], ids=["UPDATE", "DELETE"]
 )
-async def test_events_are_never_changed_or_deleted(scene: Scene, statement: Any) -> None:
-    before = await scene.events()
+def test_events_are_never_changed_or_deleted(scene: Scene, statement: Any) -> None:
+    before = scene.events()
     assert before
 
     # On PostgreSQL the workers have not even the right to try.
-    with pytest.raises(DBAPIError, match=r"append-only|permission denied"):
-        async with scene.tx() as tx:
-            await tx.execute(statement.where(events.c.tenant_id == scene.tenant))
+    with pytest.raises(DBAPIError, match=r"append-only|permission denied"), scene.tx() as tx:
+        tx.execute(statement.where(events.c.tenant_id == scene.tenant))
 
-    assert await scene.events() == before
+    assert scene.events() == before

@@ -7,46 +7,46 @@ from typing import Any
 
 import pytest
 
-from activities.ledger import decisions as decision_rows
-from activities.ledger.entries import ClaimRequest
-from activities.ledger.tables import approvals, decisions
+from surehand.activities.ledger.approvals import decisions as decision_rows
+from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.workflows.contracts.approvals import Assurance, VerifyDecision
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, Scene
-from workflows.contracts import Assurance, VerifyDecision
 
 MINUTE = timedelta(minutes=1)
 
 
-async def _pending(scene: Scene, gated: ClaimRequest) -> timedelta:
+def _pending(scene: Scene, gated: ClaimRequest) -> timedelta:
     return NOW
 
 
-async def _late(scene: Scene, gated: ClaimRequest) -> timedelta:
+def _late(scene: Scene, gated: ClaimRequest) -> timedelta:
     return MINUTE
 
 
-async def _approved(scene: Scene, gated: ClaimRequest) -> timedelta:
-    await scene.decide(gated, "approve", approver="bob")
+def _approved(scene: Scene, gated: ClaimRequest) -> timedelta:
+    scene.decide(gated, "approve", approver="bob")
     return NOW
 
 
-async def _rejected(scene: Scene, gated: ClaimRequest) -> timedelta:
-    await scene.decide(gated, "reject", approver="bob")
+def _rejected(scene: Scene, gated: ClaimRequest) -> timedelta:
+    scene.decide(gated, "reject", approver="bob")
     return NOW
 
 
-async def _used(scene: Scene, gated: ClaimRequest) -> timedelta:
-    await scene.decide(gated, "approve", approver="bob")
-    await scene.claimed(gated)
+def _used(scene: Scene, gated: ClaimRequest) -> timedelta:
+    scene.decide(gated, "approve", approver="bob")
+    scene.claimed(gated)
     return NOW
 
 
-async def _expired(scene: Scene, gated: ClaimRequest) -> timedelta:
-    await scene.close(gated, "expired", after=MINUTE)
+def _expired(scene: Scene, gated: ClaimRequest) -> timedelta:
+    scene.close(gated, "expired", after=MINUTE)
     return NOW
 
 
-async def _void(scene: Scene, gated: ClaimRequest) -> timedelta:
-    await scene.close(gated, "void")
+def _void(scene: Scene, gated: ClaimRequest) -> timedelta:
+    scene.close(gated, "void")
     return NOW
 
 
@@ -72,53 +72,51 @@ TABLE: list[tuple[Any, str, str, str]] = [
 
 @pytest.mark.parametrize(("given", "hash_", "code", "state"), TABLE)
 @pytest.mark.parametrize("outcome", ["approve", "reject"])
-async def test_the_verdict_follows_from_the_request_and_only_an_accepted_one_changes_it(
+def test_the_verdict_follows_from_the_request_and_only_an_accepted_one_changes_it(
     scene: Scene, given: Any, hash_: str, code: str, state: str, outcome: str
 ) -> None:
-    gated = await scene.ask_approval(scene.call(), expires_in=MINUTE)
-    after = await given(scene, gated)
-    before = await scene.row(approvals)
+    gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
+    after = given(scene, gated)
+    before = scene.row(approvals)
     changes = {} if hash_ == RIGHT else {"params_hash": "sha256:stale"}
 
-    verdict = await scene.decide(gated, outcome, after=after, **changes)
+    verdict = scene.decide(gated, outcome, after=after, **changes)
 
     if state == "by outcome":
         state = {"approve": "approved", "reject": "rejected"}[outcome]
     assert (verdict.code, verdict.state) == (code, state)
-    row = await scene.row(approvals)
+    row = scene.row(approvals)
     if code == "accepted":
         assert (row["state"], row["decided_by"], row["verified"]) == (state, "alice", False)
         assert row == {**before, "state": state, "decided_by": "alice", "verified": False}
     else:
         assert row == before
     type_ = "decision.accepted" if code == "accepted" else "decision.refused"
-    event = (await scene.events(type_=type_))[-1]
+    event = (scene.events(type_=type_))[-1]
     assert event["body"]["decision_id"] == verdict.decision_id
     assert event["body"].get("reason") == (None if code == "accepted" else code)
 
 
-async def test_a_decision_on_an_approval_nobody_asked_for_is_unknown(scene: Scene) -> None:
-    gated = await scene.ask_approval(scene.call())
+def test_a_decision_on_an_approval_nobody_asked_for_is_unknown(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
 
-    verdict = await scene.decide(gated, approval_id="run-1/refund/2")
+    verdict = scene.decide(gated, approval_id="run-1/refund/2")
 
     assert (verdict.code, verdict.state) == ("unknown_approval", None)
 
 
-async def test_a_decision_that_arrives_at_another_run_is_unknown_there(scene: Scene) -> None:
-    gated = await scene.ask_approval(scene.call())
-    await scene.open_run(OTHER_RUN)
+def test_a_decision_that_arrives_at_another_run_is_unknown_there(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
+    scene.open_run(OTHER_RUN)
     elsewhere = scene.call(run_id=OTHER_RUN)
 
-    verdict = await scene.decide(
-        elsewhere, approval_id=gated.approval_id, params_hash=gated.params_hash
-    )
+    verdict = scene.decide(elsewhere, approval_id=gated.approval_id, params_hash=gated.params_hash)
 
     assert (verdict.code, verdict.state) == ("unknown_approval", None)
-    assert (await scene.row(approvals))["state"] == "pending"
+    assert (scene.row(approvals))["state"] == "pending"
 
 
-async def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -> None:
+def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -> None:
     asked = VerifyDecision(
         tenant=scene.tenant,
         run_id=RUN,
@@ -126,43 +124,41 @@ async def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Sc
         decision=None,
         refused="approver: is missing",
     )
-    async with scene.tx() as tx:
-        judged = await decision_rows.verify(
+    with scene.tx() as tx:
+        judged = decision_rows.verify(
             tx, asked, assurance=Assurance.OPEN, check_edit=lambda *_: "no"
         )
     verdict = judged.verdict
 
     assert (verdict.code, verdict.message) == ("malformed", "approver: is missing")
-    assert (await scene.row(decisions))["verdict"] == "malformed"
+    assert (scene.row(decisions))["verdict"] == "malformed"
 
 
 @pytest.mark.parametrize("changes", [{}, {"params_hash": "sha256:stale"}])
-async def test_a_delivery_that_is_verified_again_gets_its_recorded_verdict(
+def test_a_delivery_that_is_verified_again_gets_its_recorded_verdict(
     scene: Scene, changes: dict[str, Any]
 ) -> None:
-    gated = await scene.ask_approval(scene.call())
-    first = await scene.decide(gated, decision_id="run-1#1", **changes)
-    events = await scene.events()
+    gated = scene.ask_approval(scene.call())
+    first = scene.decide(gated, decision_id="run-1#1", **changes)
+    events = scene.events()
 
-    again = await scene.decide(gated, decision_id="run-1#1", **changes)
+    again = scene.decide(gated, decision_id="run-1#1", **changes)
 
     assert again == first
-    assert len(await scene.rows(decisions)) == 1
-    assert await scene.events() == events
+    assert len(scene.rows(decisions)) == 1
+    assert scene.events() == events
 
 
-async def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
-    gated = await scene.ask_approval(scene.call())
-    await scene.decide(gated, "approve", decision_id="run-1#1")
+def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
+    scene.decide(gated, "approve", decision_id="run-1#1")
 
-    second = await scene.decide(
-        gated, "reject", decision_id="run-1#2", approver="bob", reason="too much"
-    )
+    second = scene.decide(gated, "reject", decision_id="run-1#2", approver="bob", reason="too much")
 
     assert second.code == "already_decided"
     assert "alice" in second.message
-    assert (await scene.row(approvals))["state"] == "approved"
-    kept = await scene.row(decisions, decision_id="run-1#2")
+    assert (scene.row(approvals))["state"] == "approved"
+    kept = scene.row(decisions, decision_id="run-1#2")
     assert (kept["verdict"], kept["reason"]) == ("already_decided", "too much")
 
 
@@ -176,14 +172,14 @@ async def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
     ],
     ids=lambda odd: next(iter(odd)),
 )
-async def test_however_long_the_texts_of_a_decision_are_it_gets_a_verdict(
+def test_however_long_the_texts_of_a_decision_are_it_gets_a_verdict(
     scene: Scene, odd: dict[str, Any]
 ) -> None:
-    gated = await scene.ask_approval(scene.call())
+    gated = scene.ask_approval(scene.call())
 
-    verdict = await scene.decide(gated, decision_id="run-1#odd", **odd)
-    again = await scene.decide(gated, decision_id="run-1#odd", **odd)
+    verdict = scene.decide(gated, decision_id="run-1#odd", **odd)
+    again = scene.decide(gated, decision_id="run-1#odd", **odd)
 
     assert again.code == verdict.code
     assert len(verdict.model_dump_json()) < 5_000
-    assert (await scene.row(decisions))["verdict"] == verdict.code
+    assert (scene.row(decisions))["verdict"] == verdict.code

@@ -14,11 +14,16 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from activities.artifacts import ArtifactStore
-from activities.ledger.store import Ledger, LedgerUnavailable, open_ledger
-from activities.ledger.tables import artifacts, effects
-from activities.recorder import Done
-from activities.toolbox import WRITE, Tool, ToolContext, tool
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import (
+    Ledger,
+    LedgerUnavailable,
+    open_ledger,
+)
+from surehand.activities.ledger.core.tables import artifacts, effects
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
 from tests.ledger.scene import LARGEST_INLINE, Scene
@@ -37,22 +42,22 @@ async def small(sqlite_template: Path, tmp_path: Path) -> AsyncIterator[Ledger]:
     """A ledger of this test's own, whose disk can be full."""
     file = tmp_path / "ledger.db"
     shutil.copy(sqlite_template, file)
-    async with open_ledger(f"sqlite+aiosqlite:///{file}") as ledger:
+    async with open_ledger(f"sqlite:///{file}") as ledger:
         yield ledger
 
 
-async def pages(ledger: Ledger, most: int) -> None:
+def pages(ledger: Ledger, most: int) -> None:
     """Let the file have so many pages, or those that it has already: real SQLITE_FULL errors."""
-    async with ledger.transaction("nobody") as tx:
-        await tx.execute(text(f"PRAGMA max_page_count={most}"))
+    with ledger.transaction("nobody") as tx:
+        tx.execute(text(f"PRAGMA max_page_count={most}"))
 
 
-async def fill(scene: Scene) -> None:
+def fill(scene: Scene) -> None:
     """Fill the disk, to the last free page."""
-    await pages(scene.ledger, 1)
+    pages(scene.ledger, 1)
     with pytest.raises(LedgerUnavailable, match="database or disk is full"):
         for _ in range(100):
-            async with scene.tx() as tx:
+            with scene.tx() as tx:
                 tx.event("run-1", "test.filler", text="x" * 8000)
 
 
@@ -60,29 +65,29 @@ def refund(calls: list[str], before_the_answer: Any = None) -> Tool:
     async def pay(params: Payment, ctx: ToolContext) -> Any:
         calls.append(ctx.idempotency_key)
         if before_the_answer is not None:
-            await before_the_answer()
+            before_the_answer()
         return RECEIPT
 
     return tool("payments.refund", effect=WRITE, irreversible=True, recovery="human")(pay)
 
 
 async def test_nothing_is_called_while_the_disk_of_the_ledger_is_full(small: Ledger) -> None:
-    scene = await Scene.begin(small, "full-before")
+    scene = Scene.begin(small, "full-before")
     calls: list[str] = []
     loaded = refund(calls)
     large = request_for(scene, loaded, params={"order": "x" * 8000, "amount": "1.00"})
-    await fill(scene)
+    fill(scene)
     with pytest.raises(LedgerUnavailable, match="database or disk is full"):
         await effect_call(scene, loaded, large).run()
     assert calls == []
 
-    await pages(small, PLENTY)
+    pages(small, PLENTY)
     assert isinstance(await effect_call(scene, loaded, large).run(), Done)
     assert len(calls) == 1
 
 
 async def test_an_outcome_waits_until_there_is_space_and_says_so(small: Ledger) -> None:
-    scene = await Scene.begin(small, "full-after")
+    scene = Scene.begin(small, "full-after")
     calls: list[str] = []
     loaded = refund(calls, lambda: fill(scene))
     with capture_logs() as said:
@@ -90,7 +95,7 @@ async def test_an_outcome_waits_until_there_is_space_and_says_so(small: Ledger) 
         while not any(line["event"] == "ledger.unavailable" for line in said):
             await asyncio.wait({running}, timeout=0.01)
             assert not running.done(), running
-        await pages(small, PLENTY)
+        pages(small, PLENTY)
         result = await running
 
     assert isinstance(result, Done) and result.receipt == RECEIPT
@@ -98,18 +103,18 @@ async def test_an_outcome_waits_until_there_is_space_and_says_so(small: Ledger) 
     [warned, *_] = [line for line in said if line["event"] == "ledger.unavailable"]
     assert "database or disk is full" in warned["error"]
     assert warned["holding"] == "an outcome"
-    [entry] = await scene.rows(effects)
+    [entry] = scene.rows(effects)
     assert (entry["state"], entry["receipt"]) == ("committed", RECEIPT)
-    assert len(await scene.events(type_="effect.committed")) == 1
+    assert len(scene.events(type_="effect.committed")) == 1
 
 
 @pytest.mark.postgres
 async def test_a_postgresql_without_space_is_unavailable(postgres_database: Database) -> None:
     disk_full = "DO $$ BEGIN RAISE EXCEPTION 'No space left' USING ERRCODE = '53100'; END $$"
     async with open_ledger(postgres_database.url) as ledger:
-        with pytest.raises(LedgerUnavailable, match="No space left"):
-            async with ledger.transaction("tenant") as tx:
-                await tx.execute(text(disk_full))
+        full = pytest.raises(LedgerUnavailable, match="No space left")
+        with full, ledger.transaction("tenant") as tx:
+            tx.execute(text(disk_full))
 
 
 @contextmanager
@@ -141,7 +146,7 @@ async def test_a_full_disk_of_the_artifact_folder_holds_up_no_outcome(
     assert [line["log_level"] for line in said if line["event"] == "artifact.kept_in_ledger"] == [
         "warning"
     ]
-    [row] = await scene.rows(artifacts)
+    [row] = scene.rows(artifacts)
     assert row["content"] is not None
-    assert (await scene.row(effects))["state"] == "committed"
+    assert (scene.row(effects))["state"] == "committed"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

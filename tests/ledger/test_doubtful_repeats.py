@@ -9,14 +9,14 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.failures import Permanent
-from activities.ledger.entries import Asked, Claimed, Mismatch
-from activities.ledger.tables import effects, interventions
-from activities.recorder import Done
-from activities.toolbox import Dedupes, Found, NotFound, Partial, Unknown
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.steps.entries import Asked, Claimed, Mismatch
+from surehand.activities.tools.answers import Dedupes, Found, NotFound, Partial, Unknown
+from surehand.activities.tools.failures import Permanent
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Payment, Provider, last_of, request_for
 from tests.ledger.scene import AT_ONCE, OTHER_RUN, RUN, WINDOW, Scene
-from workflows.contracts import Resolution, ResolutionOutcome
 
 DEDUPES = Dedupes(window=WINDOW)
 LOST = httpx.ReadTimeout("the answer was lost")
@@ -46,10 +46,10 @@ async def test_a_repeat_that_fails_provably_leaves_the_lost_first_call_to_a_huma
     result = await last_of(scene, refund)
 
     assert isinstance(result, Asked)
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["state"], row["generation"]) == ("in_doubt", 1)
     assert len(set(provider.keys)) == 1
-    question = await scene.row(interventions, state="open")
+    question = scene.row(interventions, state="open")
     assert question["intervention_id"] == result.intervention_id
     assert "never answered" in question["question"]
 
@@ -61,23 +61,23 @@ async def test_nobody_gets_another_generation_of_a_key_whose_first_call_may_have
     provider = Provider([LOST, provably])
     refund = provider.tool(dedupes=DEDUPES)
     await last_of(scene, refund)
-    await scene.open_run(OTHER_RUN)
+    scene.open_run(OTHER_RUN)
 
     for run in (RUN, OTHER_RUN):
-        again = await scene.claim(request_for(scene, refund, run_id=run, params=OTHER_PARAMS))
+        again = scene.claim(request_for(scene, refund, run_id=run, params=OTHER_PARAMS))
         assert isinstance(again, Mismatch)
-    joined = await scene.claim(request_for(scene, refund, run_id=OTHER_RUN))
+    joined = scene.claim(request_for(scene, refund, run_id=OTHER_RUN))
 
     assert isinstance(joined, Asked)
-    assert len(await scene.rows(effects)) == 1
+    assert len(scene.rows(effects)) == 1
 
 
 async def test_between_the_attempts_too_the_entry_is_never_failed(scene: Scene) -> None:
     provider = Provider([LOST, httpx.ConnectError("no route")])
     states = []
 
-    async def look(scene: Scene) -> None:
-        states.append((await scene.row(effects))["state"])
+    def look(scene: Scene) -> None:
+        states.append((scene.row(effects))["state"])
 
     await last_of(scene, provider.tool(dedupes=DEDUPES), between=look)
 
@@ -91,9 +91,9 @@ async def test_a_repeat_that_is_answered_settles_both_calls(scene: Scene) -> Non
     result = await last_of(scene, provider.tool(dedupes=DEDUPES))
 
     assert isinstance(result, Done)
-    assert (await scene.row(effects))["receipt"] == {"id": "r-1"}
+    assert (scene.row(effects))["receipt"] == {"id": "r-1"}
     assert len(set(provider.keys)) == 1
-    assert await scene.rows(interventions) == []
+    assert scene.rows(interventions) == []
 
 
 async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: Scene) -> None:
@@ -103,8 +103,8 @@ async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: 
         await last_of(scene, refund)
 
     assert failed.value.type == "ToolFailed"
-    assert (await scene.row(effects))["state"] == "failed"
-    other = await scene.claim(request_for(scene, refund, params=OTHER_PARAMS))
+    assert (scene.row(effects))["state"] == "failed"
+    other = scene.claim(request_for(scene, refund, params=OTHER_PARAMS))
     assert isinstance(other, Claimed)
     assert other.entry.generation == 2
 
@@ -117,13 +117,13 @@ async def test_what_a_human_has_settled_as_not_happened_is_doubted_no_more(scene
     answer = Resolution(
         intervention_id=asked.intervention_id, outcome=ResolutionOutcome.NOT_HAPPENED, actor="ann"
     )
-    assert (await scene.settle(answer))[0]
+    assert (scene.settle(answer))[0]
 
     with pytest.raises(ApplicationError) as failed:
         await last_of(scene, refund)
 
     assert failed.value.type == "ToolFailed"
-    assert (await scene.row(effects))["state"] == "failed"
+    assert (scene.row(effects))["state"] == "failed"
 
 
 @pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
@@ -136,7 +136,7 @@ async def test_a_lookup_that_finds_the_first_call_settles_it(
     result = await last_of(scene, provider.tool(dedupes=DEDUPES, lookup=found, settle=AT_ONCE))
 
     assert isinstance(result, Done)
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["state"], row["receipt"]) == ("committed", {"id": "r-1"})
     assert row["evidence"] == {"rule": "lookup", "answer": "found"}
 
@@ -149,7 +149,7 @@ async def test_a_lookup_that_finds_neither_call_proves_both(scene: Scene) -> Non
         await last_of(scene, refund)
 
     assert failed.value.type == "ToolFailed"
-    assert (await scene.row(effects))["state"] == "failed"
+    assert (scene.row(effects))["state"] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_a_lookup_that_says_nothing_ends_with_a_human(scene: Scene, answer
 
     assert isinstance(result, Asked)
     assert len(provider.keys) == 1
-    assert len(await scene.rows(interventions, state="open")) == 1
+    assert len(scene.rows(interventions, state="open")) == 1
 
 
 async def test_a_tool_that_cancels_itself_ends_with_a_human(scene: Scene) -> None:
@@ -181,4 +181,4 @@ async def test_a_tool_that_cancels_itself_ends_with_a_human(scene: Scene) -> Non
     result = await last_of(scene, provider.tool(dedupes=DEDUPES))
 
     assert isinstance(result, Asked)
-    assert (await scene.row(effects))["state"] == "in_doubt"
+    assert (scene.row(effects))["state"] == "in_doubt"

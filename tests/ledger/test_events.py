@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from activities.ledger.store import RunNotFound
-from activities.ledger.tables import events, runs
+from surehand.activities.ledger.core.store import RunNotFound
+from surehand.activities.ledger.core.tables import events, runs
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
+
+pytestmark = pytest.mark.guarantee("G6")
 
 HASHED = ("run_id", "seq", "type", "step_id", "body", "at_ms")
 
@@ -27,21 +29,21 @@ def recomputed(chain: list[dict[str, Any]]) -> str:
     return head
 
 
-async def _story(scene: Scene) -> list[dict[str, Any]]:
+def _story(scene: Scene) -> list[dict[str, Any]]:
     """Let a run do a bit of everything, and return its chain."""
-    gated = await scene.approved(scene.call())
-    committed = await scene.committed(gated)
-    await scene.answered_no(scene.call(step_id="mail", key="mail"))
-    await scene.begin_undo()
+    gated = scene.approved(scene.call())
+    committed = scene.committed(gated)
+    scene.answered_no(scene.call(step_id="mail", key="mail"))
+    scene.begin_undo()
     undo = scene.undo(committed)
-    await scene.commit(undo, await scene.claimed(undo))
-    return await scene.events()
+    scene.commit(undo, scene.claimed(undo))
+    return scene.events()
 
 
-async def test_events_are_numbered_without_gaps_and_each_carries_the_hash_of_the_one_before(
+def test_events_are_numbered_without_gaps_and_each_carries_the_hash_of_the_one_before(
     scene: Scene,
 ) -> None:
-    chain = await _story(scene)
+    chain = _story(scene)
 
     assert [event["seq"] for event in chain] == list(range(1, len(chain) + 1))
     assert [event["type"] for event in chain] == [
@@ -59,11 +61,11 @@ async def test_events_are_numbered_without_gaps_and_each_carries_the_hash_of_the
         "effect.committed",
         "effect.compensated",
     ]
-    assert recomputed(chain) == (await scene.row(runs))["head"]
+    assert recomputed(chain) == (scene.row(runs))["head"]
 
 
-async def test_a_change_to_any_part_of_an_event_shows(scene: Scene) -> None:
-    chain = await _story(scene)
+def test_a_change_to_any_part_of_an_event_shows(scene: Scene) -> None:
+    chain = _story(scene)
     for name, forged in [
         ("type", "effect.failed"),
         ("step_id", "another"),
@@ -80,68 +82,64 @@ async def test_a_change_to_any_part_of_an_event_shows(scene: Scene) -> None:
         recomputed(chain[:4] + chain[5:])
 
 
-async def test_an_event_is_written_only_if_its_transaction_commits(scene: Scene) -> None:
-    before = [await scene.rows(table) for table in (runs, events)]
+def test_an_event_is_written_only_if_its_transaction_commits(scene: Scene) -> None:
+    before = [scene.rows(table) for table in (runs, events)]
 
-    with pytest.raises(ZeroDivisionError):
-        async with scene.tx() as tx:
-            tx.event(RUN, "test.never")
-            await tx.write_events()
-            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), scene.tx() as tx:
+        tx.event(RUN, "test.never")
+        tx.write_events()
+        raise ZeroDivisionError
 
-    assert [await scene.rows(table) for table in (runs, events)] == before
-
-
-async def test_a_change_whose_event_cannot_be_written_is_not_made(scene: Scene) -> None:
-    with pytest.raises(RunNotFound):
-        async with scene.tx() as tx:
-            await tx.execute(
-                update(runs).where(runs.c.tenant_id == scene.tenant).values(user_id="mallory")
-            )
-            tx.event("nobody's run", "test.lost")
-
-    assert (await scene.row(runs))["user_id"] == "ada"
+    assert [scene.rows(table) for table in (runs, events)] == before
 
 
-async def test_a_transaction_returns_the_heads_that_the_rows_have_then(scene: Scene) -> None:
-    await scene.open_run(OTHER_RUN)
-    async with scene.tx() as tx:
+def test_a_change_whose_event_cannot_be_written_is_not_made(scene: Scene) -> None:
+    with pytest.raises(RunNotFound), scene.tx() as tx:
+        tx.execute(update(runs).where(runs.c.tenant_id == scene.tenant).values(user_id="mallory"))
+        tx.event("nobody's run", "test.lost")
+
+    assert (scene.row(runs))["user_id"] == "ada"
+
+
+def test_a_transaction_returns_the_heads_that_the_rows_have_then(scene: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    with scene.tx() as tx:
         tx.watch(OTHER_RUN)
         tx.event(RUN, "test.first")
         tx.event(RUN, "test.second", step_id="s", number=1)
 
     assert set(tx.heads) == {RUN, OTHER_RUN}
     for run_id, head in tx.heads.items():
-        row = await scene.row(runs, run_id=run_id)
+        row = scene.row(runs, run_id=run_id)
         assert (head.seq, head.hash) == (row["seq"], row["head"])
-        assert (await scene.events(run_id))[-1]["hash"] == head.hash
+        assert (scene.events(run_id))[-1]["hash"] == head.hash
 
 
-async def test_each_run_has_a_chain_of_its_own(scene: Scene) -> None:
-    await scene.open_run(OTHER_RUN)
-    async with scene.tx() as tx:
+def test_each_run_has_a_chain_of_its_own(scene: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    with scene.tx() as tx:
         for run_id in (OTHER_RUN, RUN, OTHER_RUN):
             tx.event(run_id, "test.both")
 
-    assert [event["seq"] for event in await scene.events(RUN)] == [1, 2]
-    assert [event["seq"] for event in await scene.events(OTHER_RUN)] == [1, 2, 3]
+    assert [event["seq"] for event in scene.events(RUN)] == [1, 2]
+    assert [event["seq"] for event in scene.events(OTHER_RUN)] == [1, 2, 3]
     for run_id in (RUN, OTHER_RUN):
-        recomputed(await scene.events(run_id))
+        recomputed(scene.events(run_id))
 
 
-async def test_events_hold_digests_and_references_and_no_params(scene: Scene) -> None:
+def test_events_hold_digests_and_references_and_no_params(scene: Scene) -> None:
     secret = "4556-7375-8689-9855"
-    request = await scene.approved(scene.call(params={"card": secret}))
-    entry = await scene.claimed(request)
-    await scene.commit(request, entry, {"card": secret})
+    request = scene.approved(scene.call(params={"card": secret}))
+    entry = scene.claimed(request)
+    scene.commit(request, entry, {"card": secret})
 
-    told = json.dumps([event["body"] for event in await scene.events()])
+    told = json.dumps([event["body"] for event in scene.events()])
     assert secret not in told
     assert request.params_hash in told
 
 
-async def test_unusual_text_in_an_event_is_hashed_as_it_is_stored(scene: Scene) -> None:
-    async with scene.tx() as tx:
+def test_unusual_text_in_an_event_is_hashed_as_it_is_stored(scene: Scene) -> None:
+    with scene.tx() as tx:
         tx.event(RUN, "test.odd", text='é \U0001f600 \u2028 \x7f "quoted" \\ ', number=2**53 - 1)
 
-    recomputed(await scene.events())
+    recomputed(scene.events())

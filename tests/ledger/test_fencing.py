@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from activities.ledger import outcomes
-from activities.ledger.artifacts import Kept
-from activities.ledger.entries import ClaimRequest, Doubtful, Entry
-from activities.ledger.store import Transaction
-from activities.ledger.tables import effects, interventions, steps
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects, interventions, steps
+from surehand.activities.ledger.effects import outcomes
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import ClaimRequest, Doubtful, Entry
+from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, TIMEOUT, WINDOW, Scene
-from workflows.contracts import Recovery
 
-Write = Callable[[Transaction, ClaimRequest, Entry], Awaitable[Any]]
+Write = Callable[[Transaction, ClaimRequest, Entry], Any]
 
 #: Every way to write an outcome, and what a fenced attempt is told.
 WRITES: dict[str, tuple[Write, Any]] = {
@@ -33,168 +33,166 @@ WRITES: dict[str, tuple[Write, Any]] = {
 }  # fmt: skip
 
 
-async def _taken_over(scene: Scene, request: ClaimRequest) -> None:
-    await scene.claimed(scene.call(attempt=2, recovery=Recovery.DEDUPES, window=WINDOW), LEASE_OVER)
+def _taken_over(scene: Scene, request: ClaimRequest) -> None:
+    scene.claimed(scene.call(attempt=2, recovery=Recovery.DEDUPES, window=WINDOW), LEASE_OVER)
 
 
-async def _doubted(scene: Scene, request: ClaimRequest) -> None:
-    assert isinstance(await scene.claim(scene.call(attempt=2), LEASE_OVER), Doubtful)
+def _doubted(scene: Scene, request: ClaimRequest) -> None:
+    assert isinstance(scene.claim(scene.call(attempt=2), LEASE_OVER), Doubtful)
 
 
-async def _committed_by_another(scene: Scene, request: ClaimRequest) -> None:
+def _committed_by_another(scene: Scene, request: ClaimRequest) -> None:
     later = scene.call(attempt=2, recovery=Recovery.DEDUPES, window=WINDOW)
-    await scene.commit(later, await scene.claimed(later, LEASE_OVER), "the other receipt")
+    scene.commit(later, scene.claimed(later, LEASE_OVER), "the other receipt")
 
 
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("overtaken", [_taken_over, _doubted, _committed_by_another])
-async def test_an_attempt_with_an_older_token_can_write_nothing(
-    scene: Scene, name: str, overtaken: Callable[[Scene, ClaimRequest], Awaitable[None]]
+def test_an_attempt_with_an_older_token_can_write_nothing(
+    scene: Scene, name: str, overtaken: Callable[[Scene, ClaimRequest], None]
 ) -> None:
     write, refusal = WRITES[name]
     request = scene.call(recovery=Recovery.LOOKUP, window=WINDOW)
-    entry = await scene.claimed(request)
-    await overtaken(scene, request)
-    before = [await scene.rows(table) for table in (effects, steps, interventions)]
-    events = await scene.events()
+    entry = scene.claimed(request)
+    overtaken(scene, request)
+    before = [scene.rows(table) for table in (effects, steps, interventions)]
+    events = scene.events()
 
-    async with scene.tx() as tx:
-        told = await write(tx, request, entry)
+    with scene.tx() as tx:
+        told = write(tx, request, entry)
 
     assert told is refusal
-    assert [await scene.rows(table) for table in (effects, steps, interventions)] == before
-    assert await scene.events() == events
+    assert [scene.rows(table) for table in (effects, steps, interventions)] == before
+    assert scene.events() == events
 
 
 @pytest.mark.parametrize("name", ["renew", "fail", "answer_no", "leave_in_doubt", "ask_human"])
-async def test_what_is_committed_stays_committed_even_for_its_own_token(
-    scene: Scene, name: str
-) -> None:
+def test_what_is_committed_stays_committed_even_for_its_own_token(scene: Scene, name: str) -> None:
     write, refusal = WRITES[name]
     request = scene.call()
-    entry = await scene.claimed(request)
-    await scene.commit(request, entry)
-    before = await scene.rows(effects)
+    entry = scene.claimed(request)
+    scene.commit(request, entry)
+    before = scene.rows(effects)
 
-    async with scene.tx() as tx:
-        assert await write(tx, request, entry) is refusal
+    with scene.tx() as tx:
+        assert write(tx, request, entry) is refusal
 
-    assert await scene.rows(effects) == before
+    assert scene.rows(effects) == before
 
 
-async def test_a_commit_repeated_under_its_token_returns_the_first_one(scene: Scene) -> None:
+def test_a_commit_repeated_under_its_token_returns_the_first_one(scene: Scene) -> None:
     request = scene.call()
-    entry = await scene.claimed(request)
-    first = await scene.commit(request, entry, "the first receipt")
-    events = await scene.events()
+    entry = scene.claimed(request)
+    first = scene.commit(request, entry, "the first receipt")
+    events = scene.events()
 
-    second = await scene.commit(request, entry, "another receipt")
+    second = scene.commit(request, entry, "another receipt")
 
     assert second == first
-    assert (await scene.row(effects))["receipt"] == "the first receipt"
-    assert await scene.events() == events
+    assert (scene.row(effects))["receipt"] == "the first receipt"
+    assert scene.events() == events
 
 
-async def test_a_commit_records_the_receipt_its_number_and_the_steps_success(
+def test_a_commit_records_the_receipt_its_number_and_the_steps_success(
     scene: Scene,
 ) -> None:
     request = scene.call()
-    number = await scene.commit(request, await scene.claimed(request), {"refund": "r-1"})
+    number = scene.commit(request, scene.claimed(request), {"refund": "r-1"})
 
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["state"], row["receipt"]) == ("committed", {"refund": "r-1"})
     assert row["lease_until_ms"] is None
     assert row["settled_ms"] >= row["claimed_ms"]
-    (event,) = await scene.events(type_="effect.committed")
+    (event,) = scene.events(type_="effect.committed")
     assert row["commit_no"] == number
     assert event["body"]["entry_id"] == row["entry_id"]
-    step = await scene.row(steps)
+    step = scene.row(steps)
     assert (step["state"], step["output"]) == ("succeeded", {"refund": "r-1"})
 
 
-async def test_a_receipt_of_nothing_is_a_receipt(scene: Scene) -> None:
+def test_a_receipt_of_nothing_is_a_receipt(scene: Scene) -> None:
     request = scene.call()
 
-    entry = await scene.committed(request, receipt=None)
+    entry = scene.committed(request, receipt=None)
 
     assert (entry.state, entry.receipt) == ("committed", None)
 
 
-async def test_a_renewal_extends_the_lease_from_now(scene: Scene) -> None:
-    entry = await scene.claimed(scene.call())
+def test_a_renewal_extends_the_lease_from_now(scene: Scene) -> None:
+    entry = scene.claimed(scene.call())
 
-    async with scene.tx(after=timedelta(seconds=2)) as tx:
-        assert await outcomes.renew(tx, entry)
+    with scene.tx(after=timedelta(seconds=2)) as tx:
+        assert outcomes.renew(tx, entry)
         now_ms = tx.now_ms
 
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert row["lease_until_ms"] == now_ms + 3_000
     assert row["fencing_token"] == entry.fencing_token
 
 
 @pytest.mark.parametrize("after", [NOW, LEASE_OVER])
-async def test_an_attempt_whose_claims_answer_was_lost_finds_itself_with_a_whole_lease(
+def test_an_attempt_whose_claims_answer_was_lost_finds_itself_with_a_whole_lease(
     scene: Scene, after: timedelta
 ) -> None:
     request = scene.call()
-    first = await scene.claimed(request)
+    first = scene.claimed(request)
 
-    again = await scene.claimed(request, after)
+    again = scene.claimed(request, after)
 
     assert (again.entry_id, again.fencing_token) == (first.entry_id, first.fencing_token)
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert row["calls"] == 1
     # It calls the tool from here: what others hold against it counts from here, too.
     assert row["lease_until_ms"] >= (first.lease_until_ms or 0) + after // timedelta(milliseconds=1)
     assert row["deadline_ms"] >= (first.deadline_ms or 0) + after // timedelta(milliseconds=1)
 
 
-async def test_the_receipt_of_a_fenced_attempt_is_kept_as_evidence(scene: Scene) -> None:
+def test_the_receipt_of_a_fenced_attempt_is_kept_as_evidence(scene: Scene) -> None:
     request = scene.call()
-    entry = await scene.claimed(request)
-    await _doubted(scene, request)
+    entry = scene.claimed(request)
+    _doubted(scene, request)
 
-    async with scene.tx() as tx:
-        await outcomes.note_late_receipt(tx, entry, Kept({"refund": "late"}))
+    with scene.tx() as tx:
+        outcomes.note_late_receipt(tx, entry, Kept({"refund": "late"}))
 
-    (event,) = await scene.events(type_="effect.late_receipt")
+    (event,) = scene.events(type_="effect.late_receipt")
     assert event["body"]["entry_id"] == entry.entry_id
     assert event["body"]["evidence"].startswith("sha256:")
-    assert (await scene.row(effects))["state"] == "in_doubt"
+    assert (scene.row(effects))["state"] == "in_doubt"
 
 
-async def test_failures_are_counted_by_class_over_the_attempts_of_their_step(scene: Scene) -> None:
+def test_failures_are_counted_by_class_over_the_attempts_of_their_step(scene: Scene) -> None:
     counts = []
     for attempt, class_ in enumerate(["transient", "transient", "rate_limited"], start=1):
         request = scene.call(attempt=attempt)
-        entry = await scene.claimed(request)
-        async with scene.tx() as tx:
-            counts.append(await outcomes.fail(tx, request, entry, class_, "again", delay=LEASE))
+        entry = scene.claimed(request)
+        with scene.tx() as tx:
+            counts.append(outcomes.fail(tx, request, entry, class_, "again", delay=LEASE))
 
     assert counts == [0, 1, 0]
-    assert (await scene.row(effects))["failures"] == {"transient": 2, "rate_limited": 1}
-    attempts = await scene.rows(steps)
+    assert (scene.row(effects))["failures"] == {"transient": 2, "rate_limited": 1}
+    attempts = scene.rows(steps)
     assert [row["error_class"] for row in attempts] == ["transient", "transient", "rate_limited"]
 
 
-async def test_a_crash_or_a_wait_is_held_against_no_failure_class(scene: Scene) -> None:
+def test_a_crash_or_a_wait_is_held_against_no_failure_class(scene: Scene) -> None:
     dedupes = {"recovery": Recovery.DEDUPES, "window": WINDOW}
     for attempt in range(1, 6):
-        await scene.claimed(scene.call(**dedupes, attempt=attempt), after=attempt * LEASE_OVER)
+        scene.claimed(scene.call(**dedupes, attempt=attempt), after=attempt * LEASE_OVER)
 
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["calls"], row["failures"]) == (5, {})
 
 
-async def test_a_call_that_ended_without_an_outcome_is_counted_and_its_deadline_kept(
+def test_a_call_that_ended_without_an_outcome_is_counted_and_its_deadline_kept(
     scene: Scene,
 ) -> None:
     request = scene.call()
-    entry = await scene.claimed(request)
-    async with scene.tx() as tx:
-        assert await outcomes.leave_in_doubt(tx, request, entry, "cut off") == 0
+    entry = scene.claimed(request)
+    with scene.tx() as tx:
+        assert outcomes.leave_in_doubt(tx, request, entry, "cut off") == 0
 
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["state"], row["failures"]) == ("in_doubt", {"in_doubt": 1})
     assert row["deadline_ms"] == entry.deadline_ms
     assert row["deadline_ms"] - row["claimed_ms"] == TIMEOUT // timedelta(milliseconds=1)

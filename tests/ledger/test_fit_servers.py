@@ -7,13 +7,17 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import Connection, make_url, text
 
-from activities.ledger.claims import claim
-from activities.ledger.entries import Barred
-from activities.ledger.run_tree import bar_step
-from activities.ledger.server import LedgerUnfit, require_fit
-from activities.ledger.store import Ledger, LedgerUnavailable, open_ledger
+from surehand.activities.ledger.core.engine import LedgerUnfit, require_fit
+from surehand.activities.ledger.core.store import (
+    Ledger,
+    LedgerUnavailable,
+    open_ledger,
+)
+from surehand.activities.ledger.effects.claims import claim
+from surehand.activities.ledger.effects.run_tree import bar_step
+from surehand.activities.ledger.steps.entries import Barred
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, STEP, Scene
 from tests.ledger_databases import PostgresLedgers
@@ -47,24 +51,24 @@ async def test_a_late_claim_sees_the_bar_that_it_has_waited_for(
     two: tuple[Ledger, Ledger],
 ) -> None:
     """Whatever isolation the database has as its default."""
-    scene, late = await Scene.begin(two[0], "t"), Scene(two[1], "t")
+    scene, late = Scene.begin(two[0], "t"), Scene(two[1], "t")
 
-    async def claim_late() -> object:
-        async with late.tx() as tx:
-            return await claim(tx, scene.call())
+    def claim_late() -> object:
+        with late.tx() as tx:
+            return claim(tx, scene.call())
 
-    async with scene.tx() as tx:
-        await tx.lock_step(RUN, STEP)
-        waiting = asyncio.create_task(claim_late())
-        while not await _waiting(tx.connection):
+    with scene.tx() as tx:
+        tx.lock_step(RUN, STEP)
+        waiting = asyncio.create_task(asyncio.to_thread(claim_late))
+        while not _waiting(tx.connection):
             await asyncio.sleep(0.01)
-        await bar_step(tx, RUN, STEP)
+        bar_step(tx, RUN, STEP)
 
     assert isinstance(await waiting, Barred)
 
 
-async def _waiting(connection: object) -> bool:
-    found = await connection.execute(  # type: ignore[attr-defined]
+def _waiting(connection: Connection) -> bool:
+    found = connection.execute(
         text(
             "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND database ="
             " (SELECT oid FROM pg_database WHERE datname = current_database()))"
@@ -81,16 +85,17 @@ async def test_a_commit_is_kept_whatever_the_database_has_as_its_default(
     url: str, postgres_server: PostgresServer, default: str, used: str
 ) -> None:
     set_default(postgres_server, url, "synchronous_commit", default)
-    async with open_ledger(url) as ledger, ledger.transaction("t") as tx:
-        found = await tx.connection.execute(text("SHOW synchronous_commit"))
-        level = await tx.connection.execute(text("SHOW transaction_isolation"))
+    async with open_ledger(url) as ledger:
+        with ledger.transaction("t") as tx:
+            found = tx.connection.execute(text("SHOW synchronous_commit"))
+            level = tx.connection.execute(text("SHOW transaction_isolation"))
 
-        assert (found.scalar_one(), level.scalar_one()) == (used, "read committed")
+            assert (found.scalar_one(), level.scalar_one()) == (used, "read committed")
 
 
 async def fit(url: str, *, fsync_off: bool = False) -> None:
     async with open_ledger(url) as ledger:
-        await require_fit(ledger.engine, fsync_off=fsync_off)
+        require_fit(ledger.engine, fsync_off=fsync_off)
 
 
 async def test_a_postgresql_is_fit(url: str) -> None:
@@ -162,6 +167,6 @@ async def test_a_server_that_does_not_wait_for_its_disk_is_refused_unless_it_is_
 
 async def test_a_server_that_is_away_is_not_called_unfit() -> None:
     with pytest.raises(LedgerUnavailable, match="cannot be reached") as away:
-        await fit("postgresql+asyncpg://nobody@127.0.0.1:1/nothing")
+        await fit("postgresql://nobody@127.0.0.1:1/nothing")
 
     assert not isinstance(away.value, LedgerUnfit)

@@ -13,17 +13,21 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import insert, update
 
-from activities.ledger import principals
-from activities.ledger.approvals import refusal
-from activities.ledger.entries import ApprovalRefused, Claimed, ClaimRequest
-from activities.ledger.reads import chain_of
-from activities.ledger.signed_rows import first_unproven
-from activities.ledger.tables import approvals, decisions, effects
-from cli.signing import claims_for, sign
+from surehand.activities.ledger.approvals.requests import refusal
+from surehand.activities.ledger.core.tables import approvals, decisions, effects
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.history.signatures import first_unproven
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Claimed,
+    ClaimRequest,
+)
+from surehand.client.signing import claims_for, sign
+from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
+from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
 from tests.ledger.scene import RUN, Scene
-from workflows.contracts import Assurance, Decision, DecisionOutcome
-from workflows.policy import Requirement
 
 STRICT = Assurance.SIGNED
 FINANCE = Requirement(roles=("finance",))
@@ -33,10 +37,10 @@ FORGERIES = ("none", "unsigned", "foreign", "altered", "of_another_call", "of_a_
 
 
 @pytest.fixture
-async def key(scene: Scene) -> Ed25519PrivateKey:
+def key(scene: Scene) -> Ed25519PrivateKey:
     """Ann's."""
-    await person(scene, "ann", "finance")
-    return await key_of(scene, "ann")
+    person(scene, "ann", "finance")
+    return key_of(scene, "ann")
 
 
 def signature(scene: Scene, key: Ed25519PrivateKey, gated: ClaimRequest, **changes: Any) -> str:
@@ -67,10 +71,10 @@ def forgery(scene: Scene, key: Ed25519PrivateKey, gated: ClaimRequest, kind: str
     return {"signature": token, "nonce": "a-nonce-of-the-forger", "verified": True}
 
 
-async def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
+def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
     """Write a vote and its approval, as whoever has the workers' rights can."""
-    async with scene.tx() as tx:
-        kids = (await principals.find(tx, ["ann"]))["ann"].keys
+    with scene.tx() as tx:
+        kids = (principals.find(tx, ["ann"]))["ann"].keys
         vote = {
             "tenant_id": tx.tenant,
             "decision_id": "forged",
@@ -86,8 +90,8 @@ async def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
             "at_ms": tx.now_ms,
             **columns,
         }
-        await tx.execute(insert(decisions).values(vote))
-        await tx.execute(
+        tx.execute(insert(decisions).values(vote))
+        tx.execute(
             update(approvals)
             .where(approvals.c.tenant_id == tx.tenant)
             .values(state="approved", decided_by="ann", verified=columns["verified"])
@@ -96,45 +100,45 @@ async def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
 
 async def broken(scene: Scene) -> str | None:
     """What an audit finds among what is signed."""
-    events, _, _ = await chain_of(scene.ledger, scene.tenant, RUN)
-    found = await first_unproven(scene.ledger, scene.tenant, RUN, events)
+    events, _, _ = await scene.ledger.transact(scene.tenant, chain_of, RUN)
+    found = await scene.ledger.transact(scene.tenant, first_unproven, RUN, events)
     return None if found is None else str(found)
 
 
-async def may_read(scene: Scene, gated: ClaimRequest) -> bool:
-    async with scene.tx() as tx:
-        return await refusal(tx, gated) is None
+def may_read(scene: Scene, gated: ClaimRequest) -> bool:
+    with scene.tx() as tx:
+        return refusal(tx, gated) is None
 
 
 @pytest.mark.parametrize("who_is_strict", ["request", "worker"])
 @pytest.mark.parametrize("kind", FORGERIES)
-async def test_a_row_that_its_approver_has_not_signed_is_no_vote(
+def test_a_row_that_its_approver_has_not_signed_is_no_vote(
     scene: Scene, key: Ed25519PrivateKey, kind: str, who_is_strict: str
 ) -> None:
     asked = STRICT if who_is_strict == "request" else Assurance.OPEN
-    gated = await scene.ask_approval(scene.call(), requirement=FINANCE, assurance=asked)
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=asked)
     if who_is_strict == "worker":
         gated = replace(gated, assurance=STRICT)
-    await forge(scene, gated, **forgery(scene, key, gated, kind))
+    forge(scene, gated, **forgery(scene, key, gated, kind))
 
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
-    assert not await may_read(scene, gated)
-    assert await scene.rows(effects) == []
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert not may_read(scene, gated)
+    assert scene.rows(effects) == []
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-async def test_a_forged_vote_is_no_half_of_a_quorum(
+def test_a_forged_vote_is_no_half_of_a_quorum(
     scene: Scene, key: Ed25519PrivateKey, kind: str
 ) -> None:
-    await person(scene, "bob", "finance")
-    bobs = await key_of(scene, "bob")
-    gated = await scene.ask_approval(scene.call(), requirement=TWO, assurance=STRICT)
-    await forge(scene, gated, **forgery(scene, key, gated, kind))
-    async with scene.tx() as tx:
+    person(scene, "bob", "finance")
+    bobs = key_of(scene, "bob")
+    gated = scene.ask_approval(scene.call(), requirement=TWO, assurance=STRICT)
+    forge(scene, gated, **forgery(scene, key, gated, kind))
+    with scene.tx() as tx:
         again = {"state": "pending", "decided_by": None, "verified": None}
-        await tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(again))
+        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(again))
 
-    verdict = await scene.decide(
+    verdict = scene.decide(
         gated, approver="bob", signature=signature(scene, bobs, gated, approver="bob")
     )
 
@@ -145,10 +149,10 @@ async def test_a_forged_vote_is_no_half_of_a_quorum(
 async def test_an_audit_tells_of_a_vote_that_no_worker_has_written(
     scene: Scene, key: Ed25519PrivateKey, kind: str
 ) -> None:
-    gated = await scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
     assert await broken(scene) is None
 
-    await forge(scene, gated, **forgery(scene, key, gated, kind))
+    forge(scene, gated, **forgery(scene, key, gated, kind))
 
     assert "decision forged of ann counts in the ledger, but no event" in str(await broken(scene))
 
@@ -157,10 +161,10 @@ async def test_an_audit_tells_of_a_vote_that_no_worker_has_written(
 async def test_an_audit_tells_of_a_vote_whose_forger_has_written_an_event_as_well(
     scene: Scene, key: Ed25519PrivateKey, kind: str
 ) -> None:
-    gated = await scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
     columns = forgery(scene, key, gated, kind)
-    await forge(scene, gated, **columns)
-    async with scene.tx() as tx:
+    forge(scene, gated, **columns)
+    with scene.tx() as tx:
         body = {"decision_id": "forged", "approval_id": gated.approval_id, "outcome": "approve"}
         verified = columns["verified"]
         tx.event(RUN, "decision.accepted", approver="ann", verified=verified, **body)
@@ -174,39 +178,37 @@ async def test_an_audit_tells_of_a_vote_whose_forger_has_written_an_event_as_wel
 async def test_a_signed_vote_whose_row_was_changed_is_none(
     scene: Scene, key: Ed25519PrivateKey, columns: dict[str, Any]
 ) -> None:
-    await person(scene, "bob", "finance")
-    gated = await scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
-    verdict = await scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+    person(scene, "bob", "finance")
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    verdict = scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
     assert verdict.state == "approved"
-    assert await may_read(scene, gated) and await broken(scene) is None
+    assert may_read(scene, gated) and await broken(scene) is None
 
-    async with scene.tx() as tx:
-        await tx.execute(
-            update(decisions).where(decisions.c.tenant_id == tx.tenant).values(columns)
-        )
+    with scene.tx() as tx:
+        tx.execute(update(decisions).where(decisions.c.tenant_id == tx.tenant).values(columns))
 
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
-    assert not await may_read(scene, gated)
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert not may_read(scene, gated)
     assert await broken(scene) is not None
 
 
 async def test_a_key_that_is_revoked_after_the_call_breaks_no_audit(
     scene: Scene, key: Ed25519PrivateKey
 ) -> None:
-    gated = await scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
-    await scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
-    assert isinstance(await scene.claim(gated), Claimed)
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+    assert isinstance(scene.claim(gated), Claimed)
 
-    async with administration(scene) as tx:
-        [kid] = (await principals.find(tx, ["ann"]))["ann"].keys
-        assert await principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
+    with administration(scene) as tx:
+        [kid] = (principals.find(tx, ["ann"]))["ann"].keys
+        assert principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
 
     assert await broken(scene) is None
-    assert not await may_read(scene, gated)
+    assert not may_read(scene, gated)
 
 
 async def test_an_unsigned_vote_counts_where_nothing_has_to_be_signed(scene: Scene) -> None:
-    gated = await scene.approved(scene.call())
+    gated = scene.approved(scene.call())
 
-    assert isinstance(await scene.claim(gated), Claimed)
+    assert isinstance(scene.claim(gated), Claimed)
     assert await broken(scene) is None

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.ledger.tables import effects
-from activities.recorder import Done
-from activities.toolbox import Tool
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.tools.tool import Tool
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import Scene
 
@@ -47,7 +47,7 @@ async def test_while_it_is_still_down_it_is_not_called_and_that_counts(
     assert await attempt(scene, loaded, 2) == "DependencyDown"
 
     assert len(provider.keys) == 1
-    assert (await scene.row(effects))["failures"] == {"dependency_down": 2}
+    assert (scene.row(effects))["failures"] == {"dependency_down": 2}
 
 
 async def test_once_it_is_up_it_is_called_again(scene: Scene) -> None:

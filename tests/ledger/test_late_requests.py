@@ -11,11 +11,13 @@ import pytest
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from activities import clock as own_clock
-from activities.ahead import Begun, Next
-from activities.ledger import claims, lookups
-from activities.ledger.doubts import doubt
-from activities.ledger.entries import (
+from surehand.activities.effects.next_claim import Begun, Next
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects import claims, reconcile
+from surehand.activities.ledger.effects.in_doubt import doubt
+from surehand.activities.ledger.steps.entries import (
     Asked,
     Claimed,
     ClaimRequest,
@@ -23,14 +25,12 @@ from activities.ledger.entries import (
     Doubtful,
     milliseconds,
 )
-from activities.ledger.store import Transaction
-from activities.ledger.tables import effects
-from activities.recorder import Done
-from activities.toolbox import Dedupes, NotFound
+from surehand.activities.tools.answers import Dedupes, NotFound
+from surehand.activities.worker import clock as own_clock
+from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.errors import ErrorType
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.scene import LEASE_OVER, RECOVERY_LIMIT, SETTLE, SETTLED, TIMEOUT, Scene
-from workflows.contracts import Recovery
-from workflows.errors import ErrorType
 
 #: Longer than a test takes.
 MOMENT = timedelta(seconds=20)
@@ -41,7 +41,7 @@ MOMENT = timedelta(seconds=20)
     [(TIMEOUT + SETTLE + MOMENT, True), (TIMEOUT + SETTLE, False), (LEASE_OVER + MOMENT, False)],
     ids=["within", "after it, if it is late", "after it, if its call lasts"],
 )
-async def test_a_call_is_repeated_only_if_its_request_arrives_within_the_window(
+def test_a_call_is_repeated_only_if_its_request_arrives_within_the_window(
     scene: Scene, window: timedelta, repeated: bool
 ) -> None:
     async def lookup(params: Payment, ctx: Any) -> NotFound:
@@ -50,9 +50,9 @@ async def test_a_call_is_repeated_only_if_its_request_arrives_within_the_window(
     provider = Provider([{"id": "r-1"}])
     options = {"dedupes": Dedupes(window), "lookup": lookup, "settle": SETTLE}
     refund = provider.tool(timeout=TIMEOUT, **options)
-    await scene.in_doubt(request_for(scene, refund))
+    scene.in_doubt(request_for(scene, refund))
 
-    result = await scene.claim(request_for(scene, refund, attempt=2), after=LEASE_OVER)
+    result = scene.claim(request_for(scene, refund, attempt=2), after=LEASE_OVER)
 
     assert isinstance(result, Claimed if repeated else Doubtful)
 
@@ -60,7 +60,7 @@ async def test_a_call_is_repeated_only_if_its_request_arrives_within_the_window(
 async def test_a_window_shorter_than_a_call_leaves_its_doubt_to_a_human(scene: Scene) -> None:
     provider = Provider([{"id": "r-1"}])
     refund = provider.tool(timeout=TIMEOUT, dedupes=Dedupes(TIMEOUT / 2))
-    await scene.in_doubt(request_for(scene, refund))
+    scene.in_doubt(request_for(scene, refund))
 
     result = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
 
@@ -82,10 +82,10 @@ async def test_a_lookup_that_found_nothing_proves_what_was_so_when_it_looked(
 
     provider = Provider([{"id": "r-1"}])
     refund = provider.tool(timeout=TIMEOUT, lookup=lookup, settle=SETTLE)
-    await scene.in_doubt(request_for(scene, refund))
-    async with scene.tx() as tx:
+    scene.in_doubt(request_for(scene, refund))
+    with scene.tx() as tx:
         over = tx.now_ms - int(SETTLE.total_seconds() * 1000) - 1
-        await tx.execute(update(effects).values(deadline_ms=over))
+        tx.execute(update(effects).values(deadline_ms=over))
     attempt = effect_call(scene, refund, request_for(scene, refund, attempt=2))
 
     if held_up:
@@ -113,9 +113,9 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
     found = Asleep()
     real_now, real_claim = own_clock.now, claims.claim
 
-    async def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
+    def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
         tx.now_ms += milliseconds(found.before_the_claim + found.slept)
-        result = await real_claim(tx, request)
+        result = real_claim(tx, request)
         found.slept, found.next = found.slept + found.next, timedelta(0)
         return result
 
@@ -131,7 +131,7 @@ async def test_a_claim_to_call_again_is_worth_nothing_once_the_window_is_over(
     """It is found again by the attempt that made it: its lease was over when it woke up."""
     provider = Provider([{"id": "r-1"}])
     refund = provider.tool(timeout=TIMEOUT, dedupes=Dedupes(timedelta(minutes=3)))
-    await scene.claimed(request_for(scene, refund, holder="dead"))
+    scene.claimed(request_for(scene, refund, holder="dead"))
     asleep.before_the_claim, asleep.next = LEASE_OVER, held_up
 
     result = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
@@ -139,7 +139,7 @@ async def test_a_claim_to_call_again_is_worth_nothing_once_the_window_is_over(
     if held_up:
         assert isinstance(result, Asked)
         assert provider.keys == []
-        found = await scene.events(type_="effect.in_doubt")
+        found = scene.events(type_="effect.in_doubt")
         assert [event["body"]["rule"] for event in found] == ["held_up"]
     else:
         assert isinstance(result, Done)
@@ -156,11 +156,11 @@ async def test_a_claim_after_a_lookup_is_worth_nothing_once_its_recovery_has_tak
     provider = Provider([{"id": "r-1"}])
     refund = provider.tool(timeout=TIMEOUT, lookup=lookup, settle=SETTLE)
     request = request_for(scene, refund, attempt=2)
-    await scene.claimed(request_for(scene, refund, holder="dead"))
-    doubted = await scene.claim(request, LEASE_OVER)
+    scene.claimed(request_for(scene, refund, holder="dead"))
+    doubted = scene.claim(request, LEASE_OVER)
     assert isinstance(doubted, Doubtful)
-    async with scene.tx(SETTLED) as tx:
-        claimed = await lookups.after_not_found(tx, request, doubted.entry, forward=True)
+    with scene.tx(SETTLED) as tx:
+        claimed = reconcile.after_not_found(tx, request, doubted.entry, forward=True)
     assert isinstance(claimed, Claimed)
     # Its answer was lost, and its process is held up before it asks once more.
     asleep.before_the_claim = SETTLED + held_up
@@ -171,23 +171,23 @@ async def test_a_claim_after_a_lookup_is_worth_nothing_once_its_recovery_has_tak
     assert len(provider.keys) == int(held_up < RECOVERY_LIMIT)
 
 
-async def test_a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window(
+def test_a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window(
     scene: Scene,
 ) -> None:
     """The clock was two days ahead when it was made: how long ago that was nobody knows."""
     how: dict[str, Any] = {"recovery": Recovery.DEDUPES, "window": timedelta(minutes=10)}
-    await scene.claimed(scene.call(**how, holder="dead"), after=timedelta(hours=48))
+    scene.claimed(scene.call(**how, holder="dead"), after=timedelta(hours=48))
 
     for after in (timedelta(hours=30), timedelta(hours=30) + LEASE_OVER):
-        found = await scene.claim(scene.call(**how, attempt=2), after)
+        found = scene.claim(scene.call(**how, attempt=2), after)
 
     assert isinstance(found, Doubtful)
 
 
-async def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene) -> None:
-    entry = await scene.in_doubt(scene.call(), after=timedelta(hours=1))
-    async with scene.tx(timedelta(hours=1)) as tx:
-        entry = await doubt(tx, entry, None)
+def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene) -> None:
+    entry = scene.in_doubt(scene.call(), after=timedelta(hours=1))
+    with scene.tx(timedelta(hours=1)) as tx:
+        entry = doubt(tx, entry, None)
 
     assert entry.recovers_too_long(RECOVERY_LIMIT, (entry.recovering_ms or 0) - 1)
 
@@ -204,7 +204,7 @@ async def test_a_machine_that_was_suspended_between_claim_and_call_does_not_call
     refund = provider.tool(timeout=TIMEOUT, lookup=lookup, settle=SETTLE)
     suspended = effect_call(scene, refund, request_for(scene, refund, holder="suspended"))
     asked = own_clock.now()
-    entry = await scene.claimed(suspended.request)
+    entry = scene.claimed(suspended.request)
     asleep.slept = timedelta(hours=1)
     other = await last_of(scene, refund, holder="other", activity_key="other")
 

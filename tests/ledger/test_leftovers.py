@@ -2,101 +2,104 @@
 
 from __future__ import annotations
 
-from activities.ledger import compensations, runs, stopped
-from activities.ledger.leftovers import Leftovers, leftovers
+from surehand.activities.ledger.effects import compensations
+from surehand.activities.ledger.history.open_items import Leftovers, leftovers
+from surehand.activities.ledger.runs import runs, terminated
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.states import RunState
 from tests.ledger.scene import RUN, Scene
-from workflows.contracts import CloseRun, Resolution, ResolutionOutcome, RunState
 
 NOTHING = Leftovers([], [], [], [])
 
 
-async def left_by(scene: Scene, state: RunState | None) -> Leftovers:
+def left_by(scene: Scene, state: RunState | None) -> Leftovers:
     """Close the run, unless it goes on, and return what its events leave open."""
     if state is not None:
-        async with scene.tx() as tx:
-            await runs.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
-    return leftovers(await scene.events())
+        with scene.tx() as tx:
+            runs.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
+    return leftovers(scene.events())
 
 
-async def test_an_effect_that_stands_is_only_open_when_its_run_should_have_undone_it(
+def test_an_effect_that_stands_is_only_open_when_its_run_should_have_undone_it(
     scene: Scene,
 ) -> None:
-    entry = await scene.committed(scene.call())
+    entry = scene.committed(scene.call())
 
-    assert await left_by(scene, None) == NOTHING
+    assert left_by(scene, None) == NOTHING
     named = f"payments.refund (step refund, entry {entry.entry_id})"
-    assert (await left_by(scene, RunState.CANCELLED)).uncompensated == [named]
+    assert (left_by(scene, RunState.CANCELLED)).uncompensated == [named]
 
 
-async def test_a_completed_run_leaves_its_effects_and_nothing_open(scene: Scene) -> None:
-    await scene.committed(scene.call())
+def test_a_completed_run_leaves_its_effects_and_nothing_open(scene: Scene) -> None:
+    scene.committed(scene.call())
 
-    assert await left_by(scene, RunState.COMPLETED) == NOTHING
-
-
-async def test_what_was_undone_and_what_undid_it_are_not_open(scene: Scene) -> None:
-    await scene.compensated(scene.call())
-
-    assert await left_by(scene, RunState.FAILED) == NOTHING
+    assert left_by(scene, RunState.COMPLETED) == NOTHING
 
 
-async def test_a_proven_failure_and_a_no_are_not_open(scene: Scene) -> None:
-    await scene.failed(scene.call())
-    await scene.answered_no(scene.call(key="other"))
+def test_what_was_undone_and_what_undid_it_are_not_open(scene: Scene) -> None:
+    scene.compensated(scene.call())
 
-    assert await left_by(scene, RunState.FAILED) == NOTHING
+    assert left_by(scene, RunState.FAILED) == NOTHING
 
 
-async def test_doubt_and_its_open_question_are_told_until_a_human_answers(scene: Scene) -> None:
-    entry, question = await scene.asked(scene.call())
-    left = await left_by(scene, None)
+def test_a_proven_failure_and_a_no_are_not_open(scene: Scene) -> None:
+    scene.failed(scene.call())
+    scene.answered_no(scene.call(key="other"))
+
+    assert left_by(scene, RunState.FAILED) == NOTHING
+
+
+def test_doubt_and_its_open_question_are_told_until_a_human_answers(scene: Scene) -> None:
+    entry, question = scene.asked(scene.call())
+    left = left_by(scene, None)
     assert (len(left.in_doubt), left.interventions) == (1, [question])
 
     answer = Resolution(
         intervention_id=question, outcome=ResolutionOutcome.NOT_HAPPENED, actor="olga"
     )
-    assert (await scene.settle(answer))[0]
+    assert (scene.settle(answer))[0]
 
     assert entry.entry_id in left.in_doubt[0]
-    assert await left_by(scene, None) == NOTHING
+    assert left_by(scene, None) == NOTHING
 
 
-async def test_an_effect_in_part_stays_in_part_when_a_human_gives_up(scene: Scene) -> None:
-    _, question = await scene.asked(scene.call(), partial=True)
-    asked = await left_by(scene, None)
+def test_an_effect_in_part_stays_in_part_when_a_human_gives_up(scene: Scene) -> None:
+    _, question = scene.asked(scene.call(), partial=True)
+    asked = left_by(scene, None)
     assert (len(asked.partial), asked.in_doubt, asked.interventions) == (1, [], [question])
     answer = Resolution(intervention_id=question, outcome=ResolutionOutcome.GIVE_UP, actor="olga")
-    assert (await scene.settle(answer))[0]
+    assert (scene.settle(answer))[0]
 
-    left = await left_by(scene, RunState.FAILED)
+    left = left_by(scene, RunState.FAILED)
 
     assert (len(left.partial), left.in_doubt, left.interventions) == (1, [], [])
 
 
-async def test_a_call_without_an_outcome_is_in_doubt_once_its_run_has_ended(scene: Scene) -> None:
-    await scene.claimed(scene.call())
+def test_a_call_without_an_outcome_is_in_doubt_once_its_run_has_ended(scene: Scene) -> None:
+    scene.claimed(scene.call())
 
-    assert await left_by(scene, None) == NOTHING
-    assert len((await left_by(scene, RunState.FAILED)).in_doubt) == 1
+    assert left_by(scene, None) == NOTHING
+    assert len((left_by(scene, RunState.FAILED)).in_doubt) == 1
 
 
-async def test_an_undo_that_failed_leaves_its_original_uncompensated(scene: Scene) -> None:
-    entry = await scene.committed(scene.call())
-    async with scene.tx() as tx:
-        question = await compensations.failed(tx, entry, "undoing it failed")
+def test_an_undo_that_failed_leaves_its_original_uncompensated(scene: Scene) -> None:
+    entry = scene.committed(scene.call())
+    with scene.tx() as tx:
+        question = compensations.failed(tx, entry, "undoing it failed")
 
-    left = await left_by(scene, RunState.FAILED)
+    left = left_by(scene, RunState.FAILED)
 
     assert (len(left.uncompensated), left.interventions) == (1, [question])
 
 
-async def test_what_a_run_that_was_stopped_from_outside_has_done_is_told_as_not_undone(
+def test_what_a_run_that_was_stopped_from_outside_has_done_is_told_as_not_undone(
     scene: Scene,
 ) -> None:
-    entry = await scene.committed(scene.call())
+    entry = scene.committed(scene.call())
 
-    async with scene.tx() as tx:
-        assert await stopped.close(tx, RUN)
+    with scene.tx() as tx:
+        assert terminated.close(tx, RUN)
 
     named = f"payments.refund (step refund, entry {entry.entry_id})"
-    assert (await left_by(scene, None)).uncompensated == [named]
+    assert (left_by(scene, None)).uncompensated == [named]

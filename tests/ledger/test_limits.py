@@ -8,13 +8,14 @@ from datetime import timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import EffectCall
-from activities.failures import RateLimited, Retries
-from activities.ledger.entries import ClaimRequest
-from activities.toolbox import Tool
+from surehand.activities.effects.write import EffectCall
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.tools.failures import RateLimited
+from surehand.activities.tools.retries import Retries
+from surehand.activities.tools.tool import Tool
+from surehand.workflows.errors import ErrorType
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import Scene
-from workflows.errors import ErrorType
 
 LIMIT = timedelta(seconds=30)
 
@@ -40,7 +41,7 @@ async def test_no_retry_of_an_undo_begins_after_the_limit(
     scene: Scene, pause: timedelta, type_: ErrorType
 ) -> None:
     tool = busy(pause)
-    committed = await scene.committed(scene.call())
+    committed = scene.committed(scene.call())
     undo = request_for(scene, tool, key=f"undo:{committed.entry_id}", undoes=committed.entry_id)
     retries = Retries(compensation_limit=LIMIT, uniform=lambda low, high: low)
 
@@ -48,7 +49,7 @@ async def test_no_retry_of_an_undo_begins_after_the_limit(
         await attempt(scene, tool, undo, retries).run()
 
     assert ended.value.type == type_
-    [failed] = await scene.events(type_="effect.failed")
+    [failed] = scene.events(type_="effect.failed")
     assert ("retry_ms" in failed["body"]) is (type_ is ErrorType.RATE_LIMITED)
 
 

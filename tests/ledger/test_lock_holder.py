@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.ledger.lock_holder import lock_holder
+from surehand.activities.ledger.core.lock_holder import lock_holder
 from tests.worker_process import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
@@ -68,6 +68,7 @@ def test_nobody_is_named_where_nobody_writes(
     assert lock_holder(tmp_path / "nothing.db") is None
 
 
+@pytest.mark.slow
 async def test_doctor_says_which_stopped_process_stops_everybody(
     file: Path, writer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -78,8 +79,8 @@ async def test_doctor_says_which_stopped_process_stops_everybody(
         *(sys.executable, str(ROOT / "starter.py"), "doctor", "--json"),
         env={
             **ours,
-            "SUREHAND_DATABASE_URL": f"sqlite+aiosqlite:///{file}",
-            "SUREHAND_TOOL_MODULES": "examples.shop.tools",
+            "SUREHAND_DATABASE_URL": f"sqlite:///{file}",
+            "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
             "TEMPORAL_ADDRESS": "127.0.0.1:1",
         },
         cwd=tmp_path,

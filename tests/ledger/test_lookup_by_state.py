@@ -8,12 +8,18 @@ import pytest
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import CallResult, EffectCall
-from activities.failures import OutcomeUnknown, Transient
-from activities.ledger.entries import UNASKED, Asked, Claimed, Entry
-from activities.ledger.tables import effects
-from activities.recorder import Done, SaidNo
-from activities.toolbox import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
+from surehand.activities.effects.recorder import Done, SaidNo
+from surehand.activities.effects.write import CallResult, EffectCall
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.steps.entries import (
+    UNASKED,
+    Asked,
+    Claimed,
+    Entry,
+)
+from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
+from surehand.activities.tools.failures import OutcomeUnknown, Transient
+from surehand.activities.tools.tool import Tool, ToolContext
 from tests.ledger.attempts import (
     Payment,
     Provider,
@@ -60,7 +66,7 @@ async def left_behind(scene: Scene, loaded: Tool, *, observed: bool) -> Entry:
     """Leave a claim as a worker that dies right after it, or after its look at the world."""
     if observed:
         return await looked(first(scene, loaded))
-    return await scene.claimed(request_for(scene, loaded, observes=True))
+    return scene.claimed(request_for(scene, loaded, observes=True))
 
 
 async def looked(call: EffectCall) -> Entry:
@@ -72,14 +78,14 @@ async def looked(call: EffectCall) -> Entry:
     return seen
 
 
-async def lease_runs_out(scene: Scene) -> None:
-    async with scene.tx() as tx:
+def lease_runs_out(scene: Scene) -> None:
+    with scene.tx() as tx:
         mine = (effects.c.tenant_id == tx.tenant, effects.c.state == "claimed")
-        await tx.execute(update(effects).where(*mine).values(lease_until_ms=0))
+        tx.execute(update(effects).where(*mine).values(lease_until_ms=0))
 
 
-async def observed(scene: Scene) -> Any:
-    return ((await scene.row(effects))["observed"] or {}).get("answer")
+def observed(scene: Scene) -> Any:
+    return ((scene.row(effects))["observed"] or {}).get("answer")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +109,8 @@ async def test_the_world_is_looked_at_before_the_call_and_the_call_is_made(
 
     assert isinstance(result, Done)
     assert (world.asked, len(world.keys)) == (1, 1)
-    assert await observed(scene) == said
-    types = [event["type"] for event in await scene.events()]
+    assert observed(scene) == said
+    types = [event["type"] for event in scene.events()]
     order = [one for one in types if one.startswith("effect.")]
     assert order == ["effect.claimed", "effect.observed", "effect.committed"]
 
@@ -122,14 +128,14 @@ async def test_a_state_that_was_so_before_the_call_is_no_proof_of_it(
     world = World([RECEIPT], [state])
     loaded = world.by_state()
     await left_behind(scene, loaded, observed=True)
-    await lease_runs_out(scene)
+    lease_runs_out(scene)
 
     result = await come_to(scene, loaded)
 
     assert isinstance(result, Asked)
     assert why in result.question
     assert world.keys == []
-    assert (await scene.row(effects))["state"] == "in_doubt"
+    assert (scene.row(effects))["state"] == "in_doubt"
 
 
 async def test_a_state_that_has_become_so_since_the_call_proves_it(scene: Scene) -> None:
@@ -139,7 +145,7 @@ async def test_a_state_that_has_become_so_since_the_call_proves_it(scene: Scene)
 
     assert isinstance(result, Done)
     assert (result.receipt, len(world.keys)) == (RECEIPT, 1)
-    evidence = (await scene.row(effects))["evidence"]
+    evidence = (scene.row(effects))["evidence"]
     assert (evidence["answer"], evidence["before"]["answer"]) == ("found", "not_found")
 
 
@@ -147,14 +153,14 @@ async def test_a_claim_that_had_not_looked_has_not_called_and_is_taken_again(sce
     world = World([RECEIPT], [NotFound()])
     loaded = world.by_state()
     await left_behind(scene, loaded, observed=False)
-    assert (await scene.row(effects))["observed"] == UNASKED
-    await lease_runs_out(scene)
+    assert (scene.row(effects))["observed"] == UNASKED
+    lease_runs_out(scene)
 
     result = await come_to(scene, loaded)
 
     assert isinstance(result, Done)
     assert (world.asked, len(world.keys)) == (1, 1)
-    (told,) = await scene.events(type_="effect.reconciled")
+    (told,) = scene.events(type_="effect.reconciled")
     assert (told["body"]["rule"], told["body"]["action"]) == ("not_called", "call_again")
 
 
@@ -162,7 +168,7 @@ async def test_a_human_is_asked_where_it_is_so_when_a_claim_is_taken_again(scene
     world = World([RECEIPT], [Found(RECEIPT)])
     loaded = world.by_state()
     await left_behind(scene, loaded, observed=False)
-    await lease_runs_out(scene)
+    lease_runs_out(scene)
 
     result = await come_to(scene, loaded)
 
@@ -174,8 +180,8 @@ async def test_an_attempt_that_was_taken_over_while_it_looked_calls_nothing(scen
     world = World([RECEIPT], [NotFound()])
     loaded = world.by_state()
     entry = await left_behind(scene, loaded, observed=False)
-    await time_passes(scene)
-    await scene.claim(request_for(scene, loaded, observes=True, attempt=2), after=LEASE_OVER)
+    time_passes(scene)
+    scene.claim(request_for(scene, loaded, observes=True, attempt=2), after=LEASE_OVER)
 
     with pytest.raises(ApplicationError, match="taken this effect over"):
         await first(scene, loaded)._observe(entry)
@@ -195,7 +201,7 @@ async def test_a_call_that_is_held_up_after_its_look_looks_again(scene: Scene) -
 
     assert isinstance(result, Done)
     assert (world.asked, len(world.keys)) == (2, 1)
-    assert await observed(scene) == "found"
+    assert observed(scene) == "found"
 
 
 async def test_each_call_has_its_own_look_before_it(scene: Scene) -> None:
@@ -214,14 +220,14 @@ async def test_a_lookup_by_key_is_not_asked_before_the_call(scene: Scene) -> Non
     await last_of(scene, world.tool(lookup=world.look, settle=SETTLE))
 
     assert (world.asked, len(world.keys)) == (0, 1)
-    assert await observed(scene) is None
+    assert observed(scene) is None
 
 
 async def test_what_a_worker_without_the_look_has_left_is_for_a_human(scene: Scene) -> None:
     world = World([RECEIPT], [Found(RECEIPT)])
     loaded = world.by_state()
-    await scene.claimed(request_for(scene, loaded))
-    await lease_runs_out(scene)
+    scene.claimed(request_for(scene, loaded))
+    lease_runs_out(scene)
 
     assert isinstance(await come_to(scene, loaded), Asked)
     assert world.keys == []
@@ -238,7 +244,7 @@ async def test_a_lookup_that_answers_no_is_the_steps_no(scene: Scene, by: Any) -
 
     assert isinstance(result, SaidNo)
     assert (result.reason, result.code) == ("the account is closed", "closed")
-    row = await scene.row(effects)
+    row = scene.row(effects)
     assert (row["state"], row["answer"]["code"], len(world.keys)) == ("failed", "closed", 1)
     again = await last_of(scene, loaded, observes=by == "state")
     assert (again, len(world.keys)) == (SaidNo("the account is closed", "closed", True), 1)
@@ -248,9 +254,9 @@ async def test_the_sweep_records_the_no_of_a_lookup(scene: Scene) -> None:
     world = World([LOST], [No("closed")])
     loaded = world.tool(lookup=world.look, settle=SETTLE)
     request = request_for(scene, loaded)
-    entry = await scene.in_doubt(request)
+    entry = scene.in_doubt(request)
 
     result = await effect_call(scene, loaded, request).reconcile(entry, forward=False)
 
     assert isinstance(result, SaidNo)
-    assert (await scene.row(effects))["state"] == "failed"
+    assert (scene.row(effects))["state"] == "failed"

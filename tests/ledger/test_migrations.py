@@ -13,35 +13,34 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
-from activities.ledger.engine import make_engine
-from activities.ledger.migrate import (
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.migrate import (
     DatabaseBehind,
     current_revision,
     migrate,
     newest_revision,
     require_head,
 )
-from activities.ledger.store import LedgerUnavailable, open_ledger
-from activities.ledger.tables import ALL, metadata
+from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
+from surehand.activities.ledger.core.tables import ALL, metadata
 from tests.ledger.databases import Database
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-async def _with(database: Database, look: Callable[[Connection], Any]) -> Any:
-    engine = create_async_engine(database.owner_url)
+def _with(database: Database, look: Callable[[Connection], Any]) -> Any:
+    engine = create_engine(database.owner_url)
     try:
-        async with engine.begin() as connection:
-            return await connection.run_sync(look)
+        with engine.begin() as connection:
+            return look(connection)
     finally:
-        await engine.dispose()
+        engine.dispose()
 
 
-async def _execute(database: Database, sql: str) -> None:
-    await _with(database, lambda connection: connection.execute(text(sql)))
+def _execute(database: Database, sql: str) -> None:
+    _with(database, lambda connection: connection.execute(text(sql)))
 
 
 def _shape(connection: Connection) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def _plain(found: Any) -> str:
 async def test_migrating_an_empty_database_gives_exactly_the_tables_of_the_code(
     empty_database: Database,
 ) -> None:
-    assert await migrate(empty_database.owner_url) == (None, newest_revision())
+    assert migrate(empty_database.owner_url) == (None, newest_revision())
 
     def compare(connection: Connection) -> Any:
         context = MigrationContext.configure(
@@ -78,40 +77,41 @@ async def test_migrating_an_empty_database_gives_exactly_the_tables_of_the_code(
         )
         return compare_metadata(context, metadata)
 
-    assert await _with(empty_database, compare) == []
+    assert _with(empty_database, compare) == []
     # Alembic does not compare CHECKs and the conditions of partial indexes; the databases do.
-    migrated = await _with(empty_database, _shape)
-    await _with(empty_database, metadata.drop_all)
-    await _with(empty_database, metadata.create_all)
-    assert migrated == await _with(empty_database, _shape)
+    migrated = _with(empty_database, _shape)
+    _with(empty_database, metadata.drop_all)
+    _with(empty_database, metadata.create_all)
+    assert migrated == _with(empty_database, _shape)
     assert all(migrated[table]["key"]["constrained_columns"][0] == "tenant_id" for table in ALL)
 
 
 async def test_migrating_twice_changes_nothing(empty_database: Database) -> None:
-    await migrate(empty_database.owner_url)
-    shape = await _with(empty_database, _shape)
+    migrate(empty_database.owner_url)
+    shape = _with(empty_database, _shape)
 
-    assert await migrate(empty_database.owner_url) == (newest_revision(), newest_revision())
+    assert migrate(empty_database.owner_url) == (newest_revision(), newest_revision())
 
-    assert await _with(empty_database, _shape) == shape
+    assert _with(empty_database, _shape) == shape
 
 
-async def _empty(database: Database) -> str:
-    await _execute(database, "SELECT 1")  # makes the file
+def _empty(database: Database) -> str:
+    _execute(database, "SELECT 1")  # makes the file
     return "at migration none"
 
 
-async def _without_a_stamp(database: Database) -> str:
-    await migrate(database.owner_url)
-    await _execute(database, "DELETE FROM alembic_version")
+def _without_a_stamp(database: Database) -> str:
+    migrate(database.owner_url)
+    _execute(database, "DELETE FROM alembic_version")
     return "at migration none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [_empty, _without_a_stamp])
 async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_in_one_line(
     empty_database: Database, given: Callable[[Database], Any], tmp_path: Path
 ) -> None:
-    says = await given(empty_database)
+    says = given(empty_database)
 
     done = run_python("worker.py", "--check", url=empty_database.owner_url, folder=tmp_path)
 
@@ -120,17 +120,18 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
     assert line.startswith("surehand: the ledger database ")
     assert says in line
     assert newest_revision() in line
-    assert "python -m activities.ledger.migrate" in line
+    assert "python -m surehand.cli.operate.migrate" in line
 
 
+@pytest.mark.slow
 async def test_only_migrating_makes_a_file_and_a_worker_in_the_wrong_folder_says_where_it_looked(
     tmp_path: Path,
 ) -> None:
-    url = "sqlite+aiosqlite:///ledger.sqlite"
+    url = "sqlite:///ledger.sqlite"
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     for folder in (home, elsewhere):
         folder.mkdir()
-    made = run_python("-m", "activities.ledger.migrate", url=url, folder=home)
+    made = run_python("-m", "surehand.cli.operate.migrate", url=url, folder=home)
 
     done = run_python("worker.py", "--check", url=url, folder=elsewhere)
 
@@ -139,22 +140,22 @@ async def test_only_migrating_makes_a_file_and_a_worker_in_the_wrong_folder_says
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"surehand: no ledger at {elsewhere / 'ledger.sqlite'} ")
-    assert "python -m activities.ledger.migrate" in line
+    assert "python -m surehand.cli.operate.migrate" in line
     assert list(elsewhere.iterdir()) == []
 
 
 async def test_a_ledger_that_is_taken_away_is_not_made_anew(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
-    await migrate(f"sqlite+aiosqlite:///{file}")
-    async with open_ledger(f"sqlite+aiosqlite:///{file}") as ledger:
-        async with ledger.transaction("default"):
+    migrate(f"sqlite:///{file}")
+    async with open_ledger(f"sqlite:///{file}") as ledger:
+        with ledger.transaction("default"):
             pass
-        await ledger.engine.dispose()  # as after a lost connection
+        ledger.engine.dispose()  # as after a lost connection
         file.unlink()
 
-        with pytest.raises(LedgerUnavailable, match="no ledger at"):
-            async with ledger.transaction("default"):
-                pass
+        refused = pytest.raises(LedgerUnavailable, match="no ledger at")
+        with refused, ledger.transaction("default"):
+            pass
 
     assert list(tmp_path.iterdir()) == []
 
@@ -178,22 +179,26 @@ def run_python(*arguments: str, url: str, folder: Path) -> subprocess.CompletedP
     )
 
 
-async def test_a_migrated_database_is_accepted(empty_database: Database) -> None:
-    await migrate(empty_database.owner_url)
-    engine = create_async_engine(empty_database.owner_url)
+def test_a_migrated_database_is_accepted(empty_database: Database) -> None:
+    migrate(empty_database.owner_url)
+    engine = create_engine(empty_database.owner_url)
 
-    await require_head(engine)
-    assert await current_revision(engine) == newest_revision()
+    require_head(engine)
+    assert current_revision(engine) == newest_revision()
 
-    await engine.dispose()
+    engine.dispose()
 
 
+@pytest.mark.slow
 async def test_the_migrate_command_says_what_it_did(
     empty_database: Database, tmp_path: Path
 ) -> None:
     def run() -> str:
         done = run_python(
-            "-m", "activities.ledger.migrate", url=empty_database.owner_url, folder=tmp_path
+            "-m",
+            "surehand.cli.operate.migrate",
+            url=empty_database.owner_url,
+            folder=tmp_path,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -206,12 +211,15 @@ async def test_the_migrate_command_says_what_it_did(
     assert run() == f"{where}: already at {newest_revision()}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["typo", "typo/.surehand", ".surehand/typo"])
 def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path, folder: str) -> None:
     file = tmp_path / folder / "ledger.sqlite"
 
     done = run_python(
-        *("-m", "activities.ledger.migrate"), url=f"sqlite+aiosqlite:///{file}", folder=tmp_path
+        *("-m", "surehand.cli.operate.migrate"),
+        url=f"sqlite:///{file}",
+        folder=tmp_path,
     )
 
     assert done.returncode == 2
@@ -220,61 +228,67 @@ def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path, fold
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_first_start_makes_the_folder_that_is_surehands_own(tmp_path: Path) -> None:
-    url = "sqlite+aiosqlite:///.surehand/ledger.sqlite"
+    url = "sqlite:///.surehand/ledger.sqlite"
 
-    done = run_python("-m", "activities.ledger.migrate", url=url, folder=tmp_path)
+    done = run_python("-m", "surehand.cli.operate.migrate", url=url, folder=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"sqlite file {tmp_path}/.surehand/ledger.sqlite: empty -> ")
     assert (tmp_path / ".surehand" / "ledger.sqlite").is_file()
 
 
+@pytest.mark.slow
 async def test_a_database_of_a_newer_version_is_left_alone_and_said_so_in_one_line(
     empty_database: Database, tmp_path: Path
 ) -> None:
-    await migrate(empty_database.owner_url)
-    await _execute(empty_database, "UPDATE alembic_version SET version_num = '9999_after'")
-    shape = await _with(empty_database, _shape)
-    engine = create_async_engine(empty_database.owner_url)
+    migrate(empty_database.owner_url)
+    _execute(empty_database, "UPDATE alembic_version SET version_num = '9999_after'")
+    shape = _with(empty_database, _shape)
+    engine = create_engine(empty_database.owner_url)
 
     with pytest.raises(DatabaseBehind, match="9999_after"):
-        await require_head(engine)
-    await engine.dispose()
+        require_head(engine)
+    engine.dispose()
     done = run_python(
-        "-m", "activities.ledger.migrate", url=empty_database.owner_url, folder=tmp_path
+        "-m",
+        "surehand.cli.operate.migrate",
+        url=empty_database.owner_url,
+        folder=tmp_path,
     )
 
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
     assert "9999_after" in line
-    assert await _with(empty_database, _shape) == shape
+    assert _with(empty_database, _shape) == shape
 
 
 UNREACHABLE = [
-    "postgresql+asyncpg://nobody:secret@127.0.0.1:1/ledger",
-    "sqlite+aiosqlite:////proc/ledger.db",
+    "postgresql://nobody:secret@127.0.0.1:1/ledger",
+    "sqlite:////proc/ledger.db",
 ]
 
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])
-async def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: str) -> None:
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: str) -> None:
     engine = make_engine(url)
 
     with pytest.raises(LedgerUnavailable) as refused:
-        await require_head(engine)
+        require_head(engine)
 
     assert "SUREHAND_DATABASE_URL" in str(refused.value)
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
-    await engine.dispose()
+    engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])
 async def test_migrating_a_database_that_cannot_be_reached_ends_in_one_line(
     url: str, tmp_path: Path
 ) -> None:
-    done = run_python("-m", "activities.ledger.migrate", url=url, folder=tmp_path)
+    done = run_python("-m", "surehand.cli.operate.migrate", url=url, folder=tmp_path)
 
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()

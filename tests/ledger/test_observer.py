@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.store import LedgerUnavailable, open_ledger
+from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
 
@@ -31,15 +31,13 @@ async def test_an_observer_hears_of_each_transaction_and_of_committed_events_onl
 ) -> None:
     heard = Heard()
     async with open_ledger(database.url, heard) as ledger:
-        async with ledger.transaction(scene.tenant) as tx:
+        with ledger.transaction(scene.tenant) as tx:
             tx.event(RUN, "test.kept")
-        with pytest.raises(ZeroDivisionError):
-            async with ledger.transaction(scene.tenant) as tx:
-                tx.event(RUN, "test.lost")
-                raise ZeroDivisionError
-        with pytest.raises(LedgerUnavailable):
-            async with ledger.transaction(scene.tenant):
-                raise ConnectionError("cut off")
+        with pytest.raises(ZeroDivisionError), ledger.transaction(scene.tenant) as tx:
+            tx.event(RUN, "test.lost")
+            raise ZeroDivisionError
+        with pytest.raises(LedgerUnavailable), ledger.transaction(scene.tenant):
+            raise ConnectionError("cut off")
 
     assert heard.transactions == ["committed", "rolled_back", "unavailable"]
     assert heard.events == ["test.kept"]

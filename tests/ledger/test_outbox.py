@@ -13,14 +13,25 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from activities.ledger import notifications as outbox_rows
-from activities.ledger.entries import Forbidden
-from activities.notifications import Kind, NotDelivered, Notification, ReceiverGone
-from activities.outbox import FIRST_PAUSE, GIVE_UP_AFTER, LEASE, LONGEST_PAUSE, pause_after
+from surehand.activities.ledger.outbox import notifications as outbox_rows
+from surehand.activities.ledger.outbox.notification import (
+    Kind,
+    NotDelivered,
+    Notification,
+    ReceiverGone,
+)
+from surehand.activities.ledger.steps.entries import Forbidden
+from surehand.activities.notify.outbox import (
+    FIRST_PAUSE,
+    GIVE_UP_AFTER,
+    LEASE,
+    LONGEST_PAUSE,
+    pause_after,
+)
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.desk import DESK, Desk, Office, office
 from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 from tests.ledger.standing import ask, granted
-from workflows.contracts import Resolution, ResolutionOutcome
 
 HOUR = timedelta(hours=1)
 REQUEST = f"{RUN}/{STEP}/1"
@@ -39,46 +50,45 @@ async def test_a_request_is_told_once_however_often_its_activity_is_tried_again(
 ) -> None:
     here = desk_office
     for _ in range(3):
-        await here.scene.ask_approval(here.scene.call())
+        here.scene.ask_approval(here.scene.call())
 
     assert await here.send() == {"sent": 1}
-    await here.scene.ask_approval(here.scene.call())
+    here.scene.ask_approval(here.scene.call())
     assert await here.send() == {}
 
     assert here.desk.told == [(Kind.APPROVAL, REQUEST, 0)]
-    [row] = await here.rows()
+    [row] = here.rows()
     assert (row["state"], row["attempts"], row["error"]) == ("sent", 1, None)
     assert here.desk.got[0].delivery_id == row["notification_id"]
 
 
-async def test_of_a_call_that_was_approved_in_advance_nobody_is_told(
+def test_of_a_call_that_was_approved_in_advance_nobody_is_told(
     desk_office: Office,
 ) -> None:
     here = desk_office
-    await granted(here.scene, "ann", when="amount <= 150", count=5)
+    granted(here.scene, "ann", when="amount <= 150", count=5)
 
-    await ask(here.scene, "120.00", step_id="small")
-    await ask(here.scene, "160.00", step_id="large")
+    ask(here.scene, "120.00", step_id="small")
+    ask(here.scene, "160.00", step_id="large")
 
-    assert [row["step_id"] for row in await here.rows()] == ["large"]
+    assert [row["step_id"] for row in here.rows()] == ["large"]
 
 
 async def test_what_is_rolled_back_is_told_nobody(desk_office: Office) -> None:
     here = desk_office
-    with pytest.raises(ZeroDivisionError):
-        async with here.scene.tx() as tx:
-            await outbox_rows.write_pause(tx, RUN, STEP, 1, tool="t", reason="no permission")
-            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), here.scene.tx() as tx:
+        outbox_rows.write_pause(tx, RUN, STEP, 1, tool="t", reason="no permission")
+        raise ZeroDivisionError
 
     assert await here.send() == {}
-    assert await here.rows() == []
+    assert here.rows() == []
 
 
 async def test_an_intervention_is_told_with_its_question_and_how_to_settle_it(
     desk_office: Office,
 ) -> None:
     here = desk_office
-    _, intervention = await here.scene.asked(here.scene.call())
+    _, intervention = here.scene.asked(here.scene.call())
 
     assert await here.send() == {"sent": 1}
 
@@ -100,7 +110,7 @@ async def test_a_pause_for_a_permission_is_told_once_and_the_next_pause_again(
         replace(paused, attempt=2),
         replace(paused, attempt=3, first_attempt=3),
     ):
-        assert isinstance(await here.scene.claim(request), Forbidden)
+        assert isinstance(here.scene.claim(request), Forbidden)
 
     assert await here.send() == {"sent": 2}
 
@@ -115,17 +125,17 @@ async def test_a_receiver_that_is_down_is_tried_again_later_under_the_same_id(
     desk_office: Office,
 ) -> None:
     here, ids = desk_office, set()
-    await here.scene.ask_approval(here.scene.call())
+    here.scene.ask_approval(here.scene.call())
     here.desk.refuses = NotDelivered("HTTP 503")
 
     assert await here.send() == {"failed": 1}
     assert await here.send() == {}, "not before its pause is over"
     assert await here.send(after=RETRIED) == {"failed": 1}
-    ids |= {row["notification_id"] for row in await here.rows()}
+    ids |= {row["notification_id"] for row in here.rows()}
     here.desk.refuses = None
     assert await here.send(after=RETRIED * 4) == {"sent": 1}
 
-    [row] = await here.rows()
+    [row] = here.rows()
     assert (row["state"], row["attempts"], row["error"]) == ("sent", 3, None)
     assert {one.delivery_id for one in here.desk.got} == ids
 
@@ -140,7 +150,7 @@ def test_pauses_grow_up_to_the_longest_and_are_spread() -> None:
 
 async def test_a_receiver_is_left_alone_for_as_long_as_it_says(desk_office: Office) -> None:
     here = desk_office
-    await here.scene.ask_approval(here.scene.call())
+    here.scene.ask_approval(here.scene.call())
     here.desk.refuses = NotDelivered("HTTP 429", retry_after=timedelta(minutes=30))
 
     assert await here.send() == {"failed": 1}
@@ -152,7 +162,7 @@ async def test_a_receiver_is_left_alone_for_as_long_as_it_says(desk_office: Offi
 
 async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(desk_office: Office) -> None:
     here = desk_office
-    await here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
+    here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
     here.desk.refuses = NotDelivered("no route", retry_after=GIVE_UP_AFTER * 30)
 
     assert await here.send() == {"failed": 1}
@@ -161,9 +171,9 @@ async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(desk_office
         assert await here.send(after=GIVE_UP_AFTER) == {"given_up": 1}
     assert await here.send(after=GIVE_UP_AFTER * 2) == {}
 
-    [row] = await here.rows()
+    [row] = here.rows()
     assert (row["state"], row["error"]) == ("failed", "no route")
-    [event] = await here.scene.events(type_="notification.failed")
+    [event] = here.scene.events(type_="notification.failed")
     assert event["body"]["notification_id"] == row["notification_id"]
     [said] = [line for line in lines if line["log_level"] == "error"]
     assert (said["event"], said["subject"]) == ("notification.given_up", REQUEST)
@@ -171,13 +181,13 @@ async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(desk_office
 
 async def test_what_no_worker_can_send_is_given_up_after_a_day(scene: Scene) -> None:
     async with office(scene, pager=Desk()) as with_pager:
-        await with_pager.scene.ask_approval(with_pager.scene.call(), expires_in=GIVE_UP_AFTER * 3)
+        with_pager.scene.ask_approval(with_pager.scene.call(), expires_in=GIVE_UP_AFTER * 3)
     async with office(scene) as here:
         assert await here.send() == {"sent": 1}
         assert await here.send(after=GIVE_UP_AFTER * 0.99) == {}
         assert await here.send(after=GIVE_UP_AFTER * 1.01) == {"given_up": 1}
 
-        states = {row["channel"]: row["state"] for row in await here.rows()}
+        states = {row["channel"]: row["state"] for row in here.rows()}
     assert states == {DESK: "sent", "pager": "failed"}
 
 
@@ -185,10 +195,10 @@ async def test_a_receiver_that_is_gone_is_not_asked_again_before_the_next_start(
     scene: Scene,
 ) -> None:
     async with office(scene, Desk(refuses=ReceiverGone("HTTP 410"))) as here:
-        await here.scene.ask_approval(here.scene.call())
+        here.scene.ask_approval(here.scene.call())
         with capture_logs() as lines:
             assert await here.send() == {"given_up": 1}
-        await here.scene.ask_approval(here.scene.call(step_id="mail", key="mail"))
+        here.scene.ask_approval(here.scene.call(step_id="mail", key="mail"))
         assert await here.send() == {}
 
         assert here.desk.tried == 1
@@ -203,36 +213,36 @@ async def test_several_workers_share_the_outbox_and_each_row_goes_to_one(scene: 
     async with AsyncExitStack() as stack:
         offices = [await stack.enter_async_context(office(scene, desk)) for _ in range(4)]
         for number in range(count):
-            await offices[0].scene.ask_approval(scene.call(step_id=f"s{number}", key=f"k{number}"))
+            offices[0].scene.ask_approval(scene.call(step_id=f"s{number}", key=f"k{number}"))
 
         sent = await asyncio.gather(*(one.send() for one in offices))
 
         assert sum(sent, Counter()) == {"sent": count}
         assert Counter(one.delivery_id for one in desk.got).most_common(1)[0][1] == 1
-        assert {row["attempts"] for row in await offices[0].rows()} == {1}
+        assert {row["attempts"] for row in offices[0].rows()} == {1}
 
 
 async def test_what_a_dead_worker_has_taken_is_sent_by_another_once_its_lease_is_over(
     desk_office: Office,
 ) -> None:
     here = desk_office
-    await here.scene.ask_approval(here.scene.call())
-    async with here.scene.tx() as tx:
-        taken, _ = await outbox_rows.take(tx, DESK, tx.now_ms, limit=9, lease=LEASE)
+    here.scene.ask_approval(here.scene.call())
+    with here.scene.tx() as tx:
+        taken, _ = outbox_rows.take(tx, DESK, tx.now_ms, limit=9, lease=LEASE)
 
     assert await here.send() == {}
     here.desk.refuses = NotDelivered("down")
     assert await here.send(after=LEASE * 1.1) == {"failed": 1}
     # The dead one was only slow: another attempt is not its own to put off.
-    async with here.scene.tx() as tx:
-        assert not await outbox_rows.put_off(tx, taken[0], "late", tx.now_ms)
+    with here.scene.tx() as tx:
+        assert not outbox_rows.put_off(tx, taken[0], "late", tx.now_ms)
     here.desk.refuses = None
     assert await here.send(after=LEASE * 2) == {"sent": 1}
 
     assert here.desk.got == [taken[0].notification]
-    async with here.scene.tx() as tx:
-        assert not await outbox_rows.sent(tx, taken[0].notification.delivery_id, tx.now_ms)
-    assert [row["state"] for row in await here.rows()] == ["sent"]
+    with here.scene.tx() as tx:
+        assert not outbox_rows.sent(tx, taken[0].notification.delivery_id, tx.now_ms)
+    assert [row["state"] for row in here.rows()] == ["sent"]
 
 
 @pytest.mark.parametrize("how", ["approve", "reject", "expired", "void", "too late"])
@@ -240,27 +250,27 @@ async def test_nothing_is_sent_of_a_request_that_waits_for_nobody_any_more(
     desk_office: Office, how: str
 ) -> None:
     here = desk_office
-    gated = await here.scene.ask_approval(here.scene.call(), remind_every=WINDOW / 4)
+    gated = here.scene.ask_approval(here.scene.call(), remind_every=WINDOW / 4)
     match how:
         case "approve" | "reject":
-            assert (await here.scene.decide(gated, how)).code == "accepted"
+            assert (here.scene.decide(gated, how)).code == "accepted"
         case "expired" | "void":
-            await here.scene.close(gated, how, after=WINDOW)
+            here.scene.close(gated, how, after=WINDOW)
     late = WINDOW if how == "too late" else WINDOW * 0.6
 
     assert await here.send(after=late) == {"dropped": 1}
 
     assert here.desk.tried == 0
-    assert [row["state"] for row in await here.rows()] == ["void"]
+    assert [row["state"] for row in here.rows()] == ["void"]
 
 
 async def test_nothing_is_sent_of_an_intervention_that_is_settled(desk_office: Office) -> None:
     here = desk_office
-    _, intervention = await here.scene.asked(here.scene.call())
+    _, intervention = here.scene.asked(here.scene.call())
     given_up = Resolution(
         intervention_id=intervention, outcome=ResolutionOutcome.GIVE_UP, actor="olga"
     )
-    assert (await here.scene.settle(given_up))[0]
+    assert (here.scene.settle(given_up))[0]
 
     assert await here.send() == {"dropped": 1}
     assert here.desk.tried == 0
@@ -270,7 +280,7 @@ async def test_people_are_reminded_once_an_interval_and_the_number_counts_the_in
     desk_office: Office,
 ) -> None:
     here = desk_office
-    await here.scene.ask_approval(here.scene.call(), expires_in=8 * HOUR, remind_every=HOUR)
+    here.scene.ask_approval(here.scene.call(), expires_in=8 * HOUR, remind_every=HOUR)
     for after in (0.0, 0.9, 1.1, 1.2, 2.1, 8.1):
         await here.send(after=after * HOUR)
 
@@ -286,7 +296,7 @@ async def test_a_worker_that_was_down_reminds_once_and_then_keeps_to_the_interva
     desk_office: Office,
 ) -> None:
     here = desk_office
-    await here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
+    here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
     await here.send()
     for after in (20.5, 20.9, 21.1):
         await here.send(after=after * HOUR)
@@ -298,7 +308,7 @@ async def test_a_reminder_that_could_not_be_sent_gives_way_to_the_next_one(
     desk_office: Office,
 ) -> None:
     here = desk_office
-    await here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
+    here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
     await here.send()
     here.desk.refuses = NotDelivered("down")
     for after in (1.1, 2.1, 3.1):
@@ -307,14 +317,14 @@ async def test_a_reminder_that_could_not_be_sent_gives_way_to_the_next_one(
     assert await here.send(after=3.9 * HOUR) == {"sent": 1}
 
     assert [number for _, _, number in here.desk.told] == [0, 3]
-    assert [row["state"] for row in await here.rows()] == ["sent", "void", "void", "sent"]
+    assert [row["state"] for row in here.rows()] == ["sent", "void", "void", "sent"]
 
 
 async def test_several_workers_remind_once(scene: Scene) -> None:
     desk = Desk()
     async with AsyncExitStack() as stack:
         offices = [await stack.enter_async_context(office(scene, desk)) for _ in range(4)]
-        await offices[0].scene.ask_approval(scene.call(), remind_every=WINDOW / 2)
+        offices[0].scene.ask_approval(scene.call(), remind_every=WINDOW / 2)
         await asyncio.gather(*(one.send(after=WINDOW * 0.6) for one in offices))
 
     assert sorted(desk.told) == [(Kind.REMINDER, REQUEST, 1), (Kind.APPROVAL, REQUEST, 0)]
@@ -340,14 +350,14 @@ class Quits:
 async def test_a_notifier_that_blocks_or_quits_fails_and_the_others_tell(scene: Scene) -> None:
     blocks, limit = Blocks(), timedelta(milliseconds=200)
     async with office(scene, limit=limit, blocks=blocks, quits=Quits()) as here:
-        await here.scene.ask_approval(here.scene.call())
+        here.scene.ask_approval(here.scene.call())
 
         outcomes = await asyncio.gather(
             here.outbox.run_once("blocks"), here.outbox.run_once("quits"), here.send()
         )
 
         assert [+one for one in outcomes] == [{"failed": 1}, {"failed": 1}, {"sent": 1}]
-        errors = {row["channel"]: row["error"] for row in await here.rows()}
+        errors = {row["channel"]: row["error"] for row in here.rows()}
         assert errors == {
             DESK: None,
             "blocks": "it was not sent within 0.2 s",
@@ -369,10 +379,10 @@ async def test_what_a_worker_writes_it_sends_at_once_and_it_stops_when_told(scen
         assert await here.send() == {}
         running = asyncio.create_task(here.outbox.run(stopping))
         await asyncio.sleep(0)
-        await here.scene.ask_approval(here.scene.call())
+        here.scene.ask_approval(here.scene.call())
         await arrived.wait()
         stopping.set()
         await running
-        states = {row["channel"]: row["state"] for row in await here.rows()}
+        states = {row["channel"]: row["state"] for row in here.rows()}
     # The other one may have been stopped before its turn: then the next worker sends it.
     assert states["bell"] == "sent"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from activities.outbox import LEASE
-from activities.webhook import Webhook, secret_of, url_of
+from surehand.activities.notify.outbox import LEASE
+from surehand.activities.notify.webhook import Webhook, secret_of, url_of
+from surehand.process.children import Child, python
 from tests.ledger.databases import Database
 from tests.ledger.desk import office
 from tests.ledger.scene import Scene
@@ -36,17 +35,17 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_with_its_id_and_reco
     settings = {"database_url": database.url, "notify": "webhook", **receiver.settings()}
     environment = {f"SUREHAND_{name.upper()}": value for name, value in settings.items()}
     async with office(scene, webhook=webhook) as here:
-        await here.scene.ask_approval(here.scene.call())
-        doomed = subprocess.Popen(
-            [sys.executable, "-m", "tests.outbox_process", scene.tenant],
-            env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-            cwd=tmp_path,
+        here.scene.ask_approval(here.scene.call())
+        doomed = Child(
+            python("tests.outbox_process", scene.tenant),
+            environment={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+            log=tmp_path / "outbox.log",
         )
         # It has sent, and waits for the answer.
-        receiver.on_arrival = lambda: doomed.send_signal(signal.SIGKILL)
+        receiver.on_arrival = lambda: doomed.signal(signal.SIGKILL)
         assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
         receiver.on_arrival = lambda: None
-        [row] = [row for row in await here.rows() if row["channel"] == "webhook"]
+        [row] = [row for row in here.rows() if row["channel"] == "webhook"]
         assert (row["state"], row["attempts"], len(receiver.got)) == ("pending", 1, 1)
 
         assert +(await here.outbox.run_once("webhook")) == {}
@@ -54,7 +53,7 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_with_its_id_and_reco
         assert +(await here.outbox.run_once("webhook")) == {"sent": 1}
         assert +(await here.outbox.run_once("webhook")) == {}
 
-        [row] = [row for row in await here.rows() if row["channel"] == "webhook"]
+        [row] = [row for row in here.rows() if row["channel"] == "webhook"]
     assert receiver.ids == [row["notification_id"]] * 2
     assert receiver.got[0] == receiver.got[1]
     assert (row["state"], row["attempts"]) == ("sent", 2)

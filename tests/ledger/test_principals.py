@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from activities.ledger import principals
-from activities.ledger.principal_history import changes
-from activities.ledger.principal_tables import grants, principal_changes, principal_keys
-from activities.ledger.principal_tables import principals as people
-from activities.ledger.principals import Kind, Principal, PrincipalError
-from activities.ledger.store import Transaction
+from surehand.activities.ledger.core.people_tables import grants, principal_changes, principal_keys
+from surehand.activities.ledger.core.people_tables import principals as people
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import (
+    Kind,
+    Principal,
+    PrincipalError,
+    changes,
+)
 from tests.ledger.people import ADMINISTRATOR, SOMEBODYS_KEY, administration, person, revoked
 from tests.ledger.scene import Scene
 
@@ -23,86 +27,86 @@ KID = "kid-1"
 #: As many administrators as ever do the same thing at once, and more.
 AT_ONCE = 6
 
-Change = Callable[[Transaction], Awaitable[Any]]
+Change = Callable[[Transaction], Any]
 
 
-async def found(scene: Scene, name: str) -> Principal:
-    async with scene.tx() as tx:
-        return (await principals.find(tx, [name]))[name]
+def found(scene: Scene, name: str) -> Principal:
+    with scene.tx() as tx:
+        return (principals.find(tx, [name]))[name]
 
 
-async def noted(scene: Scene, name: str) -> Counter[str]:
-    async with scene.tx() as tx:
-        return Counter(one.change for one in await changes(tx, name))
+def noted(scene: Scene, name: str) -> Counter[str]:
+    with scene.tx() as tx:
+        return Counter(one.change for one in changes(tx, name))
 
 
 async def at_once(scene: Scene, change: Change) -> Counter[Any]:
     """Make one change many times side by side; returns how often it ended in which way."""
 
-    async def attempt() -> Any:
+    def attempt() -> Any:
         try:
-            async with administration(scene) as tx:
-                return await change(tx)
+            with administration(scene) as tx:
+                return change(tx)
         except PrincipalError:
             return PrincipalError
 
-    return Counter(await asyncio.gather(*(attempt() for _ in range(AT_ONCE))))
+    return Counter(await asyncio.gather(*(asyncio.to_thread(attempt) for _ in range(AT_ONCE))))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_grant_counts_until_it_is_revoked_and_again_when_it_is_given_again(
+def test_a_grant_counts_until_it_is_revoked_and_again_when_it_is_given_again(
     scene: Scene, kind: Kind
 ) -> None:
-    async def held() -> bool:
-        ann = await found(scene, "ann")
+    def held() -> bool:
+        ann = found(scene, "ann")
         return "refunds" in (ann.roles if kind == "role" else ann.permissions)
 
-    await person(scene, "ann")
-    assert not await held()
+    person(scene, "ann")
+    assert not held()
     for _ in range(2):
-        async with administration(scene) as tx:
-            assert await principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
-            assert not await principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
-        assert await held()
-        async with administration(scene) as tx:
-            assert await principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
-            assert not await principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
-        assert not await held()
+        with administration(scene) as tx:
+            assert principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert not principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+        assert held()
+        with administration(scene) as tx:
+            assert principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert not principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
+        assert not held()
 
-    assert await noted(scene, "ann") == {"added": 1, f"{kind}_granted": 2, f"{kind}_revoked": 2}
-
-
-async def test_a_role_is_no_permission_of_the_same_name(scene: Scene) -> None:
-    await person(scene, "ann", "refunds")
-
-    assert await found(scene, "ann") == Principal("ann", roles=frozenset({"refunds"}))
-    async with administration(scene) as tx:
-        assert await principals.lacks(tx, "ann", ["refunds"]) == "refunds"
-        assert not await principals.revoke(tx, "ann", "permission", "refunds", ADMINISTRATOR)
-    assert (await found(scene, "ann")).roles == {"refunds"}
+    assert noted(scene, "ann") == {"added": 1, f"{kind}_granted": 2, f"{kind}_revoked": 2}
 
 
-async def test_a_permission_that_is_missing_is_named_and_none_when_all_are_there(
+def test_a_role_is_no_permission_of_the_same_name(scene: Scene) -> None:
+    person(scene, "ann", "refunds")
+
+    assert found(scene, "ann") == Principal("ann", roles=frozenset({"refunds"}))
+    with administration(scene) as tx:
+        assert principals.lacks(tx, "ann", ["refunds"]) == "refunds"
+        assert not principals.revoke(tx, "ann", "permission", "refunds", ADMINISTRATOR)
+    assert (found(scene, "ann")).roles == {"refunds"}
+
+
+def test_a_permission_that_is_missing_is_named_and_none_when_all_are_there(
     scene: Scene,
 ) -> None:
-    await person(scene, "ann", permissions=("mail", "refunds"))
+    person(scene, "ann", permissions=("mail", "refunds"))
 
-    async with scene.tx() as tx:
-        assert await principals.lacks(tx, "ann", ["refunds", "mail"]) is None
-        assert await principals.lacks(tx, "ann", ["refunds", "stock", "mail"]) == "stock"
-        assert await principals.lacks(tx, "nobody", []) is None
-        assert await principals.lacks(tx, "nobody", ["mail"]) == "mail"
-    await revoked(scene, "ann", "permission", "mail")
-    async with scene.tx() as tx:
-        assert await principals.lacks(tx, "ann", ["refunds", "mail"]) == "mail"
+    with scene.tx() as tx:
+        assert principals.lacks(tx, "ann", ["refunds", "mail"]) is None
+        assert principals.lacks(tx, "ann", ["refunds", "stock", "mail"]) == "stock"
+        assert principals.lacks(tx, "nobody", []) is None
+        assert principals.lacks(tx, "nobody", ["mail"]) == "mail"
+    revoked(scene, "ann", "permission", "mail")
+    with scene.tx() as tx:
+        assert principals.lacks(tx, "ann", ["refunds", "mail"]) == "mail"
 
 
-async def test_an_unknown_name_is_found_as_somebody_who_may_do_nothing(scene: Scene) -> None:
-    await person(scene, "ann", "finance", permissions=("mail",))
+def test_an_unknown_name_is_found_as_somebody_who_may_do_nothing(scene: Scene) -> None:
+    person(scene, "ann", "finance", permissions=("mail",))
 
-    async with scene.tx() as tx:
-        known = await principals.find(tx, ["ann", "nobody", "ann "])
-        everybody = await principals.all_principals(tx)
+    with scene.tx() as tx:
+        known = principals.find(tx, ["ann", "nobody", "ann "])
+        everybody = principals.all_principals(tx)
 
     assert known["nobody"] == Principal("nobody")
     assert known["ann "] == Principal("ann ")
@@ -117,62 +121,61 @@ async def test_nothing_is_given_to_or_taken_from_an_unknown_name(scene: Scene) -
         lambda tx: principals.revoke_key(tx, "nobody", KID, ADMINISTRATOR),
     ]
     for refused in refusals:
-        with pytest.raises(PrincipalError, match="no principal 'nobody'"):
-            async with administration(scene) as tx:
-                await refused(tx)
+        nobody = pytest.raises(PrincipalError, match="no principal 'nobody'")
+        with nobody, administration(scene) as tx:
+            refused(tx)
 
     for table in (people, grants, principal_keys, principal_changes):
-        assert await scene.rows(table) == []
+        assert scene.rows(table) == []
 
 
-async def test_a_key_has_one_owner_and_once_revoked_never_counts_again(scene: Scene) -> None:
-    await person(scene, "ann")
-    await person(scene, "bob")
-    async with administration(scene) as tx:
-        assert await principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
-        assert not await principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+def test_a_key_has_one_owner_and_once_revoked_never_counts_again(scene: Scene) -> None:
+    person(scene, "ann")
+    person(scene, "bob")
+    with administration(scene) as tx:
+        assert principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        assert not principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
         with pytest.raises(PrincipalError, match="belongs to 'ann'"):
-            await principals.add_key(tx, "bob", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+            principals.add_key(tx, "bob", KID, SOMEBODYS_KEY, ADMINISTRATOR)
         with pytest.raises(PrincipalError, match="'bob' has no key"):
-            await principals.revoke_key(tx, "bob", KID, ADMINISTRATOR)
-    assert (await found(scene, "ann")).keys == (KID,)
+            principals.revoke_key(tx, "bob", KID, ADMINISTRATOR)
+    assert (found(scene, "ann")).keys == (KID,)
 
-    async with administration(scene) as tx:
-        assert await principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
-        assert not await principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
+    with administration(scene) as tx:
+        assert principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
+        assert not principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
         with pytest.raises(PrincipalError, match="was revoked"):
-            await principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
-        key = await principals.key(tx, KID)
+            principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        key = principals.key(tx, KID)
 
     assert key is not None and key.revoked
-    assert (await found(scene, "ann")).keys == ()
-    assert await noted(scene, "ann") == {"added": 1, "key_added": 1, "key_revoked": 1}
+    assert (found(scene, "ann")).keys == ()
+    assert noted(scene, "ann") == {"added": 1, "key_added": 1, "key_revoked": 1}
 
 
-async def test_another_tenants_people_grants_keys_and_history_count_for_nothing(
+def test_another_tenants_people_grants_keys_and_history_count_for_nothing(
     scene: Scene, other: Scene
 ) -> None:
-    await person(scene, "ann", "finance", permissions=("mail",))
-    async with administration(scene) as tx:
-        await principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+    person(scene, "ann", "finance", permissions=("mail",))
+    with administration(scene) as tx:
+        principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
 
-    async with other.tx() as tx:
-        assert await principals.find(tx, ["ann"]) == {"ann": Principal("ann")}
-        assert await principals.lacks(tx, "ann", ["mail"]) == "mail"
-        assert await principals.key(tx, KID) is None
-        assert await principals.all_principals(tx) == []
-        assert await changes(tx) == await changes(tx, "ann") == []
-    with pytest.raises(PrincipalError, match="no principal"):
-        async with administration(other) as tx:
-            await principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
+    with other.tx() as tx:
+        assert principals.find(tx, ["ann"]) == {"ann": Principal("ann")}
+        assert principals.lacks(tx, "ann", ["mail"]) == "mail"
+        assert principals.key(tx, KID) is None
+        assert principals.all_principals(tx) == []
+        assert changes(tx) == changes(tx, "ann") == []
+    with pytest.raises(PrincipalError, match="no principal"), administration(other) as tx:
+        principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
 
     # The same name, role and key over there are another person's.
-    await person(other, "ann", "finance")
-    async with administration(other) as tx:
-        assert await principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
-        assert await principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
-        assert await principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
-    assert await found(scene, "ann") == Principal(
+    person(other, "ann", "finance")
+    with administration(other) as tx:
+        assert principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        assert principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
+        assert principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
+    assert found(scene, "ann") == Principal(
         "ann", frozenset({"finance"}), frozenset({"mail"}), (KID,)
     )
 
@@ -183,11 +186,11 @@ async def test_of_many_who_add_one_name_at_once_one_does_and_the_others_are_told
     ends = await at_once(scene, lambda tx: principals.add(tx, "ann", ADMINISTRATOR))
 
     assert ends == {None: 1, PrincipalError: AT_ONCE - 1}
-    assert await noted(scene, "ann") == {"added": 1}
+    assert noted(scene, "ann") == {"added": 1}
 
 
 async def test_of_many_equal_changes_at_once_one_is_made_and_noted(scene: Scene) -> None:
-    await person(scene, "ann")
+    person(scene, "ann")
     equal: dict[str, Change] = {
         "role_granted": lambda tx: principals.grant(tx, "ann", "role", "x", ADMINISTRATOR),
         "role_revoked": lambda tx: principals.revoke(tx, "ann", "role", "x", ADMINISTRATOR),
@@ -197,11 +200,11 @@ async def test_of_many_equal_changes_at_once_one_is_made_and_noted(scene: Scene)
     for name, change in equal.items():
         assert await at_once(scene, change) == {True: 1, False: AT_ONCE - 1}, name
 
-    assert await noted(scene, "ann") == {"added": 1, **dict.fromkeys(equal, 1)}
+    assert noted(scene, "ann") == {"added": 1, **dict.fromkeys(equal, 1)}
 
 
 async def test_of_many_who_register_one_key_at_once_one_owns_it(scene: Scene) -> None:
-    names = [await person(scene, f"person-{number}") for number in range(AT_ONCE)]
+    names = [person(scene, f"person-{number}") for number in range(AT_ONCE)]
     ask = iter(names)
 
     ends = await at_once(
@@ -209,20 +212,21 @@ async def test_of_many_who_register_one_key_at_once_one_owns_it(scene: Scene) ->
     )
 
     assert ends == {True: 1, PrincipalError: AT_ONCE - 1}
-    assert [row["kid"] for row in await scene.rows(principal_keys)] == [KID]
+    assert [row["kid"] for row in scene.rows(principal_keys)] == [KID]
 
 
 # On SQLite a transaction that has begun keeps all others from beginning.
+@pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-async def test_a_change_is_told_behind_those_that_it_found_made_though_it_began_before(
+def test_a_change_is_told_behind_those_that_it_found_made_though_it_began_before(
     scene: Scene,
 ) -> None:
-    await person(scene, "ann")
-    async with administration(scene) as late:
-        async with administration(scene) as tx:
-            await principals.grant(tx, "ann", "role", "finance", ADMINISTRATOR)
-        assert await principals.revoke(late, "ann", "role", "finance", ADMINISTRATOR)
+    person(scene, "ann")
+    with administration(scene) as late:
+        with administration(scene) as tx:
+            principals.grant(tx, "ann", "role", "finance", ADMINISTRATOR)
+        assert principals.revoke(late, "ann", "role", "finance", ADMINISTRATOR)
 
-    async with scene.tx() as tx:
-        told = [one.change for one in await changes(tx, "ann")]
+    with scene.tx() as tx:
+        told = [one.change for one in changes(tx, "ann")]
     assert told == ["added", "role_granted", "role_revoked"]

@@ -4,58 +4,66 @@ from __future__ import annotations
 
 from typing import Any
 
-from activities.ledger import runs
-from activities.ledger.entries import Committed
-from activities.ledger.recorded import Recording, key_entries, recording_of
+from surehand.activities.ledger.history.recorded import (
+    Recording,
+    key_entries,
+    recording_of,
+)
+from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.steps.entries import Committed
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.starting import OpenRun, Parent, StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import child_run_id
+from surehand.workflows.plan.plan import Plan
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
-from workflows.contracts import CloseRun, OpenRun, Parent, RunState, StartRun
-from workflows.identity import child_run_id
-from workflows.plan import Plan
 
 KEY = ("payments.refund", "refund:order-1001")
 
 
-async def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
-    return await recording_of(scene.ledger, scene.tenant, run_id, seq)
+def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
+    return recording_of(scene.ledger, scene.tenant, run_id, seq)
 
 
 def told(found: Recording) -> list[tuple[str, Any, bool]]:
     return [(one.end, one.params, one.before) for one in found.calls]
 
 
-async def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(
+def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(
     scene: Scene,
 ) -> None:
-    await scene.open_run(OTHER_RUN)
+    scene.open_run(OTHER_RUN)
     request = scene.call()
-    await scene.committed(request)
-    assert isinstance(await scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
+    scene.committed(request)
+    assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
 
-    owner, replayer = await recording(scene, RUN), await recording(scene, OTHER_RUN)
+    owner, replayer = recording(scene, RUN), recording(scene, OTHER_RUN)
 
     assert owner.done == replayer.done == {STEP}
     assert ("succeeded", request.params, True) in told(owner)
     assert told(replayer) == [("succeeded", request.params, True)]
-    assert (await recording(scene, OTHER_RUN, 1)).done == frozenset()
+    assert (recording(scene, OTHER_RUN, 1)).done == frozenset()
 
 
 async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
-    before = await key_entries(scene.ledger, scene.tenant, [KEY])
+    before = await scene.ledger.transact(scene.tenant, key_entries, [KEY])
     request = scene.call()
-    await scene.committed(request)
-    held = await key_entries(scene.ledger, scene.tenant, [KEY, ("payments.refund", "other")])
-    begun = await scene.begin_undo()
+    scene.committed(request)
+    held = await scene.ledger.transact(
+        scene.tenant, key_entries, [KEY, ("payments.refund", "other")]
+    )
+    begun = scene.begin_undo()
     undo = scene.undo(begun.entry)  # type: ignore[union-attr]
-    await scene.commit(undo, await scene.claimed(undo))
+    scene.commit(undo, scene.claimed(undo))
 
     assert before == {}
     assert (held.keys(), held[KEY].state) == ({KEY}, "committed")
     assert held[KEY].identity_hash == request.identity_hash
-    assert await key_entries(scene.ledger, scene.tenant, [KEY]) == {}
-    assert (await recording(scene, RUN)).undone == {STEP}
+    assert await scene.ledger.transact(scene.tenant, key_entries, [KEY]) == {}
+    assert (recording(scene, RUN)).undone == {STEP}
 
 
-async def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
+def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
     scene: Scene,
 ) -> None:
     child = child_run_id(RUN, "pay_1", 2)
@@ -69,15 +77,15 @@ async def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
         plan = Plan.model_validate({"steps": [{"id": "one", "ask": "?"}], "input": {"n": 1}})
         names = {"run_id": run_id, "tenant": scene.tenant, "user": "ada"}
         start = StartRun(**names, plan=plan, parent=parent)
-        async with scene.tx() as tx:
-            await runs.open_run(tx, OpenRun(request=start, tools={}, execution="first"))
+        with scene.tx() as tx:
+            runs.open_run(tx, OpenRun(request=start, tools={}, execution="first"))
         if run_id == "run-1~open":
             continue
-        async with scene.tx() as tx:
+        with scene.tx() as tx:
             end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
-            await runs.close_run(tx, end)
+            runs.close_run(tx, end)
 
-    found = await recording(scene, RUN)
+    found = recording(scene, RUN)
 
     assert {step: one.run_id for step, one in found.children.items()} == {"pay_1": child}
     assert found.children["pay_1"].plan.input == {"n": 1}

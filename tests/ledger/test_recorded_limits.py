@@ -12,16 +12,24 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.ledger import claims, leases, lookups, outcomes, overdue
-from activities.ledger.entries import Claimed, Doubtful, Held
-from activities.ledger.leases import Busy, LeaseRequest
-from activities.ledger.store import Transaction
-from activities.ledger.tables import effects
-from activities.recorder import Done
-from activities.toolbox import WRITE, Found, NotFound, Tool, ToolContext, tool
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects import (
+    claims,
+    outcomes,
+    reconcile,
+    resource_leases,
+    stale,
+)
+from surehand.activities.ledger.effects.resource_leases import Busy, LeaseRequest
+from surehand.activities.ledger.steps.entries import Claimed, Doubtful, Held
+from surehand.activities.tools.answers import Found, NotFound
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, SETTLE, TIMEOUT, Scene
-from workflows.contracts import Recovery
 
 #: What the call was made with; the judge has ``TIMEOUT``, ``SETTLE`` and ``LEASE``.
 LONG: dict[str, Any] = {"timeout": timedelta(minutes=10), "settle": timedelta(minutes=2)}
@@ -32,34 +40,34 @@ LATE = timedelta(minutes=12, seconds=5)
 DEDUPES: dict[str, Any] = {"recovery": Recovery.DEDUPES, "window": timedelta(hours=1)}
 
 
-async def not_found(scene: Scene, after: timedelta, **changes: Any) -> Any:
+def not_found(scene: Scene, after: timedelta, **changes: Any) -> Any:
     """Have a worker of today look for the entry, and find nothing."""
     request = scene.call(attempt=2, **changes)
-    doubted = await scene.claim(request, after)
+    doubted = scene.claim(request, after)
     assert isinstance(doubted, Doubtful), doubted
-    async with scene.tx(after) as tx:
-        return await lookups.after_not_found(tx, request, doubted.entry, forward=True)
+    with scene.tx(after) as tx:
+        return reconcile.after_not_found(tx, request, doubted.entry, forward=True)
 
 
 async def test_not_found_proves_nothing_before_the_call_that_was_made_is_over(scene: Scene) -> None:
-    await scene.claimed(scene.call(**LONG))
+    scene.claimed(scene.call(**LONG))
 
-    held = await not_found(scene, SOON)
+    held = not_found(scene, SOON)
 
     assert isinstance(held, Held)
     assert held.wait > LATE - SOON - timedelta(seconds=10)
-    assert isinstance(await not_found(scene, LATE), Claimed)
-    assert await scene.events(type_="clock.set_back") == []
+    assert isinstance(not_found(scene, LATE), Claimed)
+    assert scene.events(type_="clock.set_back") == []
 
 
-async def test_of_two_calls_the_one_that_is_over_last_is_waited_for(scene: Scene) -> None:
+def test_of_two_calls_the_one_that_is_over_last_is_waited_for(scene: Scene) -> None:
     """The repeated call is shorter; the first one may still be on its way."""
-    await scene.claimed(scene.call(**LONG, **DEDUPES))
-    again = await scene.claimed(scene.call(attempt=2, **DEDUPES), LEASE_OVER)
+    scene.claimed(scene.call(**LONG, **DEDUPES))
+    again = scene.claimed(scene.call(attempt=2, **DEDUPES), LEASE_OVER)
     assert again.unproven
 
-    assert isinstance(await not_found(scene, SOON + LEASE_OVER), Held)
-    assert isinstance(await not_found(scene, LATE), Claimed)
+    assert isinstance(not_found(scene, SOON + LEASE_OVER), Held)
+    assert isinstance(not_found(scene, LATE), Claimed)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +80,16 @@ async def test_of_two_calls_the_one_that_is_over_last_is_waited_for(scene: Scene
     ],
     ids=["never", "for a shorter time", "for a shorter time now", "in an earlier version"],
 )
-async def test_a_call_is_repeated_only_where_its_own_provider_knows_it_again(
+def test_a_call_is_repeated_only_where_its_own_provider_knows_it_again(
     scene: Scene, made_with: dict[str, Any], judged_with: dict[str, Any]
 ) -> None:
-    await scene.claimed(scene.call(**made_with))
+    scene.claimed(scene.call(**made_with))
     later = timedelta(minutes=3)
 
-    found = await scene.claim(scene.call(attempt=2, **{**DEDUPES, **judged_with}), later)
+    found = scene.claim(scene.call(attempt=2, **{**DEDUPES, **judged_with}), later)
 
     assert isinstance(found, Doubtful)
-    assert await scene.events(type_="effect.reconciled") == []
+    assert scene.events(type_="effect.reconciled") == []
 
 
 async def test_a_call_that_was_made_without_a_settle_time_is_never_proven(scene: Scene) -> None:
@@ -99,17 +107,17 @@ async def test_a_call_that_was_made_without_a_settle_time_is_never_proven(scene:
     async def refund(params: Payment, ctx: ToolContext) -> None:
         raise AssertionError("it is not called again")
 
-    await scene.in_doubt(scene.call(settle=None, timeout=NOW))
+    scene.in_doubt(scene.call(settle=None, timeout=NOW))
 
     asked = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
 
     assert "without a settle time" in asked.question  # type: ignore[union-attr]
 
 
-async def test_a_recovery_has_the_time_of_the_call_that_was_made(scene: Scene) -> None:
+def test_a_recovery_has_the_time_of_the_call_that_was_made(scene: Scene) -> None:
     """A human is asked after the limit, and not while "not found" cannot prove anything yet."""
     limit = scene.call().recovery_limit
-    entry = await scene.in_doubt(scene.call(**LONG))
+    entry = scene.in_doubt(scene.call(**LONG))
     began = entry.recovering_ms or 0
 
     late = timedelta(minutes=12) + limit
@@ -117,40 +125,40 @@ async def test_a_recovery_has_the_time_of_the_call_that_was_made(scene: Scene) -
         assert entry.recovers_too_long(limit, began + int(after.total_seconds() * 1000)) is over
 
 
-async def test_a_long_lease_is_no_clock_that_was_set_back(scene: Scene) -> None:
+def test_a_long_lease_is_no_clock_that_was_set_back(scene: Scene) -> None:
     request = scene.call(holder="alive", lease=LONG_LEASE, recovery=Recovery.HUMAN)
-    entry = await scene.claimed(request)
+    entry = scene.claimed(request)
     other = scene.call(holder="other", activity_key="other", lease=LEASE, recovery=Recovery.HUMAN)
 
     for after in (NOW, LEASE_OVER, SOON):
-        assert isinstance(await scene.claim(other, after), Held)
-        assert isinstance(await scene.begin_undo(after=after), Held)
+        assert isinstance(scene.claim(other, after), Held)
+        assert isinstance(scene.begin_undo(after=after), Held)
 
-    async with scene.tx(SOON) as tx:
-        assert await outcomes.renew(tx, entry)
-    assert (await scene.entry(entry.entry_id)).lease_until_ms == tx.now_ms + 300_000
-    assert await scene.events(type_="clock.set_back") == []
-
-
-async def test_the_sweep_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> None:
-    await scene.claimed(scene.call(lease=LONG_LEASE, **LONG))
-
-    async with scene.tx(SOON) as tx:
-        assert await overdue.overdue(tx, NOW, 10) == []
+    with scene.tx(SOON) as tx:
+        assert outcomes.renew(tx, entry)
+    assert (scene.entry(entry.entry_id)).lease_until_ms == tx.now_ms + 300_000
+    assert scene.events(type_="clock.set_back") == []
 
 
-async def test_the_sweep_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
+def test_the_sweep_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> None:
+    scene.claimed(scene.call(lease=LONG_LEASE, **LONG))
+
+    with scene.tx(SOON) as tx:
+        assert stale.overdue(tx, NOW, 10) == []
+
+
+def test_the_sweep_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
     hour = timedelta(hours=1)
-    await scene.claimed(scene.call(), after=hour)
-    await scene.in_doubt(scene.call(key="b", step_id="b"), after=hour)
+    scene.claimed(scene.call(), after=hour)
+    scene.in_doubt(scene.call(key="b", step_id="b"), after=hour)
 
-    async with scene.tx() as tx:
-        found = await overdue.overdue(tx, NOW, 10)
+    with scene.tx() as tx:
+        found = stale.overdue(tx, NOW, 10)
     assert [seen.state for seen in found] == ["claimed", "in_doubt"]
-    async with scene.tx() as tx:
-        assert await overdue.take_over(tx, found[0]) is None, "it may be alive: a lease's time"
-    async with scene.tx(LEASE_OVER) as tx:
-        assert await overdue.take_over(tx, found[0]) is not None
+    with scene.tx() as tx:
+        assert stale.take_over(tx, found[0]) is None, "it may be alive: a lease's time"
+    with scene.tx(LEASE_OVER) as tx:
+        assert stale.take_over(tx, found[0]) is not None
 
 
 def wants(scene: Scene, lease: timedelta, **changes: Any) -> LeaseRequest:
@@ -160,26 +168,26 @@ def wants(scene: Scene, lease: timedelta, **changes: Any) -> LeaseRequest:
     )
 
 
-async def acquire(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> Any:
-    async with scene.tx(after) as tx:
-        return await leases.acquire(tx, request)
+def acquire(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> Any:
+    with scene.tx(after) as tx:
+        return resource_leases.acquire(tx, request)
 
 
 async def test_a_resource_is_kept_from_others_for_as_long_as_the_first_lease_of_it_lasts(
     scene: Scene,
 ) -> None:
     """Its step's next attempt is a worker with a shorter lease, and ends at once."""
-    await scene.open_run(OTHER_RUN)
+    scene.open_run(OTHER_RUN)
     other = wants(scene, LEASE, run_id=OTHER_RUN, holder="other")
-    await acquire(scene, wants(scene, LONG_LEASE))
-    held = await acquire(scene, wants(scene, LEASE, holder="h2", attempt=2))
-    async with scene.tx() as tx:
-        await leases.release(tx, held)
+    acquire(scene, wants(scene, LONG_LEASE))
+    held = acquire(scene, wants(scene, LEASE, holder="h2", attempt=2))
+    with scene.tx() as tx:
+        resource_leases.release(tx, held)
 
     for after in (NOW, SOON):
-        assert isinstance(await acquire(scene, other, after), Busy)
-    assert await scene.events(type_="clock.set_back") == []
-    assert not isinstance(await acquire(scene, other, LONG_LEASE + LEASE), Busy)
+        assert isinstance(acquire(scene, other, after), Busy)
+    assert scene.events(type_="clock.set_back") == []
+    assert not isinstance(acquire(scene, other, LONG_LEASE + LEASE), Busy)
 
 
 @dataclass
@@ -215,20 +223,20 @@ async def test_a_deploy_that_shortens_the_timeout_repeats_no_call_that_is_on_its
 ) -> None:
     bank = SlowBank()
     before, now = bank.tool(timedelta(minutes=10)), bank.tool(timedelta(seconds=30))
-    await scene.claimed(request_for(scene, before, holder="killed by the deploy"))
+    scene.claimed(request_for(scene, before, holder="killed by the deploy"))
     bank.requests.append(240)
 
     def at_the_banks_time(module: Any, name: str) -> None:
         real = getattr(module, name)
 
-        async def shifted(tx: Transaction, *args: Any, **options: Any) -> Any:
+        def shifted(tx: Transaction, *args: Any, **options: Any) -> Any:
             tx.now_ms += bank.seconds * 1000
-            return await real(tx, *args, **options)
+            return real(tx, *args, **options)
 
         monkeypatch.setattr(module, name, shifted)
 
     at_the_banks_time(claims, "claim")
-    at_the_banks_time(lookups, "after_not_found")
+    at_the_banks_time(reconcile, "after_not_found")
     result: Any = None
     attempt = 1
     while result is None:
@@ -240,4 +248,4 @@ async def test_a_deploy_that_shortens_the_timeout_repeats_no_call_that_is_on_its
 
     assert isinstance(result, Done)
     assert len(bank.requests) == 1
-    assert (await scene.row(effects))["calls"] == 1
+    assert (scene.row(effects))["calls"] == 1

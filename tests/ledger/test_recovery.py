@@ -8,14 +8,19 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.ledger.entries import Asked
-from activities.ledger.tables import approvals, effects, interventions
-from activities.recorder import Done
-from activities.toolbox import Dedupes, Found, Tool
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    effects,
+    interventions,
+)
+from surehand.activities.ledger.steps.entries import Asked
+from surehand.activities.tools.answers import Dedupes, Found
+from surehand.activities.tools.tool import Tool
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.rows import change
 from tests.ledger.scene import SETTLE, WINDOW, Scene
-from workflows.contracts import Resolution, ResolutionOutcome
 
 LOST = httpx.ReadTimeout("the answer was lost")
 RECEIPT = {"id": "r-1"}
@@ -33,15 +38,15 @@ def lookup() -> Tool:
     return Provider([LOST]).tool(lookup=found, settle=SETTLE)
 
 
-async def verified(scene: Scene) -> dict[str, Any]:
-    [event] = await scene.events(type_="recovery.verified")
+def verified(scene: Scene) -> dict[str, Any]:
+    [event] = scene.events(type_="recovery.verified")
     body: dict[str, Any] = event["body"]
     return body
 
 
-async def left_by_a_dead_attempt(scene: Scene, loaded: Tool) -> None:
-    await scene.claimed(request_for(scene, loaded, holder="dead"))
-    await change(scene, effects, lease_until_ms=1)
+def left_by_a_dead_attempt(scene: Scene, loaded: Tool) -> None:
+    scene.claimed(request_for(scene, loaded, holder="dead"))
+    change(scene, effects, lease_until_ms=1)
 
 
 @pytest.mark.parametrize("make", [dedupes, lookup])
@@ -49,24 +54,24 @@ async def test_the_end_of_a_recovery_is_recorded_with_what_was_checked(
     scene: Scene, make: Callable[[], Tool]
 ) -> None:
     loaded = make()
-    await left_by_a_dead_attempt(scene, loaded)
+    left_by_a_dead_attempt(scene, loaded)
 
     result = await last_of(scene, loaded)
 
     assert isinstance(result, Done)
-    body = await verified(scene)
+    body = verified(scene)
     assert (body["outcome"], body["action"]) == ("committed", "resume")
     assert body["took_ms"] >= 0
     assert "broken" not in body
-    assert (await scene.row(effects))["recovering_ms"] is None
+    assert (scene.row(effects))["recovering_ms"] is None
 
 
 async def test_each_branch_names_its_rule_its_evidence_and_what_it_does(scene: Scene) -> None:
     loaded = dedupes()
-    await left_by_a_dead_attempt(scene, loaded)
+    left_by_a_dead_attempt(scene, loaded)
     await last_of(scene, loaded)
 
-    [branch] = await scene.events(type_="effect.reconciled")
+    [branch] = scene.events(type_="effect.reconciled")
 
     assert branch["body"]["rule"] == "dedupes"
     assert branch["body"]["evidence"] == "no outcome was recorded under fencing token 1"
@@ -76,18 +81,18 @@ async def test_each_branch_names_its_rule_its_evidence_and_what_it_does(scene: S
 async def test_a_call_that_nothing_disturbed_recovers_from_nothing(scene: Scene) -> None:
     await last_of(scene, dedupes())
 
-    assert await scene.events(type_="recovery.verified") == []
+    assert scene.events(type_="recovery.verified") == []
 
 
-async def settled_by_hand(scene: Scene) -> None:
+def settled_by_hand(scene: Scene) -> None:
     """A human says what happened."""
-    [question] = await scene.rows(interventions)
+    [question] = scene.rows(interventions)
     answer = Resolution(
         intervention_id=question["intervention_id"],
         outcome=ResolutionOutcome.NOT_HAPPENED,
         actor="ann",
     )
-    assert (await scene.settle(answer))[0]
+    assert (scene.settle(answer))[0]
 
 
 @pytest.mark.parametrize("make", [dedupes, lookup])
@@ -95,27 +100,27 @@ async def test_a_recovery_longer_than_its_limit_becomes_a_humans_business(
     scene: Scene, make: Callable[[], Tool]
 ) -> None:
     loaded = make()
-    await left_by_a_dead_attempt(scene, loaded)
-    await change(scene, effects, recovering_ms=1)
+    left_by_a_dead_attempt(scene, loaded)
+    change(scene, effects, recovering_ms=1)
 
     result = await last_of(scene, loaded)
 
     assert isinstance(result, Asked)
     assert "its recovery has taken longer than 300 s" in result.question
-    await settled_by_hand(scene)
-    assert (await verified(scene))["action"] == "human"
+    settled_by_hand(scene)
+    assert (verified(scene))["action"] == "human"
 
 
 async def test_what_does_not_hold_any_more_is_named(scene: Scene) -> None:
     loaded = dedupes()
-    approved = await scene.approved(request_for(scene, loaded, holder="dead"))
-    await scene.claimed(approved)
-    await change(scene, effects, lease_until_ms=1)
+    approved = scene.approved(request_for(scene, loaded, holder="dead"))
+    scene.claimed(approved)
+    change(scene, effects, lease_until_ms=1)
     again = request_for(scene, loaded, attempt=2, gated=True, approval_id=approved.approval_id)
     call = effect_call(scene, loaded, again)
     claimed = await call._claim()
-    await change(scene, approvals, consumed_entry="ef-another")
+    change(scene, approvals, consumed_entry="ef-another")
 
     assert isinstance(await call._go_on(claimed), Done)
 
-    assert (await verified(scene))["broken"] == ["runs_what_was_approved"]
+    assert (verified(scene))["broken"] == ["runs_what_was_approved"]

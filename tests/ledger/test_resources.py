@@ -14,22 +14,25 @@ from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities import resource_leases
-from activities.alive import kept_alive
-from activities.attempt import Resources
-from activities.compensation import CompensationActivities
-from activities.crashpoints import Crash
-from activities.failures import Permanent
-from activities.ledger import leases as lease_rows
-from activities.ledger.leases import LeaseRequest
-from activities.ledger.tables import effects, leases
-from activities.reconciliation import reconcile_once
-from activities.resource_leases import keep_sweeping
-from activities.toolbox import READ, WRITE, Dedupes, Tool, Toolbox, ToolContext, Undo, tool
-from activities.tools import ToolActivities
-from activities.watchdog import Watchdog
+from surehand.activities.effects import resource_leases
+from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.effects.resource_leases import keep_sweeping
+from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.core.tables import effects, leases
+from surehand.activities.ledger.effects import resource_leases as lease_rows
+from surehand.activities.ledger.effects.resource_leases import LeaseRequest
+from surehand.activities.tools.answers import Dedupes, Undo
+from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
+from surehand.activities.worker.alive import kept_alive
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.activities.worker.watchdog import Watchdog
+from surehand.workflows.contracts.effects import Compensate, CompensationOutcome
+from surehand.workflows.contracts.tools import Succeeded, ToolCall, ToolReport
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
-from workflows.contracts import Compensate, CompensationOutcome, Succeeded, ToolCall, ToolReport
 
 T = TypeVar("T")
 
@@ -77,8 +80,8 @@ async def bank() -> Bank:
 
 
 @pytest.fixture
-async def scene(scene: Scene) -> Scene:
-    await scene.open_run(OTHER_RUN)
+def scene(scene: Scene) -> Scene:
+    scene.open_run(OTHER_RUN)
     return scene
 
 
@@ -87,7 +90,7 @@ class Worker:
     """Runs activities as Temporal does, without a server."""
 
     scene: Scene
-    resources: Resources
+    resources: WorkerContext
 
     async def call(self, loaded: Tool, run_id: str = RUN, step_id: str = "pay") -> ToolReport:
         """One attempt at one call."""
@@ -104,7 +107,7 @@ class Worker:
         return await attempt(run_id, execute(sent))
 
     async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
-        [made] = await self.scene.rows(effects, run_id=RUN, step_id=step_id, undoes=None)
+        [made] = self.scene.rows(effects, run_id=RUN, step_id=step_id, undoes=None)
         asked = Compensate(
             tenant=self.scene.tenant,
             run_id=RUN,
@@ -118,14 +121,16 @@ class Worker:
 
 async def attempt(run_id: str, work: Coroutine[Any, Any, T]) -> T:
     environment = ActivityEnvironment()
-    environment.info = dataclasses.replace(environment.info, workflow_run_id=f"first of {run_id}")
+    environment.info = dataclasses.replace(
+        environment.info, workflow_run_id="first", activity_id=run_id
+    )
     return await environment.run(kept_alive, work)
 
 
 def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
     """A worker that waits for nothing, unless it is said."""
     second = timedelta(seconds=1)
-    resources = Resources(
+    resources = WorkerContext(
         scene.ledger, Toolbox(tools), scene.artifacts, Crash(), 3 * second, second, Watchdog()
     )
     limits = {"resource_wait": NOW, **limits}
@@ -133,16 +138,16 @@ def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
     return Worker(scene, resources)
 
 
-async def told(scene: Scene, run_id: str = RUN) -> list[str]:
+def told(scene: Scene, run_id: str = RUN) -> list[str]:
     """What a run's events tell of resources, and of what was done with them held."""
     wanted = ("resource.", "effect.", "step.")
-    return [row["type"] for row in await scene.events(run_id) if row["type"].startswith(wanted)]
+    return [row["type"] for row in scene.events(run_id) if row["type"].startswith(wanted)]
 
 
-async def lose(scene: Scene) -> None:
+def lose(scene: Scene) -> None:
     """Have every lease run out, and somebody else take it."""
-    async with scene.tx() as tx:
-        await tx.execute(
+    with scene.tx() as tx:
+        tx.execute(
             update(leases)
             .where(leases.c.tenant_id == tx.tenant)
             .values(fencing_token=leases.c.fencing_token + 1, holder="another", run_id=OTHER_RUN)
@@ -157,13 +162,13 @@ async def test_a_write_holds_its_resource_from_before_its_claim_until_after_its_
 
     await worker(scene, pay).call(pay)
 
-    assert await told(scene) == [
+    assert told(scene) == [
         "resource.acquired",
         "effect.claimed",
         "effect.committed",
         "resource.released",
     ]
-    assert (await scene.row(leases))["holder"] is None
+    assert (scene.row(leases))["holder"] is None
     assert bank.begun[0].fencing_tokens == {"account:7": 1}
 
 
@@ -175,7 +180,7 @@ async def test_a_read_holds_its_resource_until_its_answer_is_recorded(
 
     await worker(scene, look).call(look)
 
-    assert await told(scene) == ["resource.acquired", "step.succeeded", "resource.released"]
+    assert told(scene) == ["resource.acquired", "step.succeeded", "resource.released"]
     assert bank.begun[0].fencing_tokens == {"account:7": 1}
 
 
@@ -197,8 +202,8 @@ async def test_a_call_of_another_tool_is_refused_while_the_resource_is_held_and_
     assert (refused.value.type, refused.value.non_retryable) == ("ResourceBusy", False)
     assert refused.value.next_retry_delay == resource_leases.BUSY_PAUSE
     assert f"'account:7' is held by step pay of run {RUN}" in refused.value.message
-    assert await told(scene, OTHER_RUN) == ["resource.waited", "resource.refused"]
-    assert await scene.rows(effects, run_id=OTHER_RUN) == []
+    assert told(scene, OTHER_RUN) == ["resource.waited", "resource.refused"]
+    assert scene.rows(effects, run_id=OTHER_RUN) == []
     assert idle.begun == []
     bank.may_end.set()
     await first
@@ -216,13 +221,13 @@ async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
     await bank.begins.wait()
 
     second = asyncio.create_task(here.call(pay, RUN, "again"))
-    while "resource.waited" not in await told(scene):
-        pass
+    while "resource.waited" not in told(scene):
+        await asyncio.sleep(0)
     assert len(bank.begun) == 1
     bank.may_end.set()
     await asyncio.gather(first, second)
 
-    (_, acquired) = await scene.events(type_="resource.acquired")
+    (_, acquired) = scene.events(type_="resource.acquired")
     assert acquired["step_id"] == "again"
     assert "waited_ms" in acquired["body"]
 
@@ -230,7 +235,7 @@ async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
 async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.alive.HEARTBEAT_EVERY", 0.01)
+    monkeypatch.setattr("surehand.activities.worker.alive.HEARTBEAT_EVERY", 0.01)
     pay = bank.tool(resource_wait=timedelta(seconds=30))
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
@@ -241,7 +246,7 @@ async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
         if details == (f"waits: resource 'account:7' is held by step pay of run {RUN}",):
             shown.set()
 
-    monkeypatch.setattr("activities.alive.activity.heartbeat", beat)
+    monkeypatch.setattr("surehand.activities.worker.alive.activity.heartbeat", beat)
     second = asyncio.create_task(here.call(pay, OTHER_RUN))
     await shown.wait()
     bank.may_end.set()
@@ -253,9 +258,9 @@ async def test_the_next_attempt_of_a_dead_call_takes_its_resource_over_at_once(
 ) -> None:
     pay = bank.tool()
     bank.may_end.set()
-    async with scene.tx() as tx:
+    with scene.tx() as tx:
         dead = LeaseRequest(scene.tenant, RUN, "pay", "bank.pay", ("account:7",), "dead", 1, HOUR)
-        await lease_rows.acquire(tx, dead)
+        lease_rows.acquire(tx, dead)
     here = worker(scene, pay)
 
     assert isinstance((await here.call(pay)).outcome, Succeeded)
@@ -271,16 +276,16 @@ async def test_an_outcome_in_hand_is_recorded_although_the_resource_was_lost_and
     here = worker(scene, pay, resource_lease=HOUR)
     calling = asyncio.create_task(here.call(pay))
     await bank.begins.wait()
-    await lose(scene)
+    lose(scene)
     bank.may_end.set()
 
     assert isinstance((await calling).outcome, Succeeded)
 
     type_ = "effect.committed" if effect is WRITE else "step.succeeded"
-    (outcome,) = await scene.events(type_=type_)
+    (outcome,) = scene.events(type_=type_)
     assert outcome["body"]["resources_lost"] == ["account:7"]
-    assert (await scene.row(leases))["holder"] == "another"
-    assert "resource.released" not in await told(scene)
+    assert (scene.row(leases))["holder"] == "another"
+    assert "resource.released" not in told(scene)
 
 
 @pytest.mark.parametrize("effect", [WRITE, READ])
@@ -291,14 +296,14 @@ async def test_an_attempt_that_learns_that_it_has_lost_its_resource_stops_its_ca
     pay = bank.tool(effect=effect)
     calling = asyncio.create_task(worker(scene, pay, resource_lease=HOUR).call(pay))
     await bank.begins.wait()
-    await lose(scene)
+    lose(scene)
 
     with pytest.raises(ApplicationError, match="taken over"):
         await calling
 
     assert bank.stopped
     if effect is WRITE:
-        assert (await scene.row(effects))["state"] == "in_doubt"
+        assert (scene.row(effects))["state"] == "in_doubt"
 
 
 async def test_a_call_whose_resource_was_lost_before_it_began_is_not_made_and_not_in_doubt(
@@ -313,7 +318,7 @@ async def test_a_call_whose_resource_was_lost_before_it_began_is_not_made_and_no
 
     assert refused.value.type == "ResourceBusy"
     assert bank.begun == []
-    assert (await scene.row(effects))["state"] == "failed"
+    assert (scene.row(effects))["state"] == "failed"
     monkeypatch.undo()
     bank.may_end.set()
     assert isinstance((await here.call(pay)).outcome, Succeeded)
@@ -329,7 +334,7 @@ async def test_a_call_that_fails_gives_its_resource_back(scene: Scene) -> None:
     with pytest.raises(ApplicationError, match="no such account"):
         await worker(scene, refused).call(refused)
 
-    assert {row["resource"]: row["holder"] for row in await scene.rows(leases)} == {
+    assert {row["resource"]: row["holder"] for row in scene.rows(leases)} == {
         "a": None,
         "b": None,
     }
@@ -363,28 +368,26 @@ async def test_an_undo_holds_its_own_tools_resource_and_waits_for_it(
 
 async def test_the_worker_sweeps_the_tenants_it_has_worked_for(scene: Scene, other: Scene) -> None:
     for tenant in (scene, other):
-        await tenant.hold("account:7")
-        async with tenant.tx() as tx:
-            await tx.execute(
+        tenant.hold("account:7")
+        with tenant.tx() as tx:
+            tx.execute(
                 update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
             )
     stopping = asyncio.Event()
     sweeping = asyncio.create_task(keep_sweeping(scene.ledger, HOUR, stopping))
 
     for tenant in (scene, other):
-        while (await tenant.row(leases))["holder"] is not None:
-            pass
-        assert len(await tenant.events(type_="resource.swept")) == 1
+        while (tenant.row(leases))["holder"] is not None:
+            await asyncio.sleep(0)
+        assert len(tenant.events(type_="resource.swept")) == 1
     stopping.set()
     await sweeping
 
 
 async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene) -> None:
-    await scene.hold("account:7")
-    async with scene.tx() as tx:
-        await tx.execute(
-            update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
-        )
+    scene.hold("account:7")
+    with scene.tx() as tx:
+        tx.execute(update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1))
 
     async def dead(run_id: str) -> bool:
         return False

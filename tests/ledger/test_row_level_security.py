@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from activities.ledger import artifacts, principals, steering
-from activities.ledger.store import Ledger, open_ledger
-from activities.ledger.tables import ALL, APPEND_ONLY
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.runs import steering
+from surehand.activities.ledger.steps import artifacts
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.steering import CancelRun
 from tests.ledger.databases import Database
 from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
@@ -19,7 +22,6 @@ from tests.ledger.standing import ask, granted
 from tests.ledger.test_checkpoints import save
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import OWNER, WORKER
-from workflows.contracts import Assurance, CancelRun
 
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
@@ -38,87 +40,83 @@ async def worker_ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
 @pytest.fixture(scope="session")
 async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
     """Two tenants, each with a row in every table."""
-    found = [await Scene.begin(worker_ledger, f"rls-{name}") for name in ("ours", "theirs")]
+    found = [Scene.begin(worker_ledger, f"rls-{name}") for name in ("ours", "theirs")]
     for scene in found:
-        gated = await scene.approved(scene.call())
-        await scene.asked(gated)
-        await scene.begin_undo(step_id="barred")
-        await scene.open_run(OTHER_RUN)
-        await scene.committed(scene.call(key="replayed", run_id=OTHER_RUN))
-        await scene.claim(scene.call(key="replayed"))
-        async with scene.tx() as tx:
-            kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
-            await artifacts.record(tx, RUN, STEP, kept)
-        await save(scene, "before")
-        await scene.hold("account:7")
-        async with scene.tx() as tx:
-            await steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
-        await person(scene, "ann", "manager")
-        async with administration(scene) as tx:
-            await principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
-        await granted(scene, "ann")
-        await ask(scene, step_id="standing")
+        gated = scene.approved(scene.call())
+        scene.asked(gated)
+        scene.begin_undo(step_id="barred")
+        scene.open_run(OTHER_RUN)
+        scene.committed(scene.call(key="replayed", run_id=OTHER_RUN))
+        scene.claim(scene.call(key="replayed"))
+        kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
+        with scene.tx() as tx:
+            artifacts.record(tx, RUN, STEP, kept)
+        save(scene, "before")
+        scene.hold("account:7")
+        with scene.tx() as tx:
+            steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
+        person(scene, "ann", "manager")
+        with administration(scene) as tx:
+            principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
+        granted(scene, "ann")
+        ask(scene, step_id="standing")
         for table in ALL:
-            assert await _count_as(scene, table) > 0, table
+            assert _count_as(scene, table) > 0, table
     return found[0], found[1]
 
 
-async def _count_as(scene: Scene, table: str) -> int:
-    async with scene.tx() as tx:
-        return int(
-            (await tx.connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one()
-        )
+def _count_as(scene: Scene, table: str) -> int:
+    with scene.tx() as tx:
+        return int((tx.connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one())
 
 
 @pytest.fixture(params=ROLES)
-async def engine(
-    request: pytest.FixtureRequest, postgres_database: Database
-) -> AsyncIterator[AsyncEngine]:
+def engine(request: pytest.FixtureRequest, postgres_database: Database) -> Iterator[Engine]:
     """Connections of the worker, which owns nothing, and of the owner, who is no superuser."""
     url = postgres_database.url if request.param == WORKER else postgres_database.owner_url
-    engine = create_async_engine(url)
+    engine = create_engine(url)
     yield engine
-    await engine.dispose()
+    engine.dispose()
 
 
-async def _be(connection: AsyncConnection, tenant: str) -> None:
-    await connection.execute(
+def _be(connection: Connection, tenant: str) -> None:
+    connection.execute(
         text("SELECT set_config('surehand.tenant', :tenant, true)"), {"tenant": tenant}
     )
 
 
-async def test_neither_role_could_pass_the_policies_by(engine: AsyncEngine) -> None:
-    async with engine.connect() as connection:
-        role = await connection.execute(
+def test_neither_role_could_pass_the_policies_by(engine: Engine) -> None:
+    with engine.connect() as connection:
+        role = connection.execute(
             text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
         )
         assert role.scalar_one() is False
 
 
 @pytest.mark.parametrize("table", ALL)
-async def test_a_query_without_a_filter_shows_one_tenant(
-    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+def test_a_query_without_a_filter_shows_one_tenant(
+    scenes: tuple[Scene, Scene], engine: Engine, table: str
 ) -> None:
-    async with engine.begin() as connection:
-        await _be(connection, scenes[0].tenant)
-        tenants = await connection.execute(text(f"SELECT DISTINCT tenant_id FROM {table}"))
+    with engine.begin() as connection:
+        _be(connection, scenes[0].tenant)
+        tenants = connection.execute(text(f"SELECT DISTINCT tenant_id FROM {table}"))
 
         assert tenants.scalars().all() == [scenes[0].tenant]
 
 
 @pytest.mark.parametrize("table", ALL)
-async def test_without_a_tenant_nothing_is_shown(
-    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+def test_without_a_tenant_nothing_is_shown(
+    scenes: tuple[Scene, Scene], engine: Engine, table: str
 ) -> None:
-    async with engine.begin() as connection:
-        found = await connection.execute(text(f"SELECT count(*) FROM {table}"))
+    with engine.begin() as connection:
+        found = connection.execute(text(f"SELECT count(*) FROM {table}"))
 
         assert found.scalar_one() == 0
 
 
 @pytest.mark.parametrize("table", ALL)
-async def test_a_row_cannot_be_written_for_another_tenant(
-    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+def test_a_row_cannot_be_written_for_another_tenant(
+    scenes: tuple[Scene, Scene], engine: Engine, table: str
 ) -> None:
     # A whole row of ours, with nothing changed but the tenant.
     copy = text(
@@ -126,44 +124,43 @@ async def test_a_row_cannot_be_written_for_another_tenant(
     )
     may_not_at_all = table in PEOPLE and engine.url.username == WORKER
     refused = "permission denied" if may_not_at_all else "row-level security"
-    with pytest.raises(DBAPIError, match=refused):
-        async with engine.begin() as connection:
-            await _be(connection, scenes[0].tenant)
-            await connection.execute(copy, {"tenant": '{"tenant_id": "rls-theirs"}'})
+    with pytest.raises(DBAPIError, match=refused), engine.begin() as connection:
+        _be(connection, scenes[0].tenant)
+        connection.execute(copy, {"tenant": '{"tenant_id": "rls-theirs"}'})
 
 
 @pytest.mark.parametrize("table", [table for table in ALL if table not in APPEND_ONLY])
-async def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to_another(
-    scenes: tuple[Scene, Scene], engine: AsyncEngine, table: str
+def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to_another(
+    scenes: tuple[Scene, Scene], engine: Engine, table: str
 ) -> None:
-    async with engine.connect() as connection:
-        await _be(connection, scenes[0].tenant)
+    with engine.connect() as connection:
+        _be(connection, scenes[0].tenant)
         if table in [*PEOPLE, *ADDED_TO] and engine.url.username == WORKER:
             with pytest.raises(DBAPIError, match="permission denied"):
-                await connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
+                connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
             return
-        ours = await connection.execute(text(f"SELECT count(*) FROM {table}"))
-        touched = await connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
+        ours = connection.execute(text(f"SELECT count(*) FROM {table}"))
+        touched = connection.execute(text(f"UPDATE {table} SET tenant_id = tenant_id"))
         assert touched.rowcount == ours.scalar_one()
         with pytest.raises(DBAPIError, match="row-level security"):
-            await connection.execute(text(f"UPDATE {table} SET tenant_id = 'rls-theirs'"))
-        await connection.rollback()
+            connection.execute(text(f"UPDATE {table} SET tenant_id = 'rls-theirs'"))
+        connection.rollback()
 
 
-async def test_a_connection_that_served_one_tenant_shows_nothing_afterwards(
+def test_a_connection_that_served_one_tenant_shows_nothing_afterwards(
     scenes: tuple[Scene, Scene], worker_ledger: Ledger
 ) -> None:
     for scene in scenes:
-        assert await _count_as(scene, "effects") == 2
+        assert _count_as(scene, "effects") == 2
 
-    async with worker_ledger.engine.connect() as connection:
-        found = await connection.execute(text("SELECT count(*) FROM effects"))
+    with worker_ledger.engine.connect() as connection:
+        found = connection.execute(text("SELECT count(*) FROM effects"))
         assert found.scalar_one() == 0
 
 
-async def test_every_table_has_the_policy_and_forces_it_on_its_owner(engine: AsyncEngine) -> None:
-    async with engine.connect() as connection:
-        rows = await connection.execute(
+def test_every_table_has_the_policy_and_forces_it_on_its_owner(engine: Engine) -> None:
+    with engine.connect() as connection:
+        rows = connection.execute(
             text(
                 "SELECT relname FROM pg_class WHERE relkind = 'r' AND relrowsecurity"
                 " AND relforcerowsecurity AND relnamespace = 'public'::regnamespace"
@@ -183,37 +180,34 @@ async def test_every_table_has_the_policy_and_forces_it_on_its_owner(engine: Asy
         "DELETE FROM principal_changes",
     ],
 )
-async def test_not_even_their_owner_changes_or_empties_events(
+def test_not_even_their_owner_changes_or_empties_events(
     scenes: tuple[Scene, Scene], postgres_database: Database, sql: str
 ) -> None:
-    before = await scenes[0].events()
-    engine = create_async_engine(postgres_database.owner_url)
+    before = scenes[0].events()
+    engine = create_engine(postgres_database.owner_url)
 
-    with pytest.raises(DBAPIError, match="append-only"):
-        async with engine.begin() as connection:
-            await _be(connection, scenes[0].tenant)
-            await connection.execute(text(sql))
+    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+        _be(connection, scenes[0].tenant)
+        connection.execute(text(sql))
 
-    await engine.dispose()
-    assert await scenes[0].events() == before
+    engine.dispose()
+    assert scenes[0].events() == before
 
 
 @pytest.mark.parametrize("table", PEOPLE)
-async def test_the_workers_grant_nothing_and_register_no_key(
+def test_the_workers_grant_nothing_and_register_no_key(
     scenes: tuple[Scene, Scene], table: str
 ) -> None:
     for sql in (f"INSERT INTO {table} DEFAULT VALUES", f"UPDATE {table} SET tenant_id = 'x'"):
-        with pytest.raises(DBAPIError, match="permission denied"):
-            async with scenes[0].tx() as tx:
-                await tx.connection.execute(text(sql))
+        with pytest.raises(DBAPIError, match="permission denied"), scenes[0].tx() as tx:
+            tx.connection.execute(text(sql))
 
 
 @pytest.mark.parametrize("table", ALL)
-async def test_the_workers_delete_nothing_and_rewrite_no_event(
+def test_the_workers_delete_nothing_and_rewrite_no_event(
     scenes: tuple[Scene, Scene], table: str
 ) -> None:
     statements = [f"DELETE FROM {table}", "UPDATE events SET type = 'forged'"]
     for sql in statements:
-        with pytest.raises(DBAPIError, match="permission denied"):
-            async with scenes[0].tx() as tx:
-                await tx.connection.execute(text(sql))
+        with pytest.raises(DBAPIError, match="permission denied"), scenes[0].tx() as tx:
+            tx.connection.execute(text(sql))

@@ -10,57 +10,67 @@ from typing import Any
 
 import pytest
 
-from activities.ledger import runs
-from activities.ledger.audit import unverified_approvers, verify_chain, verify_story
-from activities.ledger.edits import Edited
-from activities.ledger.entries import ApprovalRefused, Claimed, ClaimRequest
-from activities.ledger.standing_tables import standing_uses
-from activities.ledger.store import LedgerUnavailable
-from activities.ledger.tables import approvals, decisions
+from surehand.activities.ledger.approvals.decisions import Edited
+from surehand.activities.ledger.core.people_tables import standing_uses
+from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.history.audit import (
+    unverified_approvers,
+    verify_chain,
+    verify_story,
+)
+from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Claimed,
+    ClaimRequest,
+)
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.policy import Requirement
 from tests.ledger import people
 from tests.ledger.people import key_of, person
 from tests.ledger.scene import OTHER_RUN, RUN, WINDOW, Scene
 from tests.ledger.standing import DAY, ask, granted, listed, revoked
-from workflows.contracts import Assurance, CloseRun, RunState
-from workflows.policy import Requirement
 
 MANAGER = Requirement(roles=("manager",))
 TWO = Requirement(quorum=2, roles=("manager",))
 
 
-async def state_of(scene: Scene, call: ClaimRequest) -> str:
-    return str((await scene.row(approvals, approval_id=call.approval_id))["state"])
+def state_of(scene: Scene, call: ClaimRequest) -> str:
+    return str((scene.row(approvals, approval_id=call.approval_id))["state"])
 
 
-async def states(scene: Scene, *amounts: str | None) -> list[str]:
+def states(scene: Scene, *amounts: str | None) -> list[str]:
     """Ask for these refunds one after another, and return the states of their approvals."""
-    calls = [await ask(scene, amount, step_id=f"s{n}") for n, amount in enumerate(amounts)]
-    return [await state_of(scene, call) for call in calls]
+    calls = [ask(scene, amount, step_id=f"s{n}") for n, amount in enumerate(amounts)]
+    return [state_of(scene, call) for call in calls]
 
 
-async def told(scene: Scene, type_: str) -> list[dict[str, Any]]:
-    return [event["body"] for event in await scene.events(type_=f"approval.standing_{type_}")]
+def told(scene: Scene, type_: str) -> list[dict[str, Any]]:
+    return [event["body"] for event in scene.events(type_=f"approval.standing_{type_}")]
 
 
 # Within the scope
 
 
-async def test_a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_advance(
+def test_a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_advance(
     scene: Scene,
 ) -> None:
-    standing = await granted(scene, "ann", when="amount <= 150", count=5)
+    standing = granted(scene, "ann", when="amount <= 150", count=5)
 
-    call = await ask(scene)
+    call = ask(scene)
 
-    row = await scene.row(approvals)
+    row = scene.row(approvals)
     assert (row["state"], row["verified"]) == ("approved", False)
     assert row["decided_by"] == f"ann's standing approval {standing.standing_id}"
-    assert isinstance(await scene.claim(call), Claimed)
-    vote = await scene.row(decisions)
+    assert isinstance(scene.claim(call), Claimed)
+    vote = scene.row(decisions)
     assert (vote["approver"], vote["standing_id"]) == ("ann", standing.standing_id)
-    [use] = await told(scene, "used")
+    [use] = told(scene, "used")
     assert (use["standing_id"], use["approver"]) == (standing.standing_id, "ann")
-    late = await scene.decide(call, approver="bob")
+    late = scene.decide(call, approver="bob")
     assert late.message == f"already approved by {standing.label} (unverified)"
 
 
@@ -69,301 +79,305 @@ async def test_a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_adva
     [({"when": "amount <= 100"}, "120.00"), ({"when": "urgent"}, "1"), ({"total_of": "amount",
       "total": "119.99"}, "120.00"), ({"total_of": "amount", "total": "5"}, None)],
 )  # fmt: skip
-async def test_a_call_outside_the_scope_is_asked_about(
+def test_a_call_outside_the_scope_is_asked_about(
     scene: Scene, limits: dict[str, Any], amount: str | None
 ) -> None:
-    await granted(scene, "ann", **limits)
+    granted(scene, "ann", **limits)
 
-    assert await states(scene, amount) == ["pending"]
-    assert await scene.rows(standing_uses) == []
-
-
-async def test_the_count_is_kept_and_what_comes_after_it_is_asked_about(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=2)
-
-    assert await states(scene, "1", "2", "3") == ["approved", "approved", "pending"]
-    assert (await listed(scene, standing)).uses == 2
+    assert states(scene, amount) == ["pending"]
+    assert scene.rows(standing_uses) == []
 
 
-async def test_the_total_is_added_up_exactly(scene: Scene) -> None:
-    standing = await granted(scene, "ann", total_of="amount", total="0.3")
+def test_the_count_is_kept_and_what_comes_after_it_is_asked_about(scene: Scene) -> None:
+    standing = granted(scene, "ann", count=2)
 
-    found = await states(scene, "0.1", "0.2", f"0.{'0' * 29}1", "0")
+    assert states(scene, "1", "2", "3") == ["approved", "approved", "pending"]
+    assert (listed(scene, standing)).uses == 2
+
+
+def test_the_total_is_added_up_exactly(scene: Scene) -> None:
+    standing = granted(scene, "ann", total_of="amount", total="0.3")
+
+    found = states(scene, "0.1", "0.2", f"0.{'0' * 29}1", "0")
 
     assert found == ["approved", "approved", "pending", "approved"]
-    assert (await listed(scene, standing)).total == Decimal("0.3")
+    assert (listed(scene, standing)).total == Decimal("0.3")
 
 
-async def test_floats_are_added_up_as_they_are_written(scene: Scene) -> None:
-    await granted(scene, "ann", total_of="share", total="0.3")
+def test_floats_are_added_up_as_they_are_written(scene: Scene) -> None:
+    granted(scene, "ann", total_of="share", total="0.3")
 
     for step, state in [("a", "approved"), ("b", "approved"), ("c", "approved"), ("d", "pending")]:
-        call = await ask(scene, step_id=step, params={"share": 0.1})
-        assert await state_of(scene, call) == state
+        call = ask(scene, step_id=step, params={"share": 0.1})
+        assert state_of(scene, call) == state
 
 
-async def test_what_ends_first_is_used_first_and_no_more_than_is_needed(scene: Scene) -> None:
-    later = await granted(scene, "ann", until=2 * DAY)
-    sooner = await granted(scene, "bob", until=DAY)
+def test_what_ends_first_is_used_first_and_no_more_than_is_needed(scene: Scene) -> None:
+    later = granted(scene, "ann", until=2 * DAY)
+    sooner = granted(scene, "bob", until=DAY)
 
-    await ask(scene)
+    ask(scene)
 
-    uses = [(await listed(scene, one)).uses for one in (sooner, later)]
+    uses = [(listed(scene, one)).uses for one in (sooner, later)]
     assert uses == [1, 0]
 
 
 # Like the granter's own vote
 
 
-async def test_it_is_one_vote_of_two_and_the_other_is_a_persons(scene: Scene) -> None:
+def test_it_is_one_vote_of_two_and_the_other_is_a_persons(scene: Scene) -> None:
     for name in ("ann", "bob"):
-        await person(scene, name, "manager")
-    standing = await granted(scene, "ann")
-    call = await ask(scene, requirement=TWO)
-    assert await state_of(scene, call) == "pending"
-    assert isinstance(await scene.claim(call), ApprovalRefused)
-    assert (await scene.decide(call, approver="ann")).code == "already_voted"
+        person(scene, name, "manager")
+    standing = granted(scene, "ann")
+    call = ask(scene, requirement=TWO)
+    assert state_of(scene, call) == "pending"
+    assert isinstance(scene.claim(call), ApprovalRefused)
+    assert (scene.decide(call, approver="ann")).code == "already_voted"
 
-    verdict = await scene.decide(call, approver="bob")
+    verdict = scene.decide(call, approver="bob")
 
     assert (verdict.state, verdict.message) == ("approved", f"approved by {standing.label}, bob")
-    assert isinstance(await scene.claim(call), Claimed)
+    assert isinstance(scene.claim(call), Claimed)
 
 
-async def test_of_one_person_one_standing_approval_votes(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    both = [await granted(scene, "ann"), await granted(scene, "ann")]
+def test_of_one_person_one_standing_approval_votes(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    both = [granted(scene, "ann"), granted(scene, "ann")]
 
-    call = await ask(scene, requirement=TWO)
+    call = ask(scene, requirement=TWO)
 
-    assert await state_of(scene, call) == "pending"
-    assert sum([(await listed(scene, one)).uses for one in both]) == 1
+    assert state_of(scene, call) == "pending"
+    assert sum([(listed(scene, one)).uses for one in both]) == 1
 
 
-async def test_two_peoples_standing_approvals_make_a_quorum_of_two(scene: Scene) -> None:
+def test_two_peoples_standing_approvals_make_a_quorum_of_two(scene: Scene) -> None:
     for name in ("ann", "bob"):
-        await person(scene, name, "manager")
-        await granted(scene, name)
+        person(scene, name, "manager")
+        granted(scene, name)
 
-    call = await ask(scene, requirement=TWO)
+    call = ask(scene, requirement=TWO)
 
-    assert await state_of(scene, call) == "approved"
-    assert isinstance(await scene.claim(call), Claimed)
-
-
-async def test_it_votes_for_each_policy_it_satisfies_and_the_others_are_left(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    await person(scene, "eve", "auditor")
-    await granted(scene, "ann")
-
-    call = await ask(scene, requirement=(MANAGER, Requirement(roles=("auditor",))))
-
-    assert await state_of(scene, call) == "pending"
-    assert (await scene.decide(call, approver="eve")).state == "approved"
+    assert state_of(scene, call) == "approved"
+    assert isinstance(scene.claim(call), Claimed)
 
 
-async def test_a_signed_one_makes_a_verified_approval_where_only_signatures_count(
+def test_it_votes_for_each_policy_it_satisfies_and_the_others_are_left(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    person(scene, "eve", "auditor")
+    granted(scene, "ann")
+
+    call = ask(scene, requirement=(MANAGER, Requirement(roles=("auditor",))))
+
+    assert state_of(scene, call) == "pending"
+    assert (scene.decide(call, approver="eve")).state == "approved"
+
+
+def test_a_signed_one_makes_a_verified_approval_where_only_signatures_count(
     scene: Scene,
 ) -> None:
-    await person(scene, "ann")
-    await granted(scene, "ann", await key_of(scene, "ann"))
+    person(scene, "ann")
+    granted(scene, "ann", key_of(scene, "ann"))
 
-    first = await ask(scene, assurance=Assurance.SIGNED)
-    second = await ask(scene, step_id="next", assurance=Assurance.SIGNED)
+    first = ask(scene, assurance=Assurance.SIGNED)
+    second = ask(scene, step_id="next", assurance=Assurance.SIGNED)
 
     for call in (first, second):
-        row = await scene.row(approvals, approval_id=call.approval_id)
+        row = scene.row(approvals, approval_id=call.approval_id)
         assert (row["state"], row["verified"]) == ("approved", True)
-        assert isinstance(await scene.claim(replace(call, assurance=Assurance.SIGNED)), Claimed)
-    assert unverified_approvers(await scene.events()) == []
+        assert isinstance(scene.claim(replace(call, assurance=Assurance.SIGNED)), Claimed)
+    assert unverified_approvers(scene.events()) == []
 
 
-async def test_a_signature_lasts_as_long_as_what_it_grants_once_it_has_arrived(
+def test_a_signature_lasts_as_long_as_what_it_grants_once_it_has_arrived(
     scene: Scene,
 ) -> None:
-    await person(scene, "ann")
-    await granted(scene, "ann", await key_of(scene, "ann"))
+    person(scene, "ann")
+    granted(scene, "ann", key_of(scene, "ann"))
     hours = timedelta(hours=20)
 
-    call = await ask(scene, assurance=Assurance.SIGNED, after=hours)
+    call = ask(scene, assurance=Assurance.SIGNED, after=hours)
 
-    assert await state_of(scene, call) == "approved"
+    assert state_of(scene, call) == "approved"
     strict = replace(call, assurance=Assurance.SIGNED)
-    assert isinstance(await scene.claim(strict, after=hours), Claimed)
+    assert isinstance(scene.claim(strict, after=hours), Claimed)
 
 
 # Taken away, between the approval and the claim
 
 
-async def test_a_revocation_takes_back_what_was_approved_and_not_yet_called(scene: Scene) -> None:
-    standing = await granted(scene, "ann")
-    call = await ask(scene)
+def test_a_revocation_takes_back_what_was_approved_and_not_yet_called(scene: Scene) -> None:
+    standing = granted(scene, "ann")
+    call = ask(scene)
 
-    await revoked(scene, standing, "ann")
+    revoked(scene, standing, "ann")
 
-    refused = await scene.claim(call)
+    refused = scene.claim(call)
     assert isinstance(refused, ApprovalRefused)
     assert "0 of 1 approvals" in refused.reason
-    assert await states(scene, "1") == ["pending"]
+    assert states(scene, "1") == ["pending"]
 
 
-async def test_an_approval_is_used_no_later_than_its_standing_approval_lasts(scene: Scene) -> None:
-    await granted(scene, "ann", until=timedelta(minutes=10))
-    call = await ask(scene)
+def test_an_approval_is_used_no_later_than_its_standing_approval_lasts(scene: Scene) -> None:
+    granted(scene, "ann", until=timedelta(minutes=10))
+    call = ask(scene)
 
-    assert isinstance(await scene.claim(call, after=timedelta(minutes=11)), ApprovalRefused)
-    later = await ask(scene, step_id="later", after=timedelta(minutes=11))
-    assert await state_of(scene, later) == "pending"
-
-
-async def test_a_role_taken_from_the_granter_takes_the_vote_away(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    await granted(scene, "ann")
-    call = await ask(scene, requirement=MANAGER)
-    assert await state_of(scene, call) == "approved"
-
-    await people.revoked(scene, "ann", "role", "manager")
-
-    assert isinstance(await scene.claim(call), ApprovalRefused)
+    assert isinstance(scene.claim(call, after=timedelta(minutes=11)), ApprovalRefused)
+    later = ask(scene, step_id="later", after=timedelta(minutes=11))
+    assert state_of(scene, later) == "pending"
 
 
-async def test_a_policy_that_has_come_to_refuse_them_takes_the_vote_away(scene: Scene) -> None:
-    await granted(scene, "ann")
-    call = await ask(scene)
+def test_a_role_taken_from_the_granter_takes_the_vote_away(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    granted(scene, "ann")
+    call = ask(scene, requirement=MANAGER)
+    assert state_of(scene, call) == "approved"
 
-    assert isinstance(await scene.claim(replace(call, standing=False)), ApprovalRefused)
-    assert isinstance(await scene.claim(call), Claimed)
+    people.revoked(scene, "ann", "role", "manager")
+
+    assert isinstance(scene.claim(call), ApprovalRefused)
 
 
-async def test_who_has_revoked_it_may_look_at_the_call_and_approve_it_in_person(
+def test_a_policy_that_has_come_to_refuse_them_takes_the_vote_away(scene: Scene) -> None:
+    granted(scene, "ann")
+    call = ask(scene)
+
+    assert isinstance(scene.claim(replace(call, standing=False)), ApprovalRefused)
+    assert isinstance(scene.claim(call), Claimed)
+
+
+def test_who_has_revoked_it_may_look_at_the_call_and_approve_it_in_person(
     scene: Scene,
 ) -> None:
     for name in ("ann", "bob"):
-        await person(scene, name, "manager")
-    standing = await granted(scene, "ann")
-    call = await ask(scene, requirement=TWO)
-    await revoked(scene, standing, "ann")
-    assert (await scene.decide(call, approver="bob")).state == "pending"
+        person(scene, name, "manager")
+    standing = granted(scene, "ann")
+    call = ask(scene, requirement=TWO)
+    revoked(scene, standing, "ann")
+    assert (scene.decide(call, approver="bob")).state == "pending"
 
-    assert (await scene.decide(call, approver="ann")).state == "approved"
-    assert (await scene.decide(call, approver="ann")).code == "already_decided"
-    assert isinstance(await scene.claim(call), Claimed)
+    assert (scene.decide(call, approver="ann")).state == "approved"
+    assert (scene.decide(call, approver="ann")).code == "already_decided"
+    assert isinstance(scene.claim(call), Claimed)
 
 
 # Given back
 
 
 @pytest.mark.parametrize("end", ["reject", "edit", "void", "expired", "the run's"])
-async def test_a_use_is_given_back_when_its_approval_ends_unused(scene: Scene, end: str) -> None:
+def test_a_use_is_given_back_when_its_approval_ends_unused(scene: Scene, end: str) -> None:
     for name in ("ann", "bob"):
-        await person(scene, name, "manager")
-    standing = await granted(scene, "ann", count=1, total_of="amount", total="120")
-    call = await ask(scene, requirement=TWO)
-    assert (await listed(scene, standing)).uses == 1
+        person(scene, name, "manager")
+    standing = granted(scene, "ann", count=1, total_of="amount", total="120")
+    call = ask(scene, requirement=TWO)
+    assert (listed(scene, standing)).uses == 1
 
     match end:
         case "reject":
-            await scene.decide(call, "reject", approver="bob")
+            scene.decide(call, "reject", approver="bob")
         case "edit":
             less = Edited({"amount": "1"}, "sha256:less", call.key)
-            await scene.decide(call, "edit", approver="bob", params=less.params, edited=less)
+            scene.decide(call, "edit", approver="bob", params=less.params, edited=less)
         case "the run's":
             closing = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.FAILED)
-            async with scene.tx() as tx:
-                await runs.close_run(tx, closing)
+            with scene.tx() as tx:
+                runs.close_run(tx, closing)
         case _:
-            await scene.close(call, end, after=2 * WINDOW)
+            scene.close(call, end, after=2 * WINDOW)
 
-    left = await listed(scene, standing)
+    left = listed(scene, standing)
     assert (left.uses, left.total) == (0, 0)
-    assert [one["standing_id"] for one in await told(scene, "returned")] == [standing.standing_id]
-    again = await ask(scene, step_id="another")
-    assert await state_of(scene, again) == "approved"
+    assert [one["standing_id"] for one in told(scene, "returned")] == [standing.standing_id]
+    again = ask(scene, step_id="another")
+    assert state_of(scene, again) == "approved"
 
 
-async def test_a_use_is_given_back_when_its_step_asks_anew_and_the_old_approval_is_worthless(
+def test_a_use_is_given_back_when_its_step_asks_anew_and_the_old_approval_is_worthless(
     scene: Scene,
 ) -> None:
-    standing = await granted(scene, "ann", count=1)
-    first = await ask(scene)
+    standing = granted(scene, "ann", count=1)
+    first = ask(scene)
 
-    second = await ask(scene, "60", number=2)
+    second = ask(scene, "60", number=2)
 
-    assert await state_of(scene, second) == "approved"
-    assert (await listed(scene, standing)).uses == 1
-    assert isinstance(await scene.claim(first), ApprovalRefused)
-    assert isinstance(await scene.claim(second), Claimed)
+    assert state_of(scene, second) == "approved"
+    assert (listed(scene, standing)).uses == 1
+    assert isinstance(scene.claim(first), ApprovalRefused)
+    assert isinstance(scene.claim(second), Claimed)
 
 
-async def test_what_an_effect_has_used_stays_used(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=1)
-    call = await ask(scene)
-    await scene.failed(call)
+def test_what_an_effect_has_used_stays_used(scene: Scene) -> None:
+    standing = granted(scene, "ann", count=1)
+    call = ask(scene)
+    scene.failed(call)
 
-    assert await scene.close(call, "void") == "approved"
-    await ask(scene, number=2)
-    async with scene.tx() as tx:
+    assert scene.close(call, "void") == "approved"
+    ask(scene, number=2)
+    with scene.tx() as tx:
         closing = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.FAILED)
-        await runs.close_run(tx, closing)
+        runs.close_run(tx, closing)
 
-    assert (await listed(scene, standing)).uses == 1
-    assert await told(scene, "returned") == []
+    assert (listed(scene, standing)).uses == 1
+    assert told(scene, "returned") == []
 
 
 # At once, and again
 
 
 async def test_of_two_runs_that_race_for_the_last_use_one_gets_it(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=2)
-    await scene.open_run(OTHER_RUN)
+    standing = granted(scene, "ann", count=2)
+    scene.open_run(OTHER_RUN)
 
     calls = await asyncio.gather(
-        *(ask(scene, run_id=run, step_id=f"s{n}") for n in range(4) for run in (RUN, OTHER_RUN))
+        *(
+            asyncio.to_thread(ask, scene, run_id=run, step_id=f"s{n}")
+            for n in range(4)
+            for run in (RUN, OTHER_RUN)
+        )
     )
 
-    found = sorted([await state_of(scene, call) for call in calls])
+    found = sorted([state_of(scene, call) for call in calls])
     assert found == ["approved"] * 2 + ["pending"] * 6
-    assert (await listed(scene, standing)).uses == 2
+    assert (listed(scene, standing)).uses == 2
 
 
 async def test_of_those_that_race_for_what_is_left_of_a_total_none_goes_beyond_it(
     scene: Scene,
 ) -> None:
-    standing = await granted(scene, "ann", total_of="amount", total="100")
+    standing = granted(scene, "ann", total_of="amount", total="100")
 
-    await asyncio.gather(*(ask(scene, "40", step_id=f"s{n}") for n in range(6)))
+    await asyncio.gather(*(asyncio.to_thread(ask, scene, "40", step_id=f"s{n}") for n in range(6)))
 
-    left = await listed(scene, standing)
+    left = listed(scene, standing)
     assert (left.uses, left.total) == (2, 80)
 
 
 async def test_asking_again_after_a_crash_uses_nothing_twice(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=2)
+    standing = granted(scene, "ann", count=2)
 
-    calls = [await ask(scene) for _ in range(3)]
-    await asyncio.gather(*(ask(scene) for _ in range(3)))
+    calls = [ask(scene) for _ in range(3)]
+    await asyncio.gather(*(asyncio.to_thread(ask, scene) for _ in range(3)))
 
-    assert (await listed(scene, standing)).uses == 1
-    assert len(await scene.rows(decisions)) == len(await told(scene, "used")) == 1
-    assert isinstance(await scene.claim(calls[0]), Claimed)
+    assert (listed(scene, standing)).uses == 1
+    assert len(scene.rows(decisions)) == len(told(scene, "used")) == 1
+    assert isinstance(scene.claim(calls[0]), Claimed)
 
 
-async def test_a_crash_before_the_commit_uses_nothing(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=1)
+def test_a_crash_before_the_commit_uses_nothing(scene: Scene) -> None:
+    standing = granted(scene, "ann", count=1)
 
     with pytest.raises(LedgerUnavailable, match="before the commit"):
-        await ask(scene, cut_off=True)
+        ask(scene, cut_off=True)
 
-    assert (await listed(scene, standing)).uses == 0
-    assert await scene.rows(approvals) == []
-    assert await states(scene, "1") == ["approved"]
+    assert (listed(scene, standing)).uses == 0
+    assert scene.rows(approvals) == []
+    assert states(scene, "1") == ["approved"]
 
 
-async def test_the_story_of_its_uses_is_audited_like_votes(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=1)
-    await scene.committed(await ask(scene))
+def test_the_story_of_its_uses_is_audited_like_votes(scene: Scene) -> None:
+    standing = granted(scene, "ann", count=1)
+    scene.committed(ask(scene))
 
-    found = await scene.events()
+    found = scene.events()
 
     assert verify_chain(found) is verify_story(found) is None
     assert unverified_approvers(found) == [standing.label]

@@ -1,4 +1,4 @@
-"""G3 against standing approvals that are forged, widened, copied, borrowed or stretched."""
+"""G3 against standing approvals that are forged, widened, copied, borrowed or batched."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from activities.ledger import principals, standing_grants
-from activities.ledger.entries import ApprovalRefused, Claimed
-from activities.ledger.standing import Standing
-from activities.ledger.standing_grants import StandingError
-from activities.ledger.standing_tables import standing_approvals, standing_uses
-from activities.ledger.tables import approvals, decisions
-from activities.toolbox import READ, WRITE, Tool, tool
-from cli.signing import claims_for, sign
+from surehand.activities.ledger.approvals import standing_grants
+from surehand.activities.ledger.approvals.standing import Standing
+from surehand.activities.ledger.approvals.standing_grants import StandingError
+from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
+from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed
+from surehand.activities.tools.tool import Tool
+from surehand.activities.tools.toolbox import READ, WRITE, tool
+from surehand.client.signing import claims_for, sign
+from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
+from surehand.workflows.contracts.standing import standing_id_of
+from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
 from tests.ledger.scene import RUN, Scene
 from tests.ledger.standing import DAY, Refund, ask, grant, granted, listed, refund, scope, signed
 from tests.ledger.test_standing import state_of
-from workflows.contracts import Assurance, Decision, DecisionOutcome
-from workflows.contracts.standing import standing_id_of
-from workflows.policy import Requirement
 
 FOUR_EYES = Requirement(four_eyes=True)
 
 
-async def is_used(scene: Scene, **asked: Any) -> bool:
+def is_used(scene: Scene, **asked: Any) -> bool:
     """Return whether a request that is made now is approved in advance, and can be used so."""
-    call = await ask(scene, step_id=f"s{time.monotonic_ns()}", **asked)
-    approved = await state_of(scene, call) == "approved"
+    call = ask(scene, step_id=f"s{time.monotonic_ns()}", **asked)
+    approved = state_of(scene, call) == "approved"
     strict = asked.get("assurance", Assurance.OPEN)
-    claimed = isinstance(await scene.claim(replace(call, assurance=strict)), Claimed)
+    claimed = isinstance(scene.claim(replace(call, assurance=strict)), Claimed)
     assert claimed == approved
     return approved
 
 
-async def forged(scene: Scene, **columns: Any) -> None:
+def forged(scene: Scene, **columns: Any) -> None:
     """Write a row past all functions, as whoever got hold of the database would."""
     values = {
         "tenant_id": scene.tenant, "granter": "ann", "tool": refund.name, "tool_version": "1",
@@ -48,48 +50,48 @@ async def forged(scene: Scene, **columns: Any) -> None:
         **columns,
     }  # fmt: skip
     values.setdefault("standing_id", standing_id_of(values["nonce"]))
-    async with administration(scene) as tx:
-        await tx.execute(insert(standing_approvals).values(values))
+    with administration(scene) as tx:
+        tx.execute(insert(standing_approvals).values(values))
 
 
-async def row_of(scene: Scene, standing: Standing) -> dict[str, Any]:
-    return await scene.row(standing_approvals, standing_id=standing.standing_id)
+def row_of(scene: Scene, standing: Standing) -> dict[str, Any]:
+    return scene.row(standing_approvals, standing_id=standing.standing_id)
 
 
 # Rows that no granter has made
 
 
-async def test_a_row_written_without_a_key_is_worth_nothing_where_signatures_count(
+def test_a_row_written_without_a_key_is_worth_nothing_where_signatures_count(
     scene: Scene,
 ) -> None:
-    await person(scene, "ann")
-    await key_of(scene, "ann")
-    await forged(scene)
+    person(scene, "ann")
+    key_of(scene, "ann")
+    forged(scene)
 
-    assert not await is_used(scene, assurance=Assurance.SIGNED)
+    assert not is_used(scene, assurance=Assurance.SIGNED)
 
 
-async def test_a_strict_worker_uses_no_unsigned_one_that_a_lax_worker_has_taken(
+def test_a_strict_worker_uses_no_unsigned_one_that_a_lax_worker_has_taken(
     scene: Scene,
 ) -> None:
-    await granted(scene, "ann")
-    call = await ask(scene)
-    assert await state_of(scene, call) == "approved"
+    granted(scene, "ann")
+    call = ask(scene)
+    assert state_of(scene, call) == "approved"
 
-    assert isinstance(await scene.claim(replace(call, assurance=Assurance.SIGNED)), ApprovalRefused)
+    assert isinstance(scene.claim(replace(call, assurance=Assurance.SIGNED)), ApprovalRefused)
 
 
-async def test_a_row_signed_with_the_forgers_own_key_is_worth_nothing(scene: Scene) -> None:
+def test_a_row_signed_with_the_forgers_own_key_is_worth_nothing(scene: Scene) -> None:
     for name in ("ann", "mallory"):
-        await person(scene, name)
-    key = await key_of(scene, "mallory")
+        person(scene, name)
+    key = key_of(scene, "mallory")
     nonce, signature = signed(scene.tenant, "ann", wanted := scope(), key)
-    async with scene.tx() as tx:
-        [kid] = (await principals.find(tx, ["mallory"]))["mallory"].keys
+    with scene.tx() as tx:
+        [kid] = (principals.find(tx, ["mallory"]))["mallory"].keys
 
-    await forged(scene, nonce=nonce, signature=signature, kid=kid, until_ms=wanted.until * 1000)
+    forged(scene, nonce=nonce, signature=signature, kid=kid, until_ms=wanted.until * 1000)
 
-    assert not await is_used(scene)
+    assert not is_used(scene)
 
 
 WIDER: dict[str, Any] = {
@@ -103,73 +105,73 @@ WIDER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("column", WIDER)
-async def test_a_signed_row_that_was_changed_in_the_database_is_worth_nothing(
+def test_a_signed_row_that_was_changed_in_the_database_is_worth_nothing(
     scene: Scene, column: str
 ) -> None:
     for name in ("ann", "bob"):
-        await person(scene, name)
-    key = await key_of(scene, "ann")
+        person(scene, name)
+    key = key_of(scene, "ann")
     limits: dict[str, Any] = {
         "when": "amount <= 500", "count": 3, "total_of": "amount", "total": "500"
     }  # fmt: skip
     nonce, signature = signed(scene.tenant, "ann", wanted := scope(**limits), key)
-    async with scene.tx() as tx:
-        [kid] = (await principals.find(tx, ["ann"]))["ann"].keys
+    with scene.tx() as tx:
+        [kid] = (principals.find(tx, ["ann"]))["ann"].keys
     as_signed = {
         "nonce": nonce, "signature": signature, "kid": kid, "until_ms": wanted.until * 1000,
         "condition": wanted.when, "most_uses": wanted.count, "total_of": wanted.total_of,
         "most_total": wanted.total,
     }  # fmt: skip
-    await forged(scene, **{**as_signed, column: WIDER[column]})
+    forged(scene, **{**as_signed, column: WIDER[column]})
 
-    assert not await is_used(scene)
-
-
-async def test_a_signed_row_as_it_was_granted_counts(scene: Scene) -> None:
-    await person(scene, "ann")
-    await granted(scene, "ann", await key_of(scene, "ann"), when="amount <= 500", count=3)
-
-    assert await is_used(scene, assurance=Assurance.SIGNED)
+    assert not is_used(scene)
 
 
-async def test_a_copy_of_a_used_up_row_under_another_id_is_worth_nothing(scene: Scene) -> None:
-    await person(scene, "ann")
-    standing = await granted(scene, "ann", await key_of(scene, "ann"), count=1)
-    assert await is_used(scene)
+def test_a_signed_row_as_it_was_granted_counts(scene: Scene) -> None:
+    person(scene, "ann")
+    granted(scene, "ann", key_of(scene, "ann"), when="amount <= 500", count=3)
 
-    await forged(scene, **{**await row_of(scene, standing), "standing_id": "SA-000000000000"})
-
-    assert not await is_used(scene)
+    assert is_used(scene, assurance=Assurance.SIGNED)
 
 
-async def test_another_tenants_row_and_signature_are_worth_nothing_here(
+def test_a_copy_of_a_used_up_row_under_another_id_is_worth_nothing(scene: Scene) -> None:
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"), count=1)
+    assert is_used(scene)
+
+    forged(scene, **{**row_of(scene, standing), "standing_id": "SA-000000000000"})
+
+    assert not is_used(scene)
+
+
+def test_another_tenants_row_and_signature_are_worth_nothing_here(
     scene: Scene, other: Scene
 ) -> None:
-    await person(scene, "ann")
-    key = await key_of(scene, "ann")
+    person(scene, "ann")
+    key = key_of(scene, "ann")
     # One person, one key, in both tenants.
-    async with scene.tx() as tx:
-        [kid] = (await principals.find(tx, ["ann"]))["ann"].keys
-        known = await principals.key(tx, kid)
+    with scene.tx() as tx:
+        [kid] = (principals.find(tx, ["ann"]))["ann"].keys
+        known = principals.key(tx, kid)
     assert known is not None
-    await person(other, "ann")
-    async with administration(other) as tx:
-        await principals.add_key(tx, "ann", kid, known.public_key, ADMINISTRATOR)
-    theirs = await granted(other, "ann", key)
-    assert await is_used(other)
-    assert not await is_used(scene)
+    person(other, "ann")
+    with administration(other) as tx:
+        principals.add_key(tx, "ann", kid, known.public_key, ADMINISTRATOR)
+    theirs = granted(other, "ann", key)
+    assert is_used(other)
+    assert not is_used(scene)
 
-    await forged(scene, **{**await row_of(other, theirs), "tenant_id": scene.tenant})
+    forged(scene, **{**row_of(other, theirs), "tenant_id": scene.tenant})
 
-    assert not await is_used(scene)
+    assert not is_used(scene)
 
 
-async def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(
+def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(
     scene: Scene,
 ) -> None:
-    await person(scene, "ann")
-    key = await key_of(scene, "ann")
-    call = await ask(scene)
+    person(scene, "ann")
+    key = key_of(scene, "ann")
+    call = ask(scene)
     yes = Decision(
         approval_id=call.approval_id or "",
         params_hash=call.params_hash,
@@ -179,59 +181,55 @@ async def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(
     decision = sign(key, claims_for(yes, scene.tenant, RUN, int(time.time())))
     nonce, standing = signed(scene.tenant, "ann", scope(), key)
 
-    with pytest.raises(StandingError, match="type is not"):
-        async with administration(scene) as tx:
-            await standing_grants.grant(tx, grant("ann", scope(), nonce, decision))
-    assert (await scene.decide(call, approver="ann", signature=standing)).code == "bad_signature"
+    with pytest.raises(StandingError, match="type is not"), administration(scene) as tx:
+        standing_grants.grant(tx, grant("ann", scope(), nonce, decision))
+    assert (scene.decide(call, approver="ann", signature=standing)).code == "bad_signature"
 
 
 # Grants that come late, twice, or by others
 
 
 @pytest.mark.parametrize("claims", [{"iat": 1, "exp": 300}, {"exp": int(time.time()) + 86_400}])
-async def test_a_signature_that_was_kept_for_later_grants_nothing(
+def test_a_signature_that_was_kept_for_later_grants_nothing(
     scene: Scene, claims: dict[str, Any]
 ) -> None:
-    await person(scene, "ann")
-    nonce, signature = signed(scene.tenant, "ann", scope(), await key_of(scene, "ann"), **claims)
+    person(scene, "ann")
+    nonce, signature = signed(scene.tenant, "ann", scope(), key_of(scene, "ann"), **claims)
 
-    with pytest.raises(StandingError, match="the signature"):
-        async with administration(scene) as tx:
-            await standing_grants.grant(tx, grant("ann", scope(), nonce, signature))
+    with pytest.raises(StandingError, match="the signature"), administration(scene) as tx:
+        standing_grants.grant(tx, grant("ann", scope(), nonce, signature))
 
 
-async def test_a_signature_grants_once_and_only_what_it_is_for(scene: Scene) -> None:
-    await person(scene, "ann")
-    nonce, signature = signed(
-        scene.tenant, "ann", wanted := scope(count=1), await key_of(scene, "ann")
-    )
+def test_a_signature_grants_once_and_only_what_it_is_for(scene: Scene) -> None:
+    person(scene, "ann")
+    nonce, signature = signed(scene.tenant, "ann", wanted := scope(count=1), key_of(scene, "ann"))
 
-    async def arrives(granter: str = "ann", **changes: Any) -> None:
-        async with administration(scene) as tx:
+    def arrives(granter: str = "ann", **changes: Any) -> None:
+        with administration(scene) as tx:
             widened = wanted.model_copy(update=changes)
-            await standing_grants.grant(tx, grant(granter, widened, nonce, signature))
+            standing_grants.grant(tx, grant(granter, widened, nonce, signature))
 
     for widened in ({"count": 2}, {"until": wanted.until + 1}, {"version": "2"}):
         with pytest.raises(StandingError, match="for something else"):
-            await arrives(**widened)
+            arrives(**widened)
     with pytest.raises(StandingError, match="bob has no key"):
-        await arrives("bob")
-    await arrives()
+        arrives("bob")
+    arrives()
     with pytest.raises(StandingError, match="counted already"):
-        await arrives()
+        arrives()
 
 
-async def test_a_revoked_key_takes_back_what_it_has_granted_and_approved(scene: Scene) -> None:
-    await person(scene, "ann")
-    standing = await granted(scene, "ann", await key_of(scene, "ann"))
-    call = await ask(scene)
+def test_a_revoked_key_takes_back_what_it_has_granted_and_approved(scene: Scene) -> None:
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"))
+    call = ask(scene)
     assert standing.kid is not None
 
-    async with administration(scene) as tx:
-        await principals.revoke_key(tx, "ann", standing.kid, ADMINISTRATOR)
+    with administration(scene) as tx:
+        principals.revoke_key(tx, "ann", standing.kid, ADMINISTRATOR)
 
-    assert isinstance(await scene.claim(call), ApprovalRefused)
-    assert not await is_used(scene)
+    assert isinstance(scene.claim(call), ApprovalRefused)
+    assert not is_used(scene)
 
 
 @pytest.mark.parametrize(
@@ -244,41 +242,40 @@ async def test_a_revoked_key_takes_back_what_it_has_granted_and_approved(scene: 
         standing_uses.delete(),
     ],
 )
-async def test_nobody_rewrites_what_was_granted_or_used(scene: Scene, statement: Any) -> None:
-    await granted(scene, "ann", count=1)
-    await ask(scene)
+def test_nobody_rewrites_what_was_granted_or_used(scene: Scene, statement: Any) -> None:
+    granted(scene, "ann", count=1)
+    ask(scene)
 
-    with pytest.raises(DBAPIError, match=r"append-only|not changed|are kept"):
-        async with administration(scene) as tx:
-            await tx.execute(statement.where(statement.table.c.tenant_id == scene.tenant))
+    refused = pytest.raises(DBAPIError, match=r"append-only|not changed|are kept")
+    with refused, administration(scene) as tx:
+        tx.execute(statement.where(statement.table.c.tenant_id == scene.tenant))
 
 
-async def test_what_was_revoked_is_not_revived(scene: Scene) -> None:
-    standing = await granted(scene, "ann")
-    async with administration(scene) as tx:
-        assert await standing_grants.revoke(tx, standing.standing_id, "ann")
-        assert not await standing_grants.revoke(tx, standing.standing_id, "root")
+def test_what_was_revoked_is_not_revived(scene: Scene) -> None:
+    standing = granted(scene, "ann")
+    with administration(scene) as tx:
+        assert standing_grants.revoke(tx, standing.standing_id, "ann")
+        assert not standing_grants.revoke(tx, standing.standing_id, "root")
 
-    with pytest.raises(DBAPIError, match=r"append-only|has ended"):
-        async with administration(scene) as tx:
-            await tx.execute(
-                update(standing_approvals)
-                .where(standing_approvals.c.tenant_id == scene.tenant)
-                .values(revoked_ms=None, revoked_by=None)
-            )
-    assert (await row_of(scene, standing))["revoked_by"] == "ann"
+    with pytest.raises(DBAPIError, match=r"append-only|has ended"), administration(scene) as tx:
+        tx.execute(
+            update(standing_approvals)
+            .where(standing_approvals.c.tenant_id == scene.tenant)
+            .values(revoked_ms=None, revoked_by=None)
+        )
+    assert (row_of(scene, standing))["revoked_by"] == "ann"
 
 
 # Calls that would slip into a scope
 
 
 @pytest.mark.parametrize("amount", ["-1", "-0.01", "1e40", "1e-40", "0e999999"])
-async def test_no_amount_gives_others_more_or_is_rounded_away(scene: Scene, amount: str) -> None:
-    standing = await granted(scene, "ann", total_of="amount", total="100")
+def test_no_amount_gives_others_more_or_is_rounded_away(scene: Scene, amount: str) -> None:
+    standing = granted(scene, "ann", total_of="amount", total="100")
 
-    assert not await is_used(scene, amount=amount)
+    assert not is_used(scene, amount=amount)
 
-    assert (await listed(scene, standing)).uses == 0
+    assert (listed(scene, standing)).uses == 0
 
 
 @pytest.mark.parametrize(
@@ -295,26 +292,26 @@ async def test_no_amount_gives_others_more_or_is_rounded_away(scene: Scene, amou
         ("nothing", {}),
     ],
 )
-async def test_what_is_no_number_is_not_taken_for_nothing(
+def test_what_is_no_number_is_not_taken_for_nothing(
     scene: Scene, path: str, params: dict[str, Any]
 ) -> None:
-    await granted(scene, "ann", total_of=path, total="100")
+    granted(scene, "ann", total_of=path, total="100")
 
-    assert not await is_used(scene, params=params)
+    assert not is_used(scene, params=params)
 
 
-async def test_a_number_within_other_params_is_added_up(scene: Scene) -> None:
-    await granted(scene, "ann", total_of="inner.cost", total="9")
+def test_a_number_within_other_params_is_added_up(scene: Scene) -> None:
+    granted(scene, "ann", total_of="inner.cost", total="9")
 
-    assert await is_used(scene, params={"inner": {"cost": 5}})
-    assert not await is_used(scene, params={"inner": {"cost": 5}})
+    assert is_used(scene, params={"inner": {"cost": 5}})
+    assert not is_used(scene, params={"inner": {"cost": 5}})
 
 
 @pytest.mark.parametrize("when", ["amount > ", "nothing > 1", "amount", "order < 5"])
-async def test_a_condition_that_cannot_be_judged_lets_nothing_pass(scene: Scene, when: str) -> None:
-    await granted(scene, "ann", when=when)
+def test_a_condition_that_cannot_be_judged_lets_nothing_pass(scene: Scene, when: str) -> None:
+    granted(scene, "ann", when=when)
 
-    assert not await is_used(scene)
+    assert not is_used(scene)
 
 
 @tool("payments.refund", effect=WRITE, recovery="human", version="2")
@@ -334,13 +331,13 @@ async def other_params(params: Wider, ctx: object) -> None:
 
 
 @pytest.mark.parametrize("with_tool", [newer, other_params], ids=["version", "params"])
-async def test_a_tool_that_has_changed_since_is_not_the_one_it_was_granted_for(
+def test_a_tool_that_has_changed_since_is_not_the_one_it_was_granted_for(
     scene: Scene, with_tool: Tool
 ) -> None:
-    await granted(scene, "ann")
+    granted(scene, "ann")
 
-    assert not await is_used(scene, with_tool=with_tool)
-    assert await is_used(scene)
+    assert not is_used(scene, with_tool=with_tool)
+    assert is_used(scene)
 
 
 @tool("payments.refund", effect=READ)
@@ -348,40 +345,40 @@ async def reading(params: Refund, ctx: object) -> None:
     """Look what could be paid back."""
 
 
-async def test_reads_which_nothing_counts_are_not_covered(scene: Scene) -> None:
-    await granted(scene, "ann", schema_hash=reading.schema_hash)
+def test_reads_which_nothing_counts_are_not_covered(scene: Scene) -> None:
+    granted(scene, "ann", schema_hash=reading.schema_hash)
 
-    call = await ask(scene, with_tool=reading)
+    call = ask(scene, with_tool=reading)
 
-    assert await state_of(scene, call) == "pending"
+    assert state_of(scene, call) == "pending"
 
 
 @pytest.mark.parametrize("spelling", ["ada", "Ada", "\uff41da", "ad\u200ba"])
-async def test_nobody_approves_their_own_calls_in_advance(scene: Scene, spelling: str) -> None:
-    await granted(scene, spelling)
+def test_nobody_approves_their_own_calls_in_advance(scene: Scene, spelling: str) -> None:
+    granted(scene, spelling)
 
-    assert not await is_used(scene, requirement=FOUR_EYES)
-    assert not await is_used(scene, requirement=(FOUR_EYES, Requirement()))
-
-
-async def test_an_editors_standing_approval_does_not_cover_the_edit(scene: Scene) -> None:
-    await granted(scene, "bob")
-
-    assert not await is_used(scene, requirement=FOUR_EYES, editors=["bob"])
-    assert await is_used(scene, requirement=FOUR_EYES)
+    assert not is_used(scene, requirement=FOUR_EYES)
+    assert not is_used(scene, requirement=(FOUR_EYES, Requirement()))
 
 
-async def test_a_granter_without_the_role_approves_nothing(scene: Scene) -> None:
-    await person(scene, "ann", "clerk")
-    await granted(scene, "ann")
+def test_an_editors_standing_approval_does_not_cover_the_edit(scene: Scene) -> None:
+    granted(scene, "bob")
 
-    assert not await is_used(scene, requirement=Requirement(roles=("manager",)))
+    assert not is_used(scene, requirement=FOUR_EYES, editors=["bob"])
+    assert is_used(scene, requirement=FOUR_EYES)
 
 
-async def test_where_a_policy_refuses_them_people_look_at_each_call(scene: Scene) -> None:
-    await granted(scene, "ann")
+def test_a_granter_without_the_role_approves_nothing(scene: Scene) -> None:
+    person(scene, "ann", "clerk")
+    granted(scene, "ann")
 
-    assert not await is_used(scene, standing=False)
+    assert not is_used(scene, requirement=Requirement(roles=("manager",)))
+
+
+def test_where_a_policy_refuses_them_people_look_at_each_call(scene: Scene) -> None:
+    granted(scene, "ann")
+
+    assert not is_used(scene, standing=False)
 
 
 @pytest.mark.parametrize(
@@ -392,41 +389,41 @@ async def test_where_a_policy_refuses_them_people_look_at_each_call(scene: Scene
         {"most_total": "1", "total_of": "a b"},
     ],
 )
-async def test_a_row_of_a_form_that_nobody_can_grant_holds_nothing_up(
+def test_a_row_of_a_form_that_nobody_can_grant_holds_nothing_up(
     scene: Scene, columns: dict[str, Any]
 ) -> None:
-    await forged(scene, **columns)
+    forged(scene, **columns)
 
-    assert not await is_used(scene)
+    assert not is_used(scene)
 
 
-async def test_a_use_that_was_given_back_counts_for_no_late_attempt(scene: Scene) -> None:
-    standing = await granted(scene, "ann", count=1)
-    first = await ask(scene)
-    await scene.close(first, "void")
-    async with scene.tx() as tx:
+def test_a_use_that_was_given_back_counts_for_no_late_attempt(scene: Scene) -> None:
+    standing = granted(scene, "ann", count=1)
+    first = ask(scene)
+    scene.close(first, "void")
+    with scene.tx() as tx:
         revived = update(approvals).where(approvals.c.approval_id == first.approval_id)
-        await tx.execute(revived.values(state="approved", decided_by="ann", verified=False))
+        tx.execute(revived.values(state="approved", decided_by="ann", verified=False))
 
-    assert isinstance(await scene.claim(first), ApprovalRefused)
-    assert (await listed(scene, standing)).uses == 0
+    assert isinstance(scene.claim(first), ApprovalRefused)
+    assert (listed(scene, standing)).uses == 0
 
 
-async def test_a_vote_that_names_a_standing_approval_it_has_not_used_counts_for_nothing(
+def test_a_vote_that_names_a_standing_approval_it_has_not_used_counts_for_nothing(
     scene: Scene,
 ) -> None:
-    await granted(scene, "ann", count=1)
-    call, other = await ask(scene), await ask(scene, step_id="other")
-    async with scene.tx() as tx:
-        vote = await tx.one(select(decisions).where(decisions.c.tenant_id == tx.tenant))
+    granted(scene, "ann", count=1)
+    call, other = ask(scene), ask(scene, step_id="other")
+    with scene.tx() as tx:
+        vote = tx.one(select(decisions).where(decisions.c.tenant_id == tx.tenant))
         assert vote is not None
         copied = {**vote, "approval_id": other.approval_id, "decision_id": "copied"}
-        await tx.execute(insert(decisions).values(copied))
-        await tx.execute(
+        tx.execute(insert(decisions).values(copied))
+        tx.execute(
             update(approvals)
             .where(approvals.c.approval_id == other.approval_id)
             .values(state="approved", decided_by="ann", verified=False)
         )
 
-    assert isinstance(await scene.claim(other), ApprovalRefused)
-    assert isinstance(await scene.claim(call), Claimed)
+    assert isinstance(scene.claim(other), ApprovalRefused)
+    assert isinstance(scene.claim(call), Claimed)

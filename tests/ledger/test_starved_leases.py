@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.attempt import Resources
-from activities.crashpoints import Crash
-from activities.effects import EffectCall
-from activities.ledger.engine import CONNECTIONS, KEPT_BACK, TRANSACTIONAL
-from activities.ledger.turns import Turns
-from activities.recorder import Done
-from activities.toolbox import WRITE, Tool, Toolbox, ToolContext, tool
+from surehand.activities.effects.recorder import Done
+from surehand.activities.effects.write import EffectCall
+from surehand.activities.ledger.core.engine import (
+    CONNECTIONS,
+    KEPT_BACK,
+    TRANSACTIONAL,
+)
+from surehand.activities.ledger.core.store import Places, Turns
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
 from tests.ledger.attempts import Payment, request_for
 from tests.ledger.scene import Scene
 
@@ -33,7 +39,7 @@ async def endless(params: Payment, ctx: ToolContext) -> None:
 
 def attempt(scene: Scene, loaded: Tool, lease: timedelta, **changes: Any) -> EffectCall:
     request = request_for(scene, loaded, tool=loaded.name, lease=lease, **changes)
-    resources = Resources(
+    resources = WorkerContext(
         scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), lease, renew_every=SECOND
     )
     return EffectCall(resources, loaded, Payment(), request)
@@ -69,7 +75,36 @@ async def test_a_neighbours_transactions_cost_nobody_its_lease(scene: Scene, oth
 
     assert isinstance(result, Done)
     assert notes == ["Transient"] * neighbours
-    assert await scene.events(type_="effect.in_doubt") == []
+    assert scene.events(type_="effect.in_doubt") == []
+
+
+async def test_tenants_take_turns_in_making_transactional_calls(scene: Scene, other: Scene) -> None:
+    """However many one of them has waiting; one that has given up is passed over."""
+    called = list[str]()
+
+    @tool("notes.write", effect=WRITE, transactional=True, irreversible=True)
+    async def write(params: Payment, ctx: ToolContext) -> None:
+        """Note whose call it is."""
+        called.append(ctx.tenant)
+
+    def begin(whose: Scene, number: int) -> asyncio.Task[Any]:
+        call = attempt(whose, write, LEASE, key=f"n{number}", step_id=f"s{number}")
+        return asyncio.create_task(call.run())
+
+    places = scene.ledger.transactional
+    async with AsyncExitStack() as held:
+        # Given that all places but one are taken, and that one is, too, for now
+        for _ in range(0 if scene.ledger.one_writer else TRANSACTIONAL - 1):
+            await held.enter_async_context(places.place("others"))
+        async with places.place("others"):
+            calls = [begin(scene, number) for number in range(4)]
+            calls += [begin(other, number) for number in range(2)]
+            await settle()
+            calls.pop(0).cancel()
+            await settle()
+        await asyncio.gather(*calls)
+
+    assert called == [scene.tenant, other.tenant, scene.tenant, other.tenant, scene.tenant]
 
 
 class Work:
@@ -131,6 +166,28 @@ async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -
         assert work.has[-1] == name
         await work.end(name)
     await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("called", [False, True])
+async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(called: bool) -> None:
+    places, has = Places(1), list[str]()
+
+    async def call(name: str) -> None:
+        async with places.place("theirs"):
+            has.append(name)
+
+    async with places.place("ours"):
+        leaves, stays = (asyncio.create_task(call(name)) for name in ("leaves", "stays"))
+        await settle()
+        if not called:
+            leaves.cancel()
+            await settle()
+    if called:
+        leaves.cancel()
+    await stays
+
+    assert has == ["stays"]
+    assert places._free == 1
 
 
 @pytest.mark.parametrize("called", [False, True])

@@ -8,37 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from activities.failures import Transient
-from activities.ledger.stats import stats
-from activities.ledger.stats_scope import Scope
-from activities.ledger.stats_shapes import Spread, Stats
-from activities.ledger.store import RunNotFound, open_ledger
-from activities.ledger.tables import effects, events, runs
-from activities.recorder import Done
-from activities.toolbox import Dedupes
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import RunNotFound, open_ledger
+from surehand.activities.ledger.core.tables import effects, events, runs
+from surehand.activities.ledger.history.stats import Scope, stats
+from surehand.activities.ledger.history.stats_shapes import Spread, Stats
+from surehand.activities.tools.answers import Dedupes
+from surehand.activities.tools.failures import Transient
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Provider, last_of, request_for
 from tests.ledger.rows import COMMITTED, write
 from tests.ledger.scene import LEASE_OVER, OTHER_RUN, RUN, WINDOW, Scene
-from workflows.contracts import Resolution, ResolutionOutcome
 
 AN_HOUR = timedelta(hours=1)
 
 
-async def figures(scene: Scene, run_id: str | None = None, *, probes: int = 0) -> Stats:
+def figures(scene: Scene, run_id: str | None = None, *, probes: int = 0) -> Stats:
     scope = Scope(scene.tenant, datetime.now(UTC) - AN_HOUR, run_id)
-    return await stats(scene.ledger, scope, probes=probes)
+    return stats(scene.ledger, scope, probes=probes)
 
 
 async def left_by_a_dead_attempt(scene: Scene, key: str, step_id: str) -> None:
     """A claim whose lease is over, taken over by the next attempt, which calls again."""
     loaded = Provider([{"id": key}]).tool(dedupes=Dedupes(window=WINDOW))
     dead = request_for(scene, loaded, key=key, step_id=step_id, holder="dead")
-    await scene.claimed(dead, -LEASE_OVER)
+    scene.claimed(dead, -LEASE_OVER)
     assert isinstance(await last_of(scene, loaded, key=key, step_id=step_id), Done)
 
 
-async def test_a_tenant_without_effects_has_figures_of_nothing(scene: Scene) -> None:
-    found = await figures(scene)
+def test_a_tenant_without_effects_has_figures_of_nothing(scene: Scene) -> None:
+    found = figures(scene)
 
     assert found.recoveries.ended == 0
     assert (found.recoveries.success_rate, found.recoveries.time) == (None, None)
@@ -49,17 +48,17 @@ async def test_a_tenant_without_effects_has_figures_of_nothing(scene: Scene) -> 
 async def test_recoveries_are_told_apart_by_who_ended_them(scene: Scene) -> None:
     await left_by_a_dead_attempt(scene, "a", "one")
     await left_by_a_dead_attempt(scene, "b", "two")
-    _, settled = await scene.asked(scene.call(key="c", step_id="three"))
+    _, settled = scene.asked(scene.call(key="c", step_id="three"))
     resolution = Resolution(
         intervention_id=settled,
         outcome=ResolutionOutcome.HAPPENED,
         actor="bob",
         evidence="bank statement",
     )
-    assert (await scene.settle(resolution))[0]
-    await scene.asked(scene.call(key="d", step_id="four"))
+    assert (scene.settle(resolution))[0]
+    scene.asked(scene.call(key="d", step_id="four"))
 
-    found = await figures(scene)
+    found = figures(scene)
 
     it = found.recoveries
     assert (it.ended, it.without_human, it.by_human) == (3, 2, 1)
@@ -79,9 +78,9 @@ async def test_retries_are_told_by_class_with_their_delay_and_what_came_of_them(
 ) -> None:
     heals = Provider([Transient("no"), Transient("no"), {"id": "r"}]).tool(recovery="human")
     await last_of(scene, heals, key="heals", step_id="one")
-    await scene.failed(scene.call(key="stays", step_id="two"))
+    scene.failed(scene.call(key="stays", step_id="two"))
 
-    [retried] = (await figures(scene)).retries
+    [retried] = (figures(scene)).retries
 
     assert (retried.failure_class, retried.failures, retried.retried) == ("transient", 3, 3)
     assert retried.mean_delay is not None
@@ -89,10 +88,10 @@ async def test_retries_are_told_by_class_with_their_delay_and_what_came_of_them(
     assert (retried.calls, retried.succeeded, retried.success_rate) == (2, 1, 0.5)
 
 
-async def test_compensations_are_told_by_outcome(scene: Scene) -> None:
-    await scene.compensated(scene.call(key="a"))
+def test_compensations_are_told_by_outcome(scene: Scene) -> None:
+    scene.compensated(scene.call(key="a"))
 
-    found = await figures(scene)
+    found = figures(scene)
 
     assert found.compensations.compensated == 1
     assert (found.compensations.uncompensated, found.compensations.failed) == (0, 0)
@@ -102,65 +101,63 @@ async def test_two_committed_effects_of_one_key_are_found_whoever_wrote_them(
     sqlite_template: Path, tmp_path: Path
 ) -> None:
     file = shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    async with open_ledger(f"sqlite+aiosqlite:///{file}") as ledger:
-        scene = await Scene.begin(ledger, "acme")
-        async with scene.tx() as tx:
-            await tx.connection.exec_driver_sql("DROP INDEX uq_effects_live_key")
+    async with open_ledger(f"sqlite:///{file}") as ledger:
+        scene = Scene.begin(ledger, "acme")
+        with scene.tx() as tx:
+            tx.connection.exec_driver_sql("DROP INDEX uq_effects_live_key")
         for n in (1, 2):
             values = {**COMMITTED, "generation": n, "commit_no": n, "settled_ms": tx.now_ms}
-            await write(scene, effects, entry_id=f"ef-{n}", **values)
+            write(scene, effects, entry_id=f"ef-{n}", **values)
 
-        found = await figures(scene)
+        found = figures(scene)
 
     assert found.duplicates.keys == 1
     [broken] = found.invariants.broken
     assert "is committed in the ledger, but in no event" in broken.first_break
 
 
-async def test_a_broken_chain_is_named_with_its_run(scene: Scene) -> None:
-    await scene.open_run(OTHER_RUN)
-    await write(scene, events, run_id=OTHER_RUN, seq=7)
+def test_a_broken_chain_is_named_with_its_run(scene: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    write(scene, events, run_id=OTHER_RUN, seq=7)
 
-    checked = (await figures(scene)).invariants
+    checked = (figures(scene)).invariants
 
     assert (checked.runs, checked.ok) == (2, 1)
     [broken] = checked.broken
     assert broken.run_id == OTHER_RUN
     assert broken.first_break.startswith("event 2: missing")
-    assert (await figures(scene, RUN)).invariants.broken == []
+    assert (figures(scene, RUN)).invariants.broken == []
 
 
-async def test_one_run_is_told_apart_and_another_tenants_is_not_there(
-    scene: Scene, other: Scene
-) -> None:
-    await scene.open_run(OTHER_RUN)
-    await scene.committed(scene.call())
-    await other.committed(other.call())
+def test_one_run_is_told_apart_and_another_tenants_is_not_there(scene: Scene, other: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    scene.committed(scene.call())
+    other.committed(other.call())
 
-    assert (await figures(scene, RUN)).leases.claims == 1
-    assert (await figures(scene, OTHER_RUN)).leases.claims == 0
+    assert (figures(scene, RUN)).leases.claims == 1
+    assert (figures(scene, OTHER_RUN)).leases.claims == 0
     with pytest.raises(RunNotFound):
-        await figures(other, OTHER_RUN)
+        figures(other, OTHER_RUN)
 
 
-async def test_what_lies_further_back_does_not_count(scene: Scene) -> None:
-    await scene.committed(scene.call())
+def test_what_lies_further_back_does_not_count(scene: Scene) -> None:
+    scene.committed(scene.call())
     later = datetime.now(UTC) + AN_HOUR
 
-    found = await stats(scene.ledger, Scope(scene.tenant, later))
+    found = stats(scene.ledger, Scope(scene.tenant, later))
 
     assert found.leases.claims == 0
 
 
-async def test_a_probe_measures_writes_and_changes_nothing(scene: Scene) -> None:
-    before = await scene.rows(runs), await scene.rows(events)
+def test_a_probe_measures_writes_and_changes_nothing(scene: Scene) -> None:
+    before = scene.rows(runs), scene.rows(events)
 
-    probe = (await figures(scene, probes=5)).checkpoint
+    probe = (figures(scene, probes=5)).checkpoint
 
     assert probe is not None and probe.latency is not None
     assert (probe.transactions, probe.failed, probe.success_rate) == (5, 0, 1.0)
     assert 0 < probe.latency.p50 <= probe.latency.p95 <= probe.latency.p99
-    assert (await scene.rows(runs), await scene.rows(events)) == before
+    assert (scene.rows(runs), scene.rows(events)) == before
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

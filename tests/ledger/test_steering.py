@@ -12,26 +12,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 from sqlalchemy import select
 
-from activities.ledger import principals, steering
-from activities.ledger.steering import Judged
-from activities.ledger.tables import events, steerings
-from cli.resume_token import ResumeToken, new_token, read_token
-from cli.signing import fresh_claims, sign
+from surehand.activities.ledger.core.tables import events, steerings
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.runs import steering
+from surehand.activities.ledger.runs.steering import Judged
+from surehand.client.resume_token import ResumeToken, new_token, read_token
+from surehand.client.signing import fresh_claims, sign
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.judging import Steer
+from surehand.workflows.contracts.signing import (
+    Claims,
+    DecisionClaims,
+    SteeringClaims,
+)
+from surehand.workflows.contracts.starting import Parent
+from surehand.workflows.contracts.steering import CancelRun, IssuedToken, ResumeRun, Steering, Verb
+from surehand.workflows.identity import child_run_id, digest
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
-from workflows.contracts import (
-    AnswerInterrupts,
-    Assurance,
-    CancelRun,
-    IssuedToken,
-    Parent,
-    ResumeRun,
-    Steer,
-    Steering,
-    Verb,
-)
-from workflows.contracts.signing import Claims, DecisionClaims, SteeringClaims
-from workflows.identity import child_run_id, digest
 
 _numbers = itertools.count(1)
 #: Whoever the scene's runs act for.
@@ -54,9 +53,9 @@ def sent(scene: Scene, message: Steering, verb: Verb = Verb.CANCEL, **changes: A
     return Steer.model_validate(values | changes)
 
 
-async def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> Judged:
-    async with scene.tx() as tx:
-        return await steering.judge(tx, asked, assurance)
+def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> Judged:
+    with scene.tx() as tx:
+        return steering.judge(tx, asked, assurance)
 
 
 def signed(
@@ -74,23 +73,23 @@ def signed(
     return message.model_copy(update={"signature": sign(key, SteeringClaims(**claims | changes))})
 
 
-async def test_where_nobody_is_appointed_anybody_steers_and_nothing_proves_the_name(
+def test_where_nobody_is_appointed_anybody_steers_and_nothing_proves_the_name(
     scene: Scene,
 ) -> None:
-    judged = await judge(scene, sent(scene, CancelRun(actor="eve")))
+    judged = judge(scene, sent(scene, CancelRun(actor="eve")))
 
     assert (judged.code, judged.verified) == ("accepted", False)
 
 
 @pytest.mark.parametrize("permission", ["steer", "steer:cancel"])
-async def test_once_somebody_is_appointed_others_than_the_owner_need_the_permission(
+def test_once_somebody_is_appointed_others_than_the_owner_need_the_permission(
     scene: Scene, permission: str
 ) -> None:
-    await person(scene, "olga", permissions=(permission,))
-    await person(scene, "eve", permissions=("steer:pause", "refunds"))
+    person(scene, "olga", permissions=(permission,))
+    person(scene, "eve", permissions=("steer:pause", "refunds"))
 
     codes = {
-        actor: (await judge(scene, sent(scene, CancelRun(actor=actor)))).code
+        actor: (judge(scene, sent(scene, CancelRun(actor=actor)))).code
         for actor in ("olga", OWNER, "eve", "nobody")
     }
     assert codes == {
@@ -101,47 +100,47 @@ async def test_once_somebody_is_appointed_others_than_the_owner_need_the_permiss
     }
 
 
-async def test_the_owner_does_not_settle_what_happened_where_somebody_is_appointed(
+def test_the_owner_does_not_settle_what_happened_where_somebody_is_appointed(
     scene: Scene,
 ) -> None:
-    await person(scene, "olga", permissions=("steer:resolve",))
+    person(scene, "olga", permissions=("steer:resolve",))
 
-    judged = await judge(scene, sent(scene, Steering(actor=OWNER), Verb.RESOLVE))
-
-    assert judged.code == "not_permitted"
-
-
-async def test_a_permission_that_was_taken_away_steers_nothing(scene: Scene) -> None:
-    await person(scene, "olga", permissions=("steer",))
-    await person(scene, "oscar", permissions=("steer",))
-    await revoked(scene, "olga", "permission", "steer")
-
-    judged = await judge(scene, sent(scene, CancelRun(actor="olga")))
+    judged = judge(scene, sent(scene, Steering(actor=OWNER), Verb.RESOLVE))
 
     assert judged.code == "not_permitted"
 
 
-async def test_where_signatures_are_asked_for_nothing_unsigned_counts(scene: Scene) -> None:
-    await person(scene, OWNER)
-    key = await key_of(scene, OWNER)
+def test_a_permission_that_was_taken_away_steers_nothing(scene: Scene) -> None:
+    person(scene, "olga", permissions=("steer",))
+    person(scene, "oscar", permissions=("steer",))
+    revoked(scene, "olga", "permission", "steer")
+
+    judged = judge(scene, sent(scene, CancelRun(actor="olga")))
+
+    assert judged.code == "not_permitted"
+
+
+def test_where_signatures_are_asked_for_nothing_unsigned_counts(scene: Scene) -> None:
+    person(scene, OWNER)
+    key = key_of(scene, OWNER)
     bare = CancelRun(actor=OWNER)
 
-    refused = await judge(scene, sent(scene, bare), Assurance.SIGNED)
-    taken = await judge(scene, sent(scene, signed(scene, key, bare)), Assurance.SIGNED)
+    refused = judge(scene, sent(scene, bare), Assurance.SIGNED)
+    taken = judge(scene, sent(scene, signed(scene, key, bare)), Assurance.SIGNED)
 
     assert (refused.code, refused.verified) == ("unsigned", False)
     assert (taken.code, taken.verified) == ("accepted", True)
 
 
-async def test_nobody_is_appointed_means_nobody_but_the_owner_where_names_are_proven(
+def test_nobody_is_appointed_means_nobody_but_the_owner_where_names_are_proven(
     scene: Scene,
 ) -> None:
-    await person(scene, "eve")
-    key = await key_of(scene, "eve")
+    person(scene, "eve")
+    key = key_of(scene, "eve")
 
     asked = sent(scene, signed(scene, key, CancelRun(actor="eve")))
 
-    assert (await judge(scene, asked, Assurance.SIGNED)).code == "not_permitted"
+    assert (judge(scene, asked, Assurance.SIGNED)).code == "not_permitted"
 
 
 @pytest.mark.parametrize(
@@ -155,30 +154,28 @@ async def test_nobody_is_appointed_means_nobody_but_the_owner_where_names_are_pr
     ],
     ids=lambda changes: next(iter(changes)),
 )
-async def test_a_signature_for_something_else_is_refused(
-    scene: Scene, changes: dict[str, Any]
-) -> None:
-    await person(scene, OWNER)
-    key = await key_of(scene, OWNER)
+def test_a_signature_for_something_else_is_refused(scene: Scene, changes: dict[str, Any]) -> None:
+    person(scene, OWNER)
+    key = key_of(scene, OWNER)
     message = signed(scene, key, CancelRun(actor=OWNER), **changes)
 
-    judged = await judge(scene, sent(scene, message), Assurance.SIGNED)
+    judged = judge(scene, sent(scene, message), Assurance.SIGNED)
 
     assert (judged.code, judged.verified) == ("bad_signature", False)
 
 
-async def test_anothers_signature_under_the_owners_name_is_refused(scene: Scene) -> None:
+def test_anothers_signature_under_the_owners_name_is_refused(scene: Scene) -> None:
     for name in (OWNER, "eve"):
-        await person(scene, name)
-    key = await key_of(scene, "eve")
+        person(scene, name)
+    key = key_of(scene, "eve")
     message = signed(scene, key, CancelRun(actor=OWNER))
 
-    assert (await judge(scene, sent(scene, message))).code == "bad_signature"
+    assert (judge(scene, sent(scene, message))).code == "bad_signature"
 
 
-async def test_a_signed_decision_is_no_signature_that_steers(scene: Scene) -> None:
-    await person(scene, OWNER)
-    key = await key_of(scene, OWNER)
+def test_a_signed_decision_is_no_signature_that_steers(scene: Scene) -> None:
+    person(scene, OWNER)
+    key = key_of(scene, OWNER)
     claims: Claims = DecisionClaims(
         **fresh_claims(OWNER, scene.tenant, int(time.time())),
         approval_id=f"{RUN}/refund/1",
@@ -188,48 +185,48 @@ async def test_a_signed_decision_is_no_signature_that_steers(scene: Scene) -> No
     )
     message = CancelRun(actor=OWNER, signature=sign(key, claims))
 
-    assert (await judge(scene, sent(scene, message))).code == "bad_signature"
+    assert (judge(scene, sent(scene, message))).code == "bad_signature"
 
 
-async def test_a_captured_signature_steers_once(scene: Scene) -> None:
-    await person(scene, OWNER)
-    message = signed(scene, await key_of(scene, OWNER), CancelRun(actor=OWNER))
+def test_a_captured_signature_steers_once(scene: Scene) -> None:
+    person(scene, OWNER)
+    message = signed(scene, key_of(scene, OWNER), CancelRun(actor=OWNER))
 
-    codes = [(await judge(scene, sent(scene, message))).code for _ in "12"]
+    codes = [(judge(scene, sent(scene, message))).code for _ in "12"]
 
     assert codes == ["accepted", "used_signature"]
 
 
-async def test_a_run_that_was_reset_takes_what_it_had_taken_before(scene: Scene) -> None:
-    await person(scene, OWNER)
-    message = signed(scene, await key_of(scene, OWNER), CancelRun(actor=OWNER))
-    await judge(scene, sent(scene, message))
+def test_a_run_that_was_reset_takes_what_it_had_taken_before(scene: Scene) -> None:
+    person(scene, OWNER)
+    message = signed(scene, key_of(scene, OWNER), CancelRun(actor=OWNER))
+    judge(scene, sent(scene, message))
 
-    again = await judge(scene, sent(scene, message, workflow_run_id="second"))
+    again = judge(scene, sent(scene, message, workflow_run_id="second"))
 
     assert again.code == "accepted"
 
 
-async def test_a_key_that_was_revoked_steers_nothing(scene: Scene) -> None:
-    await person(scene, OWNER)
-    key = await key_of(scene, OWNER)
-    async with administration(scene) as tx:
-        [kid] = (await principals.find(tx, [OWNER]))[OWNER].keys
-        assert await principals.revoke_key(tx, OWNER, kid, ADMINISTRATOR)
+def test_a_key_that_was_revoked_steers_nothing(scene: Scene) -> None:
+    person(scene, OWNER)
+    key = key_of(scene, OWNER)
+    with administration(scene) as tx:
+        [kid] = (principals.find(tx, [OWNER]))[OWNER].keys
+        assert principals.revoke_key(tx, OWNER, kid, ADMINISTRATOR)
     message = signed(scene, key, CancelRun(actor=OWNER))
 
-    assert (await judge(scene, sent(scene, message))).code == "bad_signature"
+    assert (judge(scene, sent(scene, message))).code == "bad_signature"
 
 
-async def test_the_same_delivery_is_judged_and_recorded_once(scene: Scene) -> None:
+def test_the_same_delivery_is_judged_and_recorded_once(scene: Scene) -> None:
     asked = sent(scene, CancelRun(actor="eve", reason="no more"))
 
-    judged = [await judge(scene, asked) for _ in "12"]
+    judged = [judge(scene, asked) for _ in "12"]
 
     assert judged[0] == judged[1]
-    async with scene.tx() as tx:
-        rows = await tx.all(select(steerings).where(steerings.c.tenant_id == scene.tenant))
-        told = await tx.all(
+    with scene.tx() as tx:
+        rows = tx.all(select(steerings).where(steerings.c.tenant_id == scene.tenant))
+        told = tx.all(
             select(events).where(
                 events.c.tenant_id == scene.tenant, events.c.type == "steering.accepted"
             )
@@ -260,20 +257,20 @@ class TestResumeTokens:
         message = held.proof_of(ResumeRun(actor=changes.pop("actor", OWNER)))
         return sent(scene, message, Verb.RESUME, **{"token": issued, "calls": CALLS, **changes})
 
-    async def test_resumes_without_a_key(self, scene: Scene) -> None:
+    def test_resumes_without_a_key(self, scene: Scene) -> None:
         token, issued = self.made(scene)
 
-        judged = await judge(scene, self.resume(scene, token, issued), Assurance.SIGNED)
+        judged = judge(scene, self.resume(scene, token, issued), Assurance.SIGNED)
 
         assert (judged.code, judged.verified) == ("accepted", True)
 
-    async def test_is_worth_what_its_pause_was_worth(self, scene: Scene) -> None:
+    def test_is_worth_what_its_pause_was_worth(self, scene: Scene) -> None:
         token, issued = self.made(scene)
         unproven = issued.model_copy(update={"verified": False})
 
-        assert (await judge(scene, self.resume(scene, token, unproven))).verified is False
+        assert (judge(scene, self.resume(scene, token, unproven))).verified is False
         asked = self.resume(scene, token, unproven)
-        assert (await judge(scene, asked, Assurance.SIGNED)).code == "unsigned"
+        assert (judge(scene, asked, Assurance.SIGNED)).code == "unsigned"
 
     @pytest.mark.parametrize(
         ("changes", "why"),
@@ -283,52 +280,52 @@ class TestResumeTokens:
             ({"token": None}, "no resume token out"),
         ],
     )
-    async def test_is_refused(self, scene: Scene, changes: dict[str, Any], why: str) -> None:
+    def test_is_refused(self, scene: Scene, changes: dict[str, Any], why: str) -> None:
         token, issued = self.made(scene)
 
-        judged = await judge(scene, self.resume(scene, token, issued, **changes))
+        judged = judge(scene, self.resume(scene, token, issued, **changes))
 
         assert judged.code == "bad_token" and why in judged.message
 
-    async def test_is_refused_once_it_has_expired(self, scene: Scene) -> None:
+    def test_is_refused_once_it_has_expired(self, scene: Scene) -> None:
         token, issued = self.made(scene)
-        async with scene.tx(after=timedelta(hours=1)) as tx:
-            judged = await steering.judge(tx, self.resume(scene, token, issued), Assurance.OPEN)
+        with scene.tx(after=timedelta(hours=1)) as tx:
+            judged = steering.judge(tx, self.resume(scene, token, issued), Assurance.OPEN)
 
         assert judged.code == "bad_token" and "expired" in judged.message
 
-    async def test_is_void_once_another_is_out(self, scene: Scene) -> None:
+    def test_is_void_once_another_is_out(self, scene: Scene) -> None:
         old, _ = self.made(scene)
         _, issued = self.made(scene)
 
-        judged = await judge(scene, self.resume(scene, old, issued))
+        judged = judge(scene, self.resume(scene, old, issued))
 
         assert judged.code == "bad_token" and "void" in judged.message
 
-    async def test_is_for_one_run(self, scene: Scene) -> None:
-        await scene.open_run(OTHER_RUN)
+    def test_is_for_one_run(self, scene: Scene) -> None:
+        scene.open_run(OTHER_RUN)
         token, issued = self.made(scene)
 
-        judged = await judge(scene, self.resume(scene, token, issued, run_id=OTHER_RUN))
+        judged = judge(scene, self.resume(scene, token, issued, run_id=OTHER_RUN))
 
         assert judged.code == "bad_token"
 
-    async def test_cannot_be_used_by_who_may_not_resume_any_more(self, scene: Scene) -> None:
-        await person(scene, "olga", permissions=("steer",))
-        await person(scene, "oscar", permissions=("steer",))
+    def test_cannot_be_used_by_who_may_not_resume_any_more(self, scene: Scene) -> None:
+        person(scene, "olga", permissions=("steer",))
+        person(scene, "oscar", permissions=("steer",))
         token, issued = self.made(scene, "olga")
-        await revoked(scene, "olga", "permission", "steer")
+        revoked(scene, "olga", "permission", "steer")
 
         asked = self.resume(scene, token, issued, actor="olga")
 
-        assert (await judge(scene, asked)).code == "not_permitted"
+        assert (judge(scene, asked)).code == "not_permitted"
 
-    async def test_its_proof_counts_once(self, scene: Scene) -> None:
+    def test_its_proof_counts_once(self, scene: Scene) -> None:
         token, issued = self.made(scene)
         asked = self.resume(scene, token, issued)
         again = asked.model_copy(update={"steering_id": f"{RUN}#first.s{next(_numbers)}"})
 
-        codes = [(await judge(scene, one)).code for one in (asked, again)]
+        codes = [(judge(scene, one)).code for one in (asked, again)]
 
         assert codes == ["accepted", "used_signature"]
 
@@ -355,45 +352,43 @@ class TestWhatAParentHandsOn:
             forwarded_as=taken.steering_id,
         )
 
-    async def test_a_resume_of_yesterday_does_not_end_the_pause_of_today(
-        self, scene: Scene
-    ) -> None:
-        await scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
+    def test_a_resume_of_yesterday_does_not_end_the_pause_of_today(self, scene: Scene) -> None:
+        scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
         taken = sent(scene, ResumeRun(actor=OWNER), Verb.RESUME)
-        await judge(scene, taken)
+        judge(scene, taken)
         twice = [self.handed_on(scene, taken, ResumeRun(actor=OWNER)) for _ in range(2)]
 
-        codes = [(await judge(scene, one)).code for one in twice]
+        codes = [(judge(scene, one)).code for one in twice]
 
         assert codes == ["accepted", "used_signature"]
 
-    async def test_a_child_that_was_reset_takes_it_once_more(self, scene: Scene) -> None:
-        await scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
+    def test_a_child_that_was_reset_takes_it_once_more(self, scene: Scene) -> None:
+        scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
         taken = sent(scene, ResumeRun(actor=OWNER), Verb.RESUME)
-        await judge(scene, taken)
+        judge(scene, taken)
         first = self.handed_on(scene, taken, ResumeRun(actor=OWNER))
         reset = first.model_copy(update={"steering_id": f"{CHILD}#reset.s1"})
 
-        assert [(await judge(scene, one)).code for one in (first, reset)] == ["accepted"] * 2
+        assert [(judge(scene, one)).code for one in (first, reset)] == ["accepted"] * 2
 
     @pytest.mark.parametrize(
         ("inside", "code"), [({"x.1": "yes"}, "accepted"), ({"y.1": "yes"}, "not_permitted")]
     )
-    async def test_an_answer_is_for_the_question_that_it_names(
+    def test_an_answer_is_for_the_question_that_it_names(
         self, scene: Scene, inside: dict[str, Any], code: str
     ) -> None:
-        await scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
+        scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
         answers: dict[str, Any] = {"pay/x.1": "yes", "y.1": "yes"}
         taken = sent(scene, AnswerInterrupts(actor=OWNER, answers=answers), Verb.ANSWER)
-        await judge(scene, taken)
+        judge(scene, taken)
         message = AnswerInterrupts(actor=OWNER, answers=inside)
 
-        assert (await judge(scene, self.handed_on(scene, taken, message))).code == code
+        assert (judge(scene, self.handed_on(scene, taken, message))).code == code
 
 
-async def test_a_proof_that_was_seen_is_for_what_it_was_sent_with(scene: Scene) -> None:
+def test_a_proof_that_was_seen_is_for_what_it_was_sent_with(scene: Scene) -> None:
     token, issued = TestResumeTokens.made(scene)
     asked = TestResumeTokens.resume(scene, token, issued)
     other = asked.model_copy(update={"content": {**asked.content, "way": "compensate"}})
 
-    assert (await judge(scene, other)).code == "bad_token"
+    assert (judge(scene, other)).code == "bad_token"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -10,24 +10,34 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from activities.ledger import approvals as approval_rows
-from activities.ledger import claims, compensations, leases, outcomes, reads, run_tree, runs, steps
-from activities.ledger import decisions as decision_rows
-from activities.ledger.artifacts import Kept
-from activities.ledger.entries import ApprovalRefused, Claimed, ClaimRequest, Entry
-from activities.ledger.leases import Lease
-from activities.ledger.store import RunNotFound, Transaction
-from activities.ledger.tables import metadata
-from tests.ledger.scene import LEASE, NOW, Scene
-from workflows.contracts import (
-    Assurance,
-    CloseRun,
-    Decision,
-    Resolution,
-    RunState,
-    VerifyDecision,
+from surehand.activities.ledger.approvals import decisions as decision_rows
+from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import metadata
+from surehand.activities.ledger.effects import (
+    claims,
+    compensations,
+    outcomes,
+    resource_leases,
+    run_tree,
 )
-from workflows.policy import Needs, Requirement
+from surehand.activities.ledger.effects.resource_leases import Lease
+from surehand.activities.ledger.history import reads
+from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.steps import attempts
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Claimed,
+    ClaimRequest,
+    Entry,
+)
+from surehand.workflows.contracts.approvals import Assurance, Decision, VerifyDecision
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.policy import Needs, Requirement
+from tests.ledger.scene import LEASE, NOW, Scene
 
 #: A run that only the first tenant has; both have one called ``run-1``.
 THEIRS = "theirs"
@@ -45,19 +55,19 @@ class Story:
 
 
 @pytest.fixture
-async def story(scene: Scene) -> Story:
-    await scene.open_run(THEIRS)
+def story(scene: Scene) -> Story:
+    scene.open_run(THEIRS)
     call = scene.call(run_id=THEIRS)
-    gated = await scene.ask_approval(call)
-    entry, intervention = await scene.asked(scene.call(run_id=THEIRS, step_id="s", key="k"))
-    await scene.committed(scene.call(run_id=THEIRS, step_id="t", key="t"))
-    await scene.begin_undo(THEIRS, "undone")
-    lease = await scene.hold("account:7")
+    gated = scene.ask_approval(call)
+    entry, intervention = scene.asked(scene.call(run_id=THEIRS, step_id="s", key="k"))
+    scene.committed(scene.call(run_id=THEIRS, step_id="t", key="t"))
+    scene.begin_undo(THEIRS, "undone")
+    lease = scene.hold("account:7")
     return Story(scene, gated, entry, intervention, lease)
 
 
-async def everything(scene: Scene) -> dict[str, list[dict[str, Any]]]:
-    return {table.name: await scene.rows(table) for table in metadata.sorted_tables}
+def everything(scene: Scene) -> dict[str, list[dict[str, Any]]]:
+    return {table.name: scene.rows(table) for table in metadata.sorted_tables}
 
 
 def _decision(story: Story, tenant: str) -> VerifyDecision:
@@ -75,7 +85,7 @@ def _decision(story: Story, tenant: str) -> VerifyDecision:
     )
 
 
-Use = Callable[[Transaction, Story], Awaitable[Any]]
+Use = Callable[[Transaction, Story], Any]
 
 #: Every function of the ledger that is given a name, and what it says of a name that is not there.
 FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
@@ -88,9 +98,9 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "approvals.close": (
         lambda tx, s: approval_rows.close(tx, THEIRS, s.gated.approval_id or "", "void"), "void",
     ),
-    "leases.renew": (lambda tx, s: leases.renew(tx, [s.lease], LEASE), False),
-    "leases.release": (lambda tx, s: leases.release(tx, [s.lease]), None),
-    "leases.lost": (lambda tx, s: leases.lost(tx, [s.lease]), ["account:7"]),
+    "leases.renew": (lambda tx, s: resource_leases.renew(tx, [s.lease], LEASE), False),
+    "leases.release": (lambda tx, s: resource_leases.release(tx, [s.lease]), None),
+    "leases.lost": (lambda tx, s: resource_leases.lost(tx, [s.lease]), ["account:7"]),
     "leases.sweep": (lambda tx, s: _sweep_later(tx), 0),
     "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry), False),
     "outcomes.answer_no": (
@@ -116,8 +126,8 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "run_tree.how_many_stand": (lambda tx, s: run_tree.how_many_stand(tx, THEIRS), 0),
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
     "run_tree.leave": (lambda tx, s: run_tree.leave(tx, [s.entry.entry_id], "no"), None),
-    "steps.failures": (lambda tx, s: steps.failures(tx, THEIRS, "s", "in_doubt"), 0),
-    "steps.finish": (lambda tx, s: steps.finish(tx, s.gated.step_attempt, "failed"), False),
+    "steps.failures": (lambda tx, s: attempts.failures(tx, THEIRS, "s", "in_doubt"), 0),
+    "steps.finish": (lambda tx, s: attempts.finish(tx, s.gated.step_attempt, "failed"), False),
 }  # fmt: skip
 #: Every function that would write something about that run.
 RAISES: dict[str, Use] = {
@@ -136,50 +146,49 @@ RAISES: dict[str, Use] = {
 }
 
 
-async def _request(tx: Transaction, story: Story) -> None:
+def _request(tx: Transaction, story: Story) -> None:
     needs = Needs(requirements=(Requirement(),), expires_in=timedelta(days=30))
-    await approval_rows.request(
+    approval_rows.request(
         tx, story.gated, approval_id=f"{THEIRS}/s/2", description="", undo="", needs=needs
     )
 
 
-async def _sweep_later(tx: Transaction) -> int:
+def _sweep_later(tx: Transaction) -> int:
     tx.now_ms += 1_000_000  # long after every lease
-    return await leases.sweep(tx, 100)
+    return resource_leases.sweep(tx, 100)
 
 
-async def _event(tx: Transaction) -> None:
+def _event(tx: Transaction) -> None:
     tx.event(THEIRS, "test.forged")
 
 
 @pytest.mark.parametrize("name", FINDS_NOTHING)
-async def test_another_tenants_thing_is_not_found_and_not_touched(
+def test_another_tenants_thing_is_not_found_and_not_touched(
     story: Story, other: Scene, name: str
 ) -> None:
     use, nothing = FINDS_NOTHING[name]
-    theirs, ours = await everything(story.scene), await everything(other)
+    theirs, ours = everything(story.scene), everything(other)
 
-    async with other.tx() as tx:
-        found = await use(tx, story)
+    with other.tx() as tx:
+        found = use(tx, story)
 
     assert found == nothing
-    assert await everything(story.scene) == theirs
-    assert await everything(other) == ours
+    assert everything(story.scene) == theirs
+    assert everything(other) == ours
 
 
 @pytest.mark.parametrize("name", RAISES)
-async def test_nothing_is_written_about_another_tenants_run(
+def test_nothing_is_written_about_another_tenants_run(
     story: Story, other: Scene, name: str
 ) -> None:
-    theirs, ours = await everything(story.scene), await everything(other)
+    theirs, ours = everything(story.scene), everything(other)
 
     # The run is not found when its chain is looked up, or by the reference that every row has.
-    with pytest.raises((RunNotFound, IntegrityError)):
-        async with other.tx() as tx:
-            await RAISES[name](tx, story)
+    with pytest.raises((RunNotFound, IntegrityError)), other.tx() as tx:
+        RAISES[name](tx, story)
 
-    assert await everything(story.scene) == theirs
-    assert await everything(other) == ours
+    assert everything(story.scene) == theirs
+    assert everything(other) == ours
 
 
 async def test_the_operators_verbs_do_not_find_another_tenants_run(
@@ -188,69 +197,69 @@ async def test_the_operators_verbs_do_not_find_another_tenants_run(
     ledger = other.ledger
     for look in (reads.effects_of, reads.events_of, reads.interventions_of):
         with pytest.raises(RunNotFound):
-            await look(ledger, other.tenant, THEIRS)
-        assert await look(ledger, story.scene.tenant, THEIRS)
+            await ledger.transact(other.tenant, look, THEIRS)
+        assert await ledger.transact(story.scene.tenant, look, THEIRS)
 
-    assert await reads.interventions_of(ledger, other.tenant) == []
-    assert len(await reads.interventions_of(ledger, story.scene.tenant)) == 1
+    assert await ledger.transact(other.tenant, reads.interventions_of) == []
+    assert len(await ledger.transact(story.scene.tenant, reads.interventions_of)) == 1
 
 
-async def test_another_tenants_intervention_cannot_be_settled(story: Story, other: Scene) -> None:
-    theirs = await everything(story.scene)
-    await other.open_run(THEIRS)
+def test_another_tenants_intervention_cannot_be_settled(story: Story, other: Scene) -> None:
+    theirs = everything(story.scene)
+    other.open_run(THEIRS)
     answer = Resolution.model_validate(
         {"intervention_id": story.intervention, "outcome": "not_happened", "actor": "mallory"}
     )
 
-    accepted, message = await other.settle(answer, THEIRS)
+    accepted, message = other.settle(answer, THEIRS)
 
     assert not accepted
     assert "no intervention" in message
-    assert await everything(story.scene) == theirs
+    assert everything(story.scene) == theirs
 
 
-async def test_a_decision_in_one_tenant_does_not_reach_the_same_approval_id_of_another(
+def test_a_decision_in_one_tenant_does_not_reach_the_same_approval_id_of_another(
     story: Story, other: Scene
 ) -> None:
-    theirs = await everything(story.scene)
-    await other.open_run(THEIRS)
+    theirs = everything(story.scene)
+    other.open_run(THEIRS)
 
-    verdict = await other.decide(story.gated)
+    verdict = other.decide(story.gated)
 
     assert (verdict.code, verdict.state) == ("unknown_approval", None)
-    assert await everything(story.scene) == theirs
+    assert everything(story.scene) == theirs
 
 
-async def test_another_tenants_approval_lets_nothing_through(scene: Scene, other: Scene) -> None:
-    gated = await scene.approved(scene.call())
+def test_another_tenants_approval_lets_nothing_through(scene: Scene, other: Scene) -> None:
+    gated = scene.approved(scene.call())
 
-    result = await other.claim(other.call(gated=True, approval_id=gated.approval_id))
+    result = other.claim(other.call(gated=True, approval_id=gated.approval_id))
 
     assert isinstance(result, ApprovalRefused)
     assert "there is no approval" in result.reason
-    assert isinstance(await scene.claim(gated), Claimed)
+    assert isinstance(scene.claim(gated), Claimed)
 
 
-async def test_two_tenants_with_the_same_run_step_tool_and_key_make_two_effects(
+def test_two_tenants_with_the_same_run_step_tool_and_key_make_two_effects(
     scene: Scene, other: Scene
 ) -> None:
-    ours = await scene.committed(scene.call())
+    ours = scene.committed(scene.call())
 
-    theirs = await other.claimed(other.call())
+    theirs = other.claimed(other.call())
 
     assert theirs.entry_id != ours.entry_id
     assert theirs.provider_key != ours.provider_key
 
 
-async def test_undoing_in_one_tenant_bars_nothing_in_another(scene: Scene, other: Scene) -> None:
-    await scene.committed(scene.call())
-    await other.begin_undo()
+def test_undoing_in_one_tenant_bars_nothing_in_another(scene: Scene, other: Scene) -> None:
+    scene.committed(scene.call())
+    other.begin_undo()
 
-    assert isinstance(await scene.begin_undo(after=NOW), compensations.ToUndo)
+    assert isinstance(scene.begin_undo(after=NOW), compensations.ToUndo)
 
 
-async def test_a_run_id_may_be_used_once_in_each_tenant(story: Story, other: Scene) -> None:
-    await other.open_run(THEIRS, "another workflow run")
+def test_a_run_id_may_be_used_once_in_each_tenant(story: Story, other: Scene) -> None:
+    other.open_run(THEIRS, "another workflow run")
 
     with pytest.raises(runs.RunIdTaken):
-        await story.scene.open_run(THEIRS, "another workflow run")
+        story.scene.open_run(THEIRS, "another workflow run")

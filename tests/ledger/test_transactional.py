@@ -14,15 +14,22 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from temporalio.exceptions import ApplicationError
 
-from activities.effects import CallResult
-from activities.failures import Permanent
-from activities.ledger.entries import Asked, Barred, Claimed, Doubtful
-from activities.ledger.tables import effects, steps
-from activities.recorder import Done, SaidNo
-from activities.toolbox import WRITE, No, Tool, ToolContext, tool
+from surehand.activities.effects.recorder import Done, SaidNo
+from surehand.activities.effects.write import CallResult
+from surehand.activities.ledger.core.tables import effects, steps
+from surehand.activities.ledger.steps.entries import (
+    Asked,
+    Barred,
+    Claimed,
+    Doubtful,
+)
+from surehand.activities.tools.answers import No
+from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.scene import LEASE_OVER, OTHER_RUN, Scene
-from workflows.contracts import Recovery
 
 Answer = Callable[[], Awaitable[Any]]
 
@@ -45,10 +52,10 @@ def credit(answer: Answer, **options: Any) -> Tool:
     return book
 
 
-async def booked(scene: Scene) -> int:
-    async with scene.tx() as tx:
+def booked(scene: Scene) -> int:
+    with scene.tx() as tx:
         count = text("SELECT count(*) FROM credits WHERE tenant = :t")
-        return int((await tx.connection.execute(count, {"t": tx.tenant})).scalar_one())
+        return int((tx.connection.execute(count, {"t": tx.tenant})).scalar_one())
 
 
 async def attempt(scene: Scene, loaded: Tool, number: int = 1, **changes: Any) -> CallResult:
@@ -71,9 +78,9 @@ async def test_effect_and_outcome_are_there_together(scene: Scene) -> None:
     result = await attempt(scene, credit(done))
 
     assert isinstance(result, Done) and result.receipt == {"id": "c-1"}
-    assert await booked(scene) == 1
-    assert (await scene.row(effects))["state"] == "committed"
-    assert (await scene.row(steps))["state"] == "succeeded"
+    assert booked(scene) == 1
+    assert (scene.row(effects))["state"] == "committed"
+    assert (scene.row(steps))["state"] == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -90,8 +97,8 @@ async def test_what_a_tool_wrote_before_it_failed_is_gone_and_nothing_is_in_doub
     with pytest.raises(ApplicationError):
         await attempt(scene, credit(raises(error)))
 
-    assert await booked(scene) == 0
-    entry = await scene.row(effects)
+    assert booked(scene) == 0
+    entry = scene.row(effects)
     assert (entry["state"], entry["failures"]) == ("failed", {class_: 1})
 
 
@@ -102,8 +109,8 @@ async def test_a_call_longer_than_its_time_limit_leaves_nothing(scene: Scene) ->
     with pytest.raises(ApplicationError):
         await attempt(scene, credit(never, timeout=timedelta(milliseconds=50)))
 
-    assert await booked(scene) == 0
-    assert (await scene.row(effects))["state"] == "failed"
+    assert booked(scene) == 0
+    assert (scene.row(effects))["state"] == "failed"
 
 
 async def test_a_no_takes_back_what_was_written(scene: Scene) -> None:
@@ -113,34 +120,34 @@ async def test_a_no_takes_back_what_was_written(scene: Scene) -> None:
     result = await attempt(scene, credit(no))
 
     assert isinstance(result, SaidNo) and result.reason == "too many credits"
-    assert await booked(scene) == 0
+    assert booked(scene) == 0
 
 
 async def test_the_next_attempt_takes_over_a_dead_ones_claim_at_once(scene: Scene) -> None:
     loaded = credit(done)
-    await scene.claimed(request_for(scene, loaded, holder="dead"))
+    scene.claimed(request_for(scene, loaded, holder="dead"))
 
     result = await attempt(scene, loaded, 2)
 
     assert isinstance(result, Done) and not result.replayed
-    assert await booked(scene) == 1
+    assert booked(scene) == 1
 
 
-async def test_another_run_calls_once_the_dead_ones_lease_is_over(scene: Scene) -> None:
+def test_another_run_calls_once_the_dead_ones_lease_is_over(scene: Scene) -> None:
     loaded = credit(done)
-    await scene.open_run(OTHER_RUN)
-    await scene.claimed(request_for(scene, loaded, holder="dead"))
+    scene.open_run(OTHER_RUN)
+    scene.claimed(request_for(scene, loaded, holder="dead"))
     theirs = request_for(
         scene, loaded, run_id=OTHER_RUN, holder="other", activity_key="other activity"
     )
 
-    assert isinstance(await scene.claim(theirs, LEASE_OVER), Claimed)
+    assert isinstance(scene.claim(theirs, LEASE_OVER), Claimed)
 
 
 async def test_an_attempt_that_was_taken_over_writes_nothing(scene: Scene) -> None:
     loaded = credit(done)
     request = request_for(scene, loaded, holder="zombie")
-    entry = await scene.claimed(request)
+    entry = scene.claimed(request)
     zombie = effect_call(scene, loaded, request)
     zombie._recorder.asked = asyncio.get_running_loop().time()
     await attempt(scene, loaded, 2)
@@ -148,7 +155,7 @@ async def test_an_attempt_that_was_taken_over_writes_nothing(scene: Scene) -> No
     with pytest.raises(ApplicationError, match="taken this effect over"):
         await zombie._call_in_ledger(entry)
 
-    assert await booked(scene) == 1
+    assert booked(scene) == 1
 
 
 async def test_two_attempts_at_once_make_one_effect(scene: Scene) -> None:
@@ -171,23 +178,23 @@ async def test_two_attempts_at_once_make_one_effect(scene: Scene) -> None:
         {"id": "first"},
         {"id": "first"},
     ]
-    assert await booked(scene) == 1
+    assert booked(scene) == 1
 
 
 async def test_undoing_a_claim_without_an_outcome_waits_for_no_settle_time(scene: Scene) -> None:
     loaded = credit(done)
     request = request_for(scene, loaded)
-    await scene.claimed(request)
-    found = await scene.begin_undo(after=LEASE_OVER)
+    scene.claimed(request)
+    found = scene.begin_undo(after=LEASE_OVER)
     assert isinstance(found, Doubtful)
     settling = effect_call(scene, loaded, replace(request, holder="undo", activity_key="undo"))
 
     result = await settling.reconcile(found.entry, forward=False)
 
     assert isinstance(result, Barred)
-    assert (await scene.row(effects))["state"] == "failed"
-    assert await booked(scene) == 0
-    *_, event = await scene.events(type_="effect.reconciled")
+    assert (scene.row(effects))["state"] == "failed"
+    assert booked(scene) == 0
+    *_, event = scene.events(type_="effect.reconciled")
     assert event["body"]["rule"] == "transactional"
 
 
@@ -208,31 +215,31 @@ async def test_an_sql_error_that_the_tool_swallows_is_its_failure(scene: Scene) 
         await attempt(scene, book)
 
     assert failed.value.type == "Transient"
-    entry = await scene.row(effects)
+    entry = scene.row(effects)
     assert (entry["state"], entry["failures"]) == ("failed", {"transient": 1})
 
 
 async def test_a_call_of_an_earlier_version_may_have_been_made_elsewhere(scene: Scene) -> None:
     """What is transactional now need not have been then: nothing proves that it did not happen."""
     loaded = credit(done, version="2")
-    await scene.open_run(OTHER_RUN)
-    before = await scene.claimed(scene.call(recovery=Recovery.HUMAN))
+    scene.open_run(OTHER_RUN)
+    before = scene.claimed(scene.call(recovery=Recovery.HUMAN))
     now = request_for(scene, loaded, run_id=OTHER_RUN, tool_version="2", activity_key="other")
 
-    found = await scene.claim(now, LEASE_OVER)
+    found = scene.claim(now, LEASE_OVER)
     assert isinstance(found, Doubtful)
     result = await effect_call(scene, loaded, now).reconcile(found.entry, forward=False)
 
     assert isinstance(result, Asked)
-    assert (await scene.entry(before.entry_id)).state == "in_doubt"
-    assert await booked(scene) == 0
+    assert (scene.entry(before.entry_id)).state == "in_doubt"
+    assert booked(scene) == 0
 
 
 async def test_undoing_a_claim_without_an_outcome_asks_nobody_however_late(scene: Scene) -> None:
     loaded = credit(done)
     request = request_for(scene, loaded)
-    await scene.claimed(request)
-    found = await scene.begin_undo(after=LEASE_OVER)
+    scene.claimed(request)
+    found = scene.begin_undo(after=LEASE_OVER)
     assert isinstance(found, Doubtful)
     settling = effect_call(scene, loaded, replace(request, holder="undo", activity_key="undo"))
     settling._now_ms = (

@@ -7,15 +7,26 @@ from datetime import timedelta
 
 import pytest
 
-from activities.ledger import principals, runs, steering
-from activities.ledger.edits import Edited
-from activities.ledger.entries import ApprovalRefused, Claimed, Forbidden
-from activities.ledger.tables import approvals, decisions
+from surehand.activities.ledger.approvals.decisions import Edited
+from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.runs import runs, steering
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Claimed,
+    Forbidden,
+)
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.controls import Amend, AmendRun
+from surehand.workflows.contracts.judging import Steer
+from surehand.workflows.contracts.starting import Parent
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import administration, person, revoked
 from tests.ledger.scene import APPROVER, RUN, SPEC, Scene
-from workflows.contracts import Amend, AmendRun, Assurance, Parent, Steer, Verb
-from workflows.plan import Plan
-from workflows.policy import Requirement
+
+pytestmark = pytest.mark.guarantee("G3")
 
 MANAGER = Requirement(roles=("manager",))
 TWO = Requirement(quorum=2, roles=("manager", "auditor"))
@@ -24,67 +35,67 @@ FOUR_EYES = Requirement(four_eyes=True)
 REQUESTER = "ada"
 
 
-async def test_an_approver_without_the_role_is_refused_and_nothing_changes(scene: Scene) -> None:
-    await person(scene, "ann", "clerk")
-    gated = await scene.ask_approval(scene.call(), requirement=MANAGER)
+def test_an_approver_without_the_role_is_refused_and_nothing_changes(scene: Scene) -> None:
+    person(scene, "ann", "clerk")
+    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
 
     for approver in ("ann", "nobody"):
         for outcome in ("approve", "reject"):
-            verdict = await scene.decide(gated, outcome, approver=approver)
+            verdict = scene.decide(gated, outcome, approver=approver)
             assert (verdict.code, verdict.state) == ("not_permitted", "pending")
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
+    assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
-async def test_the_quorum_counts_different_people_and_the_last_one_approves(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    await person(scene, "bob", "auditor")
-    gated = await scene.ask_approval(scene.call(), requirement=TWO)
+def test_the_quorum_counts_different_people_and_the_last_one_approves(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    person(scene, "bob", "auditor")
+    gated = scene.ask_approval(scene.call(), requirement=TWO)
 
-    first = await scene.decide(gated, approver="ann")
+    first = scene.decide(gated, approver="ann")
     assert (first.code, first.state) == ("accepted", "pending")
     assert "1 of 2" in first.message
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
-    again = await scene.decide(gated, approver="ann", reason="once more")
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    again = scene.decide(gated, approver="ann", reason="once more")
     assert (again.code, again.state) == ("already_voted", "pending")
 
-    second = await scene.decide(gated, approver="bob")
+    second = scene.decide(gated, approver="bob")
     assert (second.code, second.state) == ("accepted", "approved")
-    assert isinstance(await scene.claim(gated), Claimed)
+    assert isinstance(scene.claim(gated), Claimed)
 
 
-async def test_one_who_may_decide_can_reject_what_others_have_approved(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    await person(scene, "bob", "manager")
-    gated = await scene.ask_approval(scene.call(), requirement=TWO)
-    await scene.decide(gated, approver="ann")
+def test_one_who_may_decide_can_reject_what_others_have_approved(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    person(scene, "bob", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=TWO)
+    scene.decide(gated, approver="ann")
 
-    verdict = await scene.decide(gated, "reject", approver="bob")
-
-    assert (verdict.code, verdict.state) == ("accepted", "rejected")
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
-
-
-async def test_whoever_has_voted_may_think_again_and_reject(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    gated = await scene.ask_approval(scene.call(), requirement=TWO)
-    await scene.decide(gated, approver="ann")
-
-    verdict = await scene.decide(gated, "reject", approver="ann")
+    verdict = scene.decide(gated, "reject", approver="bob")
 
     assert (verdict.code, verdict.state) == ("accepted", "rejected")
+    assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
-async def test_four_eyes_keep_the_requester_and_the_editors_from_deciding(scene: Scene) -> None:
-    gated = await scene.ask_approval(scene.call(), requirement=FOUR_EYES, editors=["bob"])
+def test_whoever_has_voted_may_think_again_and_reject(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=TWO)
+    scene.decide(gated, approver="ann")
+
+    verdict = scene.decide(gated, "reject", approver="ann")
+
+    assert (verdict.code, verdict.state) == ("accepted", "rejected")
+
+
+def test_four_eyes_keep_the_requester_and_the_editors_from_deciding(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call(), requirement=FOUR_EYES, editors=["bob"])
 
     for approver in (REQUESTER, "bob"):
-        verdict = await scene.decide(gated, approver=approver)
+        verdict = scene.decide(gated, approver=approver)
         assert (verdict.code, verdict.state) == ("four_eyes", "pending")
 
-    assert (await scene.decide(gated, approver="carl")).state == "approved"
+    assert (scene.decide(gated, approver="carl")).state == "approved"
 
 
-async def amended(scene: Scene, actor: str, *, taken: bool) -> None:
+def amended(scene: Scene, actor: str, *, taken: bool) -> None:
     """Send a run another plan, which it takes or does not."""
     plan = Plan.model_validate([{"id": "more", "tool": SPEC.name}])
     amend = Amend(actor=actor, plan=plan, based_on=1)
@@ -98,116 +109,116 @@ async def amended(scene: Scene, actor: str, *, taken: bool) -> None:
         actor=actor,
         content=amend.content(),
     )
-    async with scene.tx() as tx:
-        assert (await steering.judge(tx, steer, Assurance.OPEN)).code == "accepted"
+    with scene.tx() as tx:
+        assert (steering.judge(tx, steer, Assurance.OPEN)).code == "accepted"
         if taken:
             recorded = AmendRun(
                 tenant=scene.tenant, run_id=RUN, plan=plan, plan_version=2, steering_id=name
             )
-            await runs.amend(tx, recorded, {SPEC.name: SPEC})
+            runs.amend(tx, recorded, {SPEC.name: SPEC})
 
 
 @pytest.mark.parametrize("run_id", [RUN, f"{RUN}~pay"])
-async def test_four_eyes_keep_whoever_has_amended_the_plan_from_deciding(
+def test_four_eyes_keep_whoever_has_amended_the_plan_from_deciding(
     scene: Scene, run_id: str
 ) -> None:
     if run_id != RUN:
-        await scene.open_run(run_id, parent=Parent(run_id=RUN, step_id="pay"))
-    gated = await scene.ask_approval(scene.call(run_id=run_id), requirement=FOUR_EYES)
-    await amended(scene, "bob", taken=True)
-    await amended(scene, "carl", taken=False)
+        scene.open_run(run_id, parent=Parent(run_id=RUN, step_id="pay"))
+    gated = scene.ask_approval(scene.call(run_id=run_id), requirement=FOUR_EYES)
+    amended(scene, "bob", taken=True)
+    amended(scene, "carl", taken=False)
 
-    assert (await scene.decide(gated, approver="Bob")).code == "four_eyes"
-    assert (await scene.decide(gated, approver="carl")).state == "approved"
+    assert (scene.decide(gated, approver="Bob")).code == "four_eyes"
+    assert (scene.decide(gated, approver="carl")).state == "approved"
 
 
-async def test_who_amends_the_plan_after_a_vote_takes_it_away(scene: Scene) -> None:
-    gated = await scene.approved(scene.call(), requirement=FOUR_EYES)
-    await amended(scene, APPROVER, taken=True)
+def test_who_amends_the_plan_after_a_vote_takes_it_away(scene: Scene) -> None:
+    gated = scene.approved(scene.call(), requirement=FOUR_EYES)
+    amended(scene, APPROVER, taken=True)
 
-    found = await scene.claim(gated)
+    found = scene.claim(gated)
 
     assert isinstance(found, ApprovalRefused) and "0 of 1" in found.reason
 
 
-async def test_every_policy_has_to_be_satisfied_by_itself(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    await person(scene, "bob", "auditor")
-    gated = await scene.ask_approval(scene.call(), requirement=MANAGER)
-    await scene.decide(gated, approver="ann")
+def test_every_policy_has_to_be_satisfied_by_itself(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    person(scene, "bob", "auditor")
+    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
+    scene.decide(gated, approver="ann")
     stricter = replace(gated, requirements=(Requirement(roles=("auditor",)),))
 
-    refused = await scene.claim(stricter)
+    refused = scene.claim(stricter)
 
     assert isinstance(refused, ApprovalRefused)
     assert "0 of 1 approvals of auditor" in refused.reason
-    assert isinstance(await scene.claim(gated), Claimed)
+    assert isinstance(scene.claim(gated), Claimed)
 
 
-async def test_a_role_taken_away_before_the_call_takes_the_vote_away(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    gated = await scene.ask_approval(scene.call(), requirement=MANAGER)
-    assert (await scene.decide(gated, approver="ann")).state == "approved"
+def test_a_role_taken_away_before_the_call_takes_the_vote_away(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
+    assert (scene.decide(gated, approver="ann")).state == "approved"
 
-    await revoked(scene, "ann", "role", "manager")
+    revoked(scene, "ann", "role", "manager")
 
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
+    assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
-async def test_a_role_taken_away_between_two_calls_stops_the_second(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    gated = await scene.ask_approval(scene.call(), requirement=MANAGER)
-    await scene.decide(gated, approver="ann")
-    await scene.failed(gated)
+def test_a_role_taken_away_between_two_calls_stops_the_second(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
+    scene.decide(gated, approver="ann")
+    scene.failed(gated)
 
-    await revoked(scene, "ann", "role", "manager")
+    revoked(scene, "ann", "role", "manager")
 
-    assert isinstance(await scene.claim(replace(gated, holder="again", attempt=2)), ApprovalRefused)
+    assert isinstance(scene.claim(replace(gated, holder="again", attempt=2)), ApprovalRefused)
 
 
 @pytest.mark.parametrize("stricter", ["the row", "the worker"])
-async def test_where_signatures_are_asked_for_an_unsigned_decision_counts_for_nothing(
+def test_where_signatures_are_asked_for_an_unsigned_decision_counts_for_nothing(
     scene: Scene, stricter: str
 ) -> None:
     row = Assurance.SIGNED if stricter == "the row" else Assurance.OPEN
     worker = Assurance.SIGNED if stricter == "the worker" else Assurance.OPEN
-    gated = await scene.ask_approval(scene.call(), assurance=row)
+    gated = scene.ask_approval(scene.call(), assurance=row)
 
-    verdict = await scene.decide(gated, assurance=worker)
+    verdict = scene.decide(gated, assurance=worker)
 
     assert (verdict.code, verdict.state) == ("unsigned", "pending")
 
 
-async def test_a_lax_workers_approval_does_not_pass_a_strict_workers_claim(scene: Scene) -> None:
-    gated = await scene.approved(scene.call())
+def test_a_lax_workers_approval_does_not_pass_a_strict_workers_claim(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
 
-    refused = await scene.claim(replace(gated, assurance=Assurance.SIGNED))
+    refused = scene.claim(replace(gated, assurance=Assurance.SIGNED))
 
     assert isinstance(refused, ApprovalRefused)
-    assert (await scene.row(approvals))["consumed_entry"] is None
+    assert (scene.row(approvals))["consumed_entry"] is None
 
 
-async def test_an_edit_voids_the_request_and_the_votes_it_had(scene: Scene) -> None:
-    gated = await scene.ask_approval(scene.call(), requirement=Requirement(quorum=2))
-    await scene.decide(gated, approver="ann")
+def test_an_edit_voids_the_request_and_the_votes_it_had(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call(), requirement=Requirement(quorum=2))
+    scene.decide(gated, approver="ann")
     less = Edited({"order": "1001", "amount": "50.00"}, "sha256:less", "refund:order-1001")
 
-    edit = await scene.decide(gated, "edit", approver="bob", params=less.params, edited=less)
+    edit = scene.decide(gated, "edit", approver="bob", params=less.params, edited=less)
 
     assert (edit.code, edit.state) == ("accepted", "superseded")
-    late = await scene.decide(gated, approver="carl")
+    late = scene.decide(gated, approver="carl")
     assert (late.code, late.state) == ("not_waiting", "superseded")
-    assert isinstance(await scene.claim(gated), ApprovalRefused)
-    [kept] = await scene.rows(decisions, outcome="edit")
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    [kept] = scene.rows(decisions, outcome="edit")
     assert (kept["edited"], kept["verdict"]) == (less.params, "accepted")
-    assert (await scene.row(approvals))["params"] == {"order": "1001", "amount": "120.00"}
+    assert (scene.row(approvals))["params"] == {"order": "1001", "amount": "120.00"}
 
 
-async def test_only_who_may_edit_can_and_only_to_what_the_tool_takes(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    await person(scene, "eve", "editor", "manager")
+def test_only_who_may_edit_can_and_only_to_what_the_tool_takes(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    person(scene, "eve", "editor", "manager")
     requirement = Requirement(roles=("manager",), may_edit=("editor",))
-    gated = await scene.ask_approval(scene.call(), requirement=requirement)
+    gated = scene.ask_approval(scene.call(), requirement=requirement)
     less = Edited({"amount": "50.00"}, "sha256:less", "refund:order-1001")
 
     for approver, edited, code in [
@@ -215,52 +226,52 @@ async def test_only_who_may_edit_can_and_only_to_what_the_tool_takes(scene: Scen
         ("eve", "amount: must be a number", "not_editable"),
         ("eve", Edited({}, gated.params_hash, gated.key), "not_editable"),
     ]:
-        verdict = await scene.decide(gated, "edit", approver=approver, params={}, edited=edited)
+        verdict = scene.decide(gated, "edit", approver=approver, params={}, edited=edited)
         assert (verdict.code, verdict.state) == (code, "pending")
 
 
 @pytest.mark.parametrize("to", ["the key it had", "the key of another call"])
-async def test_a_call_whose_key_has_a_live_entry_is_not_edited(scene: Scene, to: str) -> None:
+def test_a_call_whose_key_has_a_live_entry_is_not_edited(scene: Scene, to: str) -> None:
     mine, other = scene.call(), scene.call(key="refund:order-7", params={"order": "7"})
     taken = mine if to == "the key it had" else other
-    await scene.claimed(replace(taken, step_id="another", holder="another"))
-    gated = await scene.ask_approval(mine)
+    scene.claimed(replace(taken, step_id="another", holder="another"))
+    gated = scene.ask_approval(mine)
     edited = Edited({"order": "7"}, "sha256:other", other.key)
 
-    verdict = await scene.decide(gated, "edit", params=edited.params, edited=edited)
+    verdict = scene.decide(gated, "edit", params=edited.params, edited=edited)
 
     assert (verdict.code, verdict.state) == ("not_editable", "pending")
 
 
-async def test_a_user_without_the_permission_calls_nothing_and_may_when_it_is_back(
+def test_a_user_without_the_permission_calls_nothing_and_may_when_it_is_back(
     scene: Scene,
 ) -> None:
-    call = replace(await scene.approved(scene.call()), permissions=frozenset({"refunds"}))
-    assert isinstance(await scene.claim(call), Forbidden)
+    call = replace(scene.approved(scene.call()), permissions=frozenset({"refunds"}))
+    assert isinstance(scene.claim(call), Forbidden)
 
-    await person(scene, REQUESTER, permissions=("refunds",))
+    person(scene, REQUESTER, permissions=("refunds",))
 
-    entry = (await scene.claimed(call)).entry_id
-    await revoked(scene, REQUESTER, "permission", "refunds")
+    entry = (scene.claimed(call)).entry_id
+    revoked(scene, REQUESTER, "permission", "refunds")
     after_crash = replace(call, holder="again", attempt=2, activity_key="another")
     late = timedelta(minutes=1)
-    assert not isinstance(await scene.claim(after_crash, late), Claimed)
-    assert (await scene.entry(entry)).fencing_token >= 1
+    assert not isinstance(scene.claim(after_crash, late), Claimed)
+    assert (scene.entry(entry)).fencing_token >= 1
 
 
-async def test_another_tenants_roles_count_for_nothing(scene: Scene) -> None:
-    await person(Scene(scene.ledger, "elsewhere"), "ann", "manager")
-    gated = await scene.ask_approval(scene.call(), requirement=MANAGER)
+def test_another_tenants_roles_count_for_nothing(scene: Scene) -> None:
+    person(Scene(scene.ledger, "elsewhere"), "ann", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
 
-    assert (await scene.decide(gated, approver="ann")).code == "not_permitted"
+    assert (scene.decide(gated, approver="ann")).code == "not_permitted"
 
 
-async def test_revoking_twice_changes_nothing_and_history_says_who_did(scene: Scene) -> None:
-    await person(scene, "ann", "manager")
-    async with administration(scene) as tx:
-        assert await principals.revoke(tx, "ann", "role", "manager", "root")
-        assert not await principals.revoke(tx, "ann", "role", "manager", "root")
-        assert await principals.grant(tx, "ann", "role", "manager", "root")
+def test_revoking_twice_changes_nothing_and_history_says_who_did(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    with administration(scene) as tx:
+        assert principals.revoke(tx, "ann", "role", "manager", "root")
+        assert not principals.revoke(tx, "ann", "role", "manager", "root")
+        assert principals.grant(tx, "ann", "role", "manager", "root")
 
-    gated = await scene.ask_approval(scene.call(), requirement=MANAGER)
-    assert (await scene.decide(gated, approver="ann")).state == "approved"
+    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
+    assert (scene.decide(gated, approver="ann")).state == "approved"

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pytest
 from sqlalchemy import select, text, update
 
-from activities.ledger import lookups
-from activities.ledger.entries import ApprovalRefused, Claimed, ClaimResult, Entry, Held
-from activities.ledger.store import Ledger, Transaction, open_ledger
-from activities.ledger.tables import approvals, effects, runs
-from activities.recorder import Done
-from activities.toolbox import NotFound, ToolContext
+from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
+from surehand.activities.ledger.core.tables import approvals, effects, runs
+from surehand.activities.ledger.effects import reconcile
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Claimed,
+    ClaimResult,
+    Entry,
+    Held,
+)
+from surehand.activities.tools.answers import NotFound
+from surehand.activities.tools.tool import ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, RUN, STEP, TIMEOUT, WINDOW, Scene
@@ -36,7 +44,7 @@ WHILE: Final = 50
 PARALLEL: Final = 20
 CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-Locked = Callable[[Transaction], Awaitable[Any]]
+Locked = Callable[[Transaction], Any]
 
 
 @pytest.fixture(scope="module")
@@ -46,51 +54,52 @@ async def ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture
-async def scene(ledger: Ledger) -> Scene:
-    return await Scene.begin(ledger, f"waited-{next(_numbers)}")
+def scene(ledger: Ledger) -> Scene:
+    return Scene.begin(ledger, f"waited-{next(_numbers)}")
 
 
 async def until(tx: Transaction, sql: str, reached: Callable[[int], bool]) -> int:
     """Ask the database until it answers as wanted, and return the answer."""
     async with asyncio.timeout(30):
         while True:
-            answer = int((await tx.connection.execute(text(sql))).scalar_one())
+            answer = int((tx.connection.execute(text(sql))).scalar_one())
             if reached(answer):
                 return answer
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def waiting(
-    scene: Scene, lock: Locked, work: Callable[[], Awaitable[T]]
+    scene: Scene, lock: Locked, work: Callable[[], Coroutine[Any, Any, T]]
 ) -> AsyncIterator[tuple[Transaction, asyncio.Task[T]]]:
     """Hold a lock, have ``work`` wait for it, and let go of it at the end of the block."""
-    async with scene.ledger.transaction(scene.tenant) as holder:
-        await lock(holder)
-        task = asyncio.ensure_future(work())
+    with scene.ledger.transaction(scene.tenant) as holder:
+        lock(holder)
+        task = asyncio.create_task(work())
         await until(holder, "SELECT count(*) FROM pg_locks WHERE NOT granted", lambda n: n > 0)
         began = await clock(holder)
         await until(holder, CLOCK, lambda now: now > began + WHILE)
         yield holder, task
 
 
-async def step_lock(tx: Transaction) -> None:
-    await tx.lock_step(RUN, STEP)
+def step_lock(tx: Transaction) -> None:
+    tx.lock_step(RUN, STEP)
 
 
-async def key_lock(tx: Transaction) -> None:
-    await tx.lock_key("payments.refund", "refund:order-1001")
+def key_lock(tx: Transaction) -> None:
+    tx.lock_key("payments.refund", "refund:order-1001")
 
 
-async def row_lock(tx: Transaction) -> None:
-    await tx.one(select(effects).where(effects.c.tenant_id == tx.tenant).with_for_update())
+def row_lock(tx: Transaction) -> None:
+    tx.one(select(effects).where(effects.c.tenant_id == tx.tenant).with_for_update())
 
 
-async def approval_lock(tx: Transaction) -> None:
-    await tx.one(select(approvals).where(approvals.c.tenant_id == tx.tenant).with_for_update())
+def approval_lock(tx: Transaction) -> None:
+    tx.one(select(approvals).where(approvals.c.tenant_id == tx.tenant).with_for_update())
 
 
-async def run_lock(tx: Transaction) -> None:
-    await tx.one(
+def run_lock(tx: Transaction) -> None:
+    tx.one(
         select(runs.c.seq)
         .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == RUN)
         .with_for_update()
@@ -107,10 +116,10 @@ async def test_lease_and_deadline_of_a_claim_count_from_after_its_wait(
 ) -> None:
     call = scene.call()
     if lock is row_lock:
-        await scene.failed(call)
-    call = await scene.approved(scene.call(attempt=2))
+        scene.failed(call)
+    call = scene.approved(scene.call(attempt=2))
 
-    async with waiting(scene, lock, lambda: scene.claim(call)) as (holder, task):
+    async with waiting(scene, lock, lambda: asyncio.to_thread(scene.claim, call)) as (holder, task):
         let_go = await clock(holder)
     result = await task
 
@@ -125,38 +134,42 @@ async def test_an_approval_that_expires_while_its_claim_waits_is_refused(
     scene: Scene, lock: Locked
 ) -> None:
     if lock is row_lock:
-        await scene.failed(scene.call())
-    call = await scene.approved(scene.call(attempt=2))
+        scene.failed(scene.call())
+    call = scene.approved(scene.call(attempt=2))
 
-    async with waiting(scene, lock, lambda: scene.claim(call)) as (holder, task):
+    async with waiting(scene, lock, lambda: asyncio.to_thread(scene.claim, call)) as (holder, task):
         await expire(holder)
     result = await task
 
     assert isinstance(result, ApprovalRefused)
     assert "expired" in result.reason
-    assert (await scene.row(approvals))["consumed_entry"] is None
-    assert await scene.rows(effects, state="claimed") == []
+    assert (scene.row(approvals))["consumed_entry"] is None
+    assert scene.rows(effects, state="claimed") == []
 
 
 async def test_a_decision_that_waits_until_its_request_has_expired_is_refused(
     scene: Scene,
 ) -> None:
-    call = await scene.ask_approval(scene.call())
+    call = scene.ask_approval(scene.call())
 
-    async with waiting(scene, approval_lock, lambda: scene.decide(call)) as (holder, task):
+    async with waiting(scene, approval_lock, lambda: asyncio.to_thread(scene.decide, call)) as (
+        holder,
+        task,
+    ):
         await expire(holder)
 
     assert (await task).code == "expired"
-    assert (await scene.row(approvals))["state"] != "approved"
+    assert (scene.row(approvals))["state"] != "approved"
 
 
 async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(
     scene: Scene,
 ) -> None:
     lease = timedelta(milliseconds=WHILE)
-    await scene.claimed(scene.call(lease=lease))
+    scene.claimed(scene.call(lease=lease))
 
-    async with waiting(scene, key_lock, lambda: scene.claim(scene.call(run_id="z"))) as (_, task):
+    late = partial(asyncio.to_thread, scene.claim, scene.call(run_id="z"))
+    async with waiting(scene, key_lock, late) as (_, task):
         pass
 
     assert not isinstance(await task, Held)
@@ -165,9 +178,7 @@ async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(
 async def expire(tx: Transaction) -> None:
     """Let the tenant's approval expire now, by the clock of now."""
     now = await clock(tx)
-    await tx.execute(
-        update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=now)
-    )
+    tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=now))
 
 
 @asynccontextmanager
@@ -195,8 +206,8 @@ class LeaseSeen(Provider):
     left: int = 0
 
     async def pay(self, params: Payment, ctx: ToolContext) -> Any:
-        async with self.scene.tx() as tx:
-            row = await tx.one(select(effects).where(effects.c.tenant_id == tx.tenant))
+        with self.scene.tx() as tx:
+            row = tx.one(select(effects).where(effects.c.tenant_id == tx.tenant))
             assert row is not None
             self.left = Entry.from_row(row).lease_until_ms or 0
             self.left -= tx.now_ms
@@ -221,41 +232,41 @@ async def test_an_approval_that_expires_while_its_claim_is_written_is_not_used(
     scene: Scene,
 ) -> None:
     provider = Provider([{"id": "r-1"}])
-    call = await scene.approved(scene.call())
+    call = scene.approved(scene.call())
     gate = {"gated": True, "approval_id": call.approval_id}
 
     lease = timedelta(milliseconds=700)
-    soon = await _expiring_in(scene, lease // _MS)
+    soon = _expiring_in(scene, lease // _MS)
     async with _slow_claim(scene, provider, lease, **gate) as (holder, task):
         assert await clock(holder) > soon
     result = await task
 
     assert isinstance(result, ApprovalRefused)
     assert provider.keys == []
-    assert (await scene.row(effects))["state"] == "failed"
+    assert (scene.row(effects))["state"] == "failed"
 
 
-async def _expiring_in(scene: Scene, milliseconds: int) -> int:
+def _expiring_in(scene: Scene, milliseconds: int) -> int:
     """Let the tenant's approval expire soon; a row that waits for commit cannot be changed."""
-    async with scene.tx() as tx:
+    with scene.tx() as tx:
         expires = tx.now_ms + milliseconds
-        await tx.execute(
+        tx.execute(
             update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=expires)
         )
     return expires
 
 
 async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: Scene) -> None:
-    call = await scene.approved(scene.call(timeout=NOW, settle=AT_ONCE))
-    entry = await scene.in_doubt(call)
+    call = scene.approved(scene.call(timeout=NOW, settle=AT_ONCE))
+    entry = scene.in_doubt(call)
 
-    async def go_on() -> ClaimResult:
-        async with scene.tx(WINDOW / 2) as tx:
-            return await lookups.after_not_found(tx, replace(call, attempt=2), entry, forward=True)
+    def go_on() -> ClaimResult:
+        with scene.tx(WINDOW / 2) as tx:
+            return reconcile.after_not_found(tx, replace(call, attempt=2), entry, forward=True)
 
-    async with waiting(scene, row_lock, go_on) as (other, going_on):
+    async with waiting(scene, row_lock, partial(asyncio.to_thread, go_on)) as (other, going_on):
         # As an attempt that claims the entry by its key: it locks the approval second.
-        await approval_lock(other)
+        approval_lock(other)
 
     assert isinstance(await going_on, Claimed)
 
@@ -266,15 +277,15 @@ async def test_many_steps_of_one_run_claim_and_commit_at_once_without_a_deadlock
     async with open_ledger(postgres_database.url) as other:
         scenes = [scene, Scene(other, scene.tenant)]
 
-        async def one(number: int) -> None:
+        def one(number: int) -> None:
             worker = scenes[number % 2]
             call = worker.call(step_id=f"step-{number}", key=f"order-{number}")
-            entry = await worker.claimed(call)
-            await worker.commit(call, entry)
+            entry = worker.claimed(call)
+            worker.commit(call, entry)
 
         # A deadlock ends one of its transactions with an error.
-        await asyncio.gather(*(one(number) for number in range(PARALLEL)))
+        await asyncio.gather(*(asyncio.to_thread(one, number) for number in range(PARALLEL)))
 
-    states = [row["state"] for row in await scene.rows(effects)]
+    states = [row["state"] for row in scene.rows(effects)]
     assert states == ["committed"] * PARALLEL
-    assert len(await scene.events(type_="effect.committed")) == PARALLEL
+    assert len(scene.events(type_="effect.committed")) == PARALLEL

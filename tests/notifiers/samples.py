@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.notifications import Kind, Notification
+from surehand.activities.ledger.outbox.notification import Kind, Notification
 
 
 def approval(**changes: Any) -> Notification:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.mail import Mail, MailServer, mail_server
-from activities.notifications import NotDelivered
+from surehand.activities.ledger.outbox.notification import NotDelivered
+from surehand.activities.notify.mail import Mail, MailServer, mail_server
 from tests.notifiers.mailbox import Mailbox, mailbox
 from tests.notifiers.samples import approval
 from tests.notifiers.test_text import HOSTILE

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.notifications import Notification
-from activities.notifiers import NotifiersMisconfigured, load_notifiers, where
-from activities.secrets import Secrets
-from activities.settings import Settings, load_settings
+from surehand.activities.ledger.outbox.notification import Notification
+from surehand.activities.notify.notifiers import (
+    NotifiersMisconfigured,
+    load_notifiers,
+    where,
+)
+from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.settings import Settings, load_settings
 
 WEBHOOK = {
     "notify": "webhook",
@@ -38,7 +42,7 @@ OWN = "tests.notifiers.test_settings:notifier"
 
 def settings(**given: str) -> Settings:
     environ = {f"SUREHAND_{name.upper()}": value for name, value in given.items()}
-    database = {"SUREHAND_DATABASE_URL": "sqlite+aiosqlite:///x"}
+    database = {"SUREHAND_DATABASE_URL": "sqlite:///x"}
     return load_settings({**database, **environ}, Path(os.devnull), Path(os.devnull))
 
 

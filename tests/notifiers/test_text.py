@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.notifications import Kind, one_line
+from surehand.activities.ledger.outbox.notification import Kind, one_line
 from tests.notifiers.samples import approval
 
 #: Lines as a model or a customer might write them.

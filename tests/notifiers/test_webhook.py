@@ -9,8 +9,16 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from activities.notifications import NotDelivered, ReceiverGone
-from activities.webhook import Webhook, secret_of, signature, url_of
+from surehand.activities.ledger.outbox.notification import (
+    NotDelivered,
+    ReceiverGone,
+)
+from surehand.activities.notify.webhook import (
+    Webhook,
+    secret_of,
+    signature,
+    url_of,
+)
 from tests.notifiers.receiver import Receiver, receiving
 from tests.notifiers.samples import approval
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Engine
 
-from activities.crashpoints import Crash, CrashPoint
-from activities.ledger.store import Ledger, LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import (
+    Ledger,
+    LedgerUnavailable,
+    Transaction,
+)
+from surehand.activities.worker.crash_points import Crash, CrashPoint
+
+T = TypeVar("T")
 
 #: Far beyond the machine's own clock, which the ledger must never see.
 _START_MS: Final = 4_000_000_000_000
@@ -24,12 +30,12 @@ class Killed(BaseException):
 
 @dataclass
 class Clock:
-    """The one clock of ledger, attempts and outside world; for ``activities.clock`` in these."""
+    """The one clock of ledger, attempts and outside world; for ``worker/clock.py`` in these."""
 
     now_ms: int = _START_MS
 
     def now(self) -> float:
-        """Return seconds, as ``activities.clock.now`` does."""
+        """Return seconds, as ``surehand.activities.worker.clock.now`` does."""
         return self.now_ms / 1000
 
 
@@ -122,23 +128,29 @@ class DyingCrash(Crash):
 class ClockedLedger(Ledger):
     """A real ledger under the test's clock, whose answers can get lost."""
 
-    def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
         super().__init__(engine)
         self._clock = clock
         # Each attempt stands for a process of its own.
         self.transactional = asyncio.Semaphore(1000)
 
-    @asynccontextmanager
-    async def transaction(self, tenant: str, *, first: bool = False) -> AsyncIterator[Transaction]:
-        """Open a transaction that takes place when the test's clock says."""
+    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *, first: bool) -> T:
+        """Make a transaction that takes place when the test's clock says."""
         attempt = _CURRENT.get()
         if attempt is not None and attempt.sleepy:
             attempt.sleepy = False
             await attempt.stands_at("start")
-        # No two at the same time: what is newest would be anybody's guess.
-        self._clock.now_ms += 1
-        async with super().transaction(tenant, first=first) as tx:
-            tx.now_ms = self._clock.now_ms
-            yield tx
+        with self.transaction(tenant) as tx:
+            result = work(tx)
         if attempt is not None and attempt.loses_this_answer():
             raise LedgerUnavailable("the answer to the commit was lost")
+        return result
+
+    @contextmanager
+    def transaction(self, tenant: str) -> Iterator[Transaction]:
+        """Open one here and now: an example has a hundred, and no thread to wait for."""
+        # No two at the same time: what is newest would be anybody's guess.
+        self._clock.now_ms += 1
+        with super().transaction(tenant) as tx:
+            tx.now_ms = self._clock.now_ms
+            yield tx

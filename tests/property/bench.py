@@ -14,38 +14,48 @@ from sqlalchemy import select
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.artifacts import ArtifactStore
-from activities.attempt import Resources
-from activities.compensation import CompensationActivities
-from activities.crashpoints import CrashPoint
-from activities.failures import Retries
-from activities.ledger import interventions as intervention_rows
-from activities.ledger import runs as run_rows
-from activities.ledger.audit import verify_chain, verify_entries, verify_story
-from activities.ledger.entries import Entry
-from activities.ledger.store import LedgerUnavailable
-from activities.ledger.tables import effects, events, interventions, runs
-from activities.reconciliation import reconcile_once
-from activities.tools import ToolActivities
-from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
-from tests.property.outside import LEASE, SETTLE, TIMEOUT, Outside, Release
-from workflows.contracts import (
-    AnsweredNo,
-    ApprovalNeeded,
-    ChainHead,
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.core.tables import (
+    effects,
+    events,
+    interventions,
+    runs,
+)
+from surehand.activities.ledger.effects import resolve as intervention_rows
+from surehand.activities.ledger.history.audit import (
+    verify_chain,
+    verify_entries,
+    verify_story,
+)
+from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.tools.retries import Retries
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
     FindStanding,
-    HumanNeeded,
-    OpenRun,
     Resolution,
-    StartRun,
+)
+from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.tools import (
+    AnsweredNo,
+    ApprovalNeeded,
+    HumanNeeded,
     Succeeded,
     ToolCall,
     ToolReport,
 )
-from workflows.plan import Plan
+from surehand.workflows.plan.plan import Plan
+from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
+from tests.property.outside import LEASE, SETTLE, TIMEOUT, ExternalEvents, Release
 
 #: Rounds in which everything left over has to come to an end.
 _PATIENCE: Final = 40
@@ -127,18 +137,18 @@ class Bench:
     """Requests of dead attempts arrive at the last moment they may, instead of never."""
     patience: timedelta = timedelta(days=1)
     """How long a recovery may take before a human is asked."""
-    outside: Outside = field(init=False)
+    outside: ExternalEvents = field(init=False)
     alive: list[Attempt] = field(default_factory=list)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.outside = Outside(self.clock)
+        self.outside = ExternalEvents(self.clock)
         self.deploy(Release())
 
     def deploy(self, release: Release) -> None:
         """Have attempts made by workers of this release from now on; earlier ones live on."""
         self.toolbox = self.outside.toolbox(release.timeout)
-        self.resources = Resources(
+        self.resources = WorkerContext(
             self.ledger,
             self.toolbox,
             ArtifactStore("memory:///", self.ledger, largest_inline=8192),
@@ -148,24 +158,24 @@ class Bench:
             retries=Retries(recovery_limit=self.patience),
         )
 
-    async def open_runs(self) -> None:
+    def open_runs(self) -> None:
         """Record the runs."""
         for run_id in sorted({step.run_id for step in self.steps}):
             mine = [step for step in self.steps if step.run_id == run_id]
             plan = Plan.model_validate([{"id": step.step_id, "tool": step.tool} for step in mine])
             start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
             specs = {spec.name: spec for spec in self.toolbox.specs()}
-            async with self.ledger.transaction(self.tenant) as tx:
-                opening = OpenRun(request=start, tools=specs, execution="first")
-                await run_rows.open_run(tx, opening)
+            with self.ledger.transaction(self.tenant) as tx:
+                opening = OpenRun(request=start, tools=specs, execution=start.run_id)
+                run_rows.open_run(tx, opening)
 
     def standing(self, *places: str) -> list[Attempt]:
         """Return the attempts that stand still there; those nobody believes in any more, too."""
         return [attempt for attempt in self.alive if attempt.stands in places]
 
-    async def ready(self, step: BenchStep) -> bool:
+    def ready(self, step: BenchStep) -> bool:
         """Return whether the workflow makes another attempt now."""
-        if step.waits_for is not None and not await self._is_open(step.waits_for):
+        if step.waits_for is not None and not self._is_open(step.waits_for):
             step.waits_for = None
         return not step.over and step.waits_for is None
 
@@ -326,29 +336,29 @@ class Bench:
                 await self.go_on(attempt, "killed")
         self.outside.time_passes(until_ms, late=self.late)
 
-    async def entries(self) -> list[Entry]:
+    def entries(self) -> list[Entry]:
         """Return all ledger entries."""
-        rows = await self._rows(select(effects).order_by(effects.c.claimed_ms))
+        rows = self._rows(select(effects).order_by(effects.c.claimed_ms))
         return [Entry.from_row(row) for row in rows]
 
-    async def questions(self, state: str = "open") -> list[dict[str, Any]]:
+    def questions(self, state: str = "open") -> list[dict[str, Any]]:
         """Return the interventions in a state."""
         order = (interventions.c.opened_ms, interventions.c.run_id)
         query = select(interventions).where(interventions.c.state == state).order_by(*order)
-        return await self._rows(query)
+        return self._rows(query)
 
-    async def _is_open(self, intervention_id: str) -> bool:
-        found = [row["intervention_id"] for row in await self.questions()]
+    def _is_open(self, intervention_id: str) -> bool:
+        found = [row["intervention_id"] for row in self.questions()]
         return intervention_id in found
 
-    async def _rows(self, query: Any) -> list[dict[str, Any]]:
+    def _rows(self, query: Any) -> list[dict[str, Any]]:
         table = query.get_final_froms()[0]
-        async with self.ledger.transaction(self.tenant) as tx:
-            return await tx.all(query.where(table.c.tenant_id == self.tenant))
+        with self.ledger.transaction(self.tenant) as tx:
+            return tx.all(query.where(table.c.tenant_id == self.tenant))
 
-    async def answer(self, question: dict[str, Any], wish: str) -> bool:
+    def answer(self, question: dict[str, Any], wish: str) -> bool:
         """Have a human settle a question truthfully; ``False`` if nobody can tell yet."""
-        (entry,) = [e for e in await self.entries() if e.entry_id == question["entry_id"]]
+        (entry,) = [e for e in self.entries() if e.entry_id == question["entry_id"]]
         said = self._truth(entry, wish)
         if said is None:
             return False
@@ -361,8 +371,8 @@ class Bench:
             receipt=receipt,
         )
         resolution_id = f"{entry.run_id}#{next(self._numbers)}"
-        async with self.ledger.transaction(self.tenant) as tx:
-            accepted, why = await intervention_rows.settle(
+        with self.ledger.transaction(self.tenant) as tx:
+            accepted, why = intervention_rows.settle(
                 tx, question["run_id"], resolution_id, resolution
             )
         assert accepted, f"a truthful answer was refused: {why}"
@@ -388,11 +398,11 @@ class Bench:
             outside.half.remove(key)
         return "happened" if outside.applied[key] else "not_happened"
 
-    async def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Return everything that the ledger says at this moment."""
-        async with self.ledger.transaction(self.tenant) as tx:
+        with self.ledger.transaction(self.tenant) as tx:
             read = [
-                await tx.all(select(table).where(table.c.tenant_id == self.tenant).order_by(*by))
+                tx.all(select(table).where(table.c.tenant_id == self.tenant).order_by(*by))
                 for table, by in (
                     # Not by its id, which is another one in each example's tenant.
                     (effects, (effects.c.claimed_ms,)),
@@ -409,10 +419,10 @@ class Bench:
             for attempt in list(self.alive):
                 await self.go_on(attempt, "truth")
             for step in self.steps:
-                if await self.ready(step):
+                if self.ready(step):
                     await self.start(step, hasty=True)
-            for question in await self.questions():
-                await self.answer(question, "truth")
+            for question in self.questions():
+                self.answer(question, "truth")
             if all(step.over for step in self.steps) and not self.alive:
                 return
             await self.pass_time(2 * LEASE)

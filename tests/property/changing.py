@@ -8,7 +8,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, ToolContext, tool
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.toolbox import READ, tool
 from tests.variants import quick_shop as shop
 
 cancel_refund = shop.cancel_refund

@@ -19,59 +19,59 @@ from temporalio.client import WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.endings import again, stop
-from activities.ledger.barring import EVERY_STEP
-from activities.ledger.decisions import judge
-from tests.property.scenarios import PlannedStep, Scenario
-from workflows.contracts import (
-    AnsweredNo,
+from surehand.activities.activity_errors import again, stop
+from surehand.activities.ledger.approvals.decisions import judge
+from surehand.activities.ledger.steps.bars import EVERY_STEP
+from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,
-    ApprovalNeeded,
     ApprovalRequest,
     ApprovalState,
-    ChainHead,
     CloseApproval,
-    CloseRun,
+    Decision,
+    RequestApproval,
+    Verdict,
+    VerdictCode,
+    VerdictReached,
+    VerifyDecision,
+)
+from surehand.workflows.contracts.base import ChainHead, Recorded
+from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
-    Decision,
-    DescribeTools,
-    Effect,
     EffectView,
     FindQuestions,
     FindStanding,
-    HumanNeeded,
     InterventionSettled,
-    OpenRun,
     QuestionsFound,
-    Recorded,
-    Recovery,
-    RequestApproval,
     Resolution,
-    RunClosed,
-    RunState,
     SettleIntervention,
     StandingEffect,
     StandingFound,
-    Steer,
-    Steered,
-    SteeringCode,
+)
+from surehand.workflows.contracts.judging import Steer, Steered, SteeringCode
+from surehand.workflows.contracts.runs import CloseRun, RunClosed
+from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.tools import (
+    AnsweredNo,
+    ApprovalNeeded,
+    DescribeTools,
+    Effect,
+    HumanNeeded,
+    Recovery,
     Succeeded,
     ToolCall,
     ToolOutcome,
     ToolReport,
     ToolsDescribed,
     ToolSpec,
-    Verdict,
-    VerdictCode,
-    VerdictReached,
-    VerifyDecision,
 )
-from workflows.errors import ErrorType
-from workflows.identity import approval_id, params_hash
-from workflows.policy import combine
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import approval_id, params_hash
+from surehand.workflows.plan.policy import combine
+from tests.property.scenarios import PlannedStep, Scenario
 
 _SOON: Final = timedelta(milliseconds=5)
 _STANDING: Final = ("committed", "in_doubt", "compensating", "claimed")
@@ -137,6 +137,8 @@ class World:
     run_id: str
     people: Any = None
     handle: WorkflowHandle[Any, Any] | None = None
+    executions: int = 0
+    """How often the run was opened: once, and each time that it has continued as new."""
     log: list[tuple[str, str]] = field(default_factory=list)
     """What was asked of it: ``(port, step or approval)``, in order."""
     entries: list[Entry] = field(default_factory=list)
@@ -240,7 +242,9 @@ class ModelLedger:
 
     @activity.defn(name="open_run")
     async def open_run(self, asked: OpenRun) -> Recorded:
-        return Recorded(head=self.worlds[asked.request.run_id].head())
+        world = self.worlds[asked.request.run_id]
+        world.executions += 1
+        return Recorded(head=world.head())
 
     @activity.defn(name="execute_tool")
     async def execute_tool(self, call: ToolCall) -> ToolReport:
@@ -586,7 +590,7 @@ def settle(world: World, said: Resolution) -> tuple[bool, str]:
     match said.outcome:
         case "happened":
             entry.state, entry.commit_no = "committed", world.head().seq
-        case "not_happened":
+        case "not_happened" | "call_off":
             entry.state = "failed"
         case "compensated":
             entry.state = "compensated"

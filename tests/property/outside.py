@@ -15,21 +15,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from activities.failures import OutcomeUnknown, Permanent, Transient
-from activities.toolbox import (
-    WRITE,
-    Dedupes,
-    Found,
-    No,
-    NotFound,
-    Partial,
-    Tool,
-    Toolbox,
-    ToolContext,
-    Undo,
-    Unknown,
-    tool,
-)
+from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Undo, Unknown
+from surehand.activities.tools.failures import OutcomeUnknown, Permanent, Transient
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from tests.property.attempts import Attempt, Clock, current
 
 #: Long, so that none of them runs out in real time: only the test's clock moves.
@@ -107,7 +96,7 @@ class Request:
 
 
 @dataclass
-class Outside:
+class ExternalEvents:
     """What has been applied, by provider key."""
 
     clock: Clock

@@ -13,11 +13,14 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
+from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import approval_id, params_hash
 from tests.e2e.runs import PATIENCE_S, until
 from tests.property.model_ledger import Question, World, decision, settle
 from tests.property.scenarios import Reset
-from workflows.contracts import ApprovalRequest, Resolution, ResolutionOutcome, RunState, RunView
-from workflows.identity import approval_id, params_hash
 
 
 class People:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 from hypothesis import strategies as st
 
-from workflows.contracts import CancelMode
-from workflows.plan import Plan
+from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.plan.plan import Plan
 
 #: What becomes of successive attempts at a forward call; afterwards it is done.
 TRIES: Final = (
@@ -192,4 +192,8 @@ _RESETS = st.builds(Reset, at=st.integers(2, 12), to=st.sampled_from(["its first
 #: Nobody interferes, or somebody cancels or resets the run at some moment.
 UNDISTURBED: Final = st.builds(Scenario, steps=_steps())
 CANCELLED: Final = st.builds(Scenario, steps=_steps(), cancellation=_CANCELLATIONS)
+#: One step after the other: what happens depends on nothing but the scenario.
+IN_LINE: Final = st.builds(
+    Scenario, steps=_steps().map(lambda steps: tuple(replace(one, after=None) for one in steps))
+)
 RESET: Final = st.builds(Scenario, steps=_steps(), reset=_RESETS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,23 +15,20 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.worker import Worker
 
+from surehand.worker import workflow_runner
+from surehand.workflows.contracts.approvals import ApprovalState
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import ENDED, RunState, StepState
+from surehand.workflows.names import WORKFLOW
+from surehand.workflows.run.agent_run import AgentRun
 from tests.e2e.runs import PATIENCE_S
 from tests.property.model_ledger import ModelLedger, World
 from tests.property.people import People
-from tests.property.scenarios import CANCELLED, RESET, UNDISTURBED, PlannedStep, Scenario
+from tests.property.scenarios import CANCELLED, IN_LINE, RESET, UNDISTURBED, PlannedStep, Scenario
 from tests.property.search import search
-from worker import workflow_runner
-from workflows.agent_run import AgentRun
-from workflows.contracts import (
-    ENDED,
-    ApprovalState,
-    RunResult,
-    RunState,
-    RunView,
-    StartRun,
-    StepState,
-)
-from workflows.names import WORKFLOW
+
+pytestmark = pytest.mark.property
 
 #: What has become of an effect that has happened, once its run has ended.
 ENDED_STATES: Final = ("committed", "compensated")
@@ -44,14 +42,22 @@ class ModelStage:
     model: ModelLedger
     task_queue: str
 
-    async def play(self, scenario: Scenario) -> tuple[World, RunResult]:
+    async def play(
+        self, scenario: Scenario, continue_after: int | None = None
+    ) -> tuple[World, RunResult]:
         """Run a scenario to its end."""
         people = People()
         run_id = f"property-{uuid.uuid4().hex[:12]}"
         world = World(scenario, run_id, people)
         self.model.worlds[run_id] = world
         early = people.watch(world)
-        request = StartRun(run_id=run_id, tenant="default", user="uma", plan=scenario.plan())
+        request = StartRun(
+            run_id=run_id,
+            tenant="default",
+            user="uma",
+            plan=scenario.plan(),
+            continue_after=continue_after,
+        )
         options: dict[str, Any] = {"start_signal": "decide", "start_signal_args": early[:1]}
         await self.client.start_workflow(
             WORKFLOW,
@@ -137,6 +143,38 @@ async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
     assert result.state in (RunState.COMPLETED, RunState.FAILED)
     guarantees_hold(world, result)
+
+
+@search(25, functions=True)
+@given(scenario=IN_LINE)
+async def test_a_run_that_continues_as_new_after_every_step_ends_as_one_that_does_not(
+    model_stage: ModelStage, monkeypatch: pytest.MonkeyPatch, scenario: Scenario
+) -> None:
+    # Given a run that is due whenever anything has happened
+    monkeypatch.setattr("surehand.workflows.run.continue_as_new.LEAST_EVENTS", 1)
+    plain, expected = await model_stage.play(scenario)
+    world, result = await model_stage.play(scenario, continue_after=1)
+    note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
+
+    guarantees_hold(world, result)
+    called = {what for port, what in plain.log if port == "execute_tool"}
+    assert plain.executions == 1
+    assert world.executions > 1 or len(called) == 1
+    assert ended(world, result) == ended(plain, expected)
+
+
+def ended(world: World, result: RunResult) -> dict[str, Any]:
+    """Return what a run has come to, whatever its name."""
+    text = json.dumps(
+        {
+            "result": result.model_dump(mode="json", exclude={"run_id"}),
+            "applied": world.applied,
+            "undone": world.undone,
+            "asked": world.log,
+        }
+    )
+    found: dict[str, Any] = json.loads(text.replace(world.run_id, "the run"))
+    return found
 
 
 @pytest.mark.parametrize("human", ["tell before it is reported", "tell what is settled already"])

@@ -31,21 +31,39 @@ from sqlalchemy import make_url, select
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities import effects, lease, recorder, settling
-from activities.approvals import ApprovalActivities
-from activities.artifacts import ArtifactStore
-from activities.attempt import Resources
-from activities.crashpoints import CrashPoint
-from activities.failures import OutcomeUnknown, Permanent
-from activities.ledger import principals
-from activities.ledger import runs as run_rows
-from activities.ledger.engine import make_engine
-from activities.ledger.entries import Entry
-from activities.ledger.store import LedgerUnavailable
-from activities.ledger.tables import effects as effect_rows
-from activities.toolbox import WRITE, Dedupes, Tool, Toolbox, ToolContext, tool
-from activities.tools import ToolActivities
-from cli.signing import claims_for, sign, signed_start
+from surehand.activities.approvals.gate import ApprovalActivities
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects import lease, reconcile, recorder, write
+from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.core.tables import effects as effect_rows
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.tools.answers import Dedupes
+from surehand.activities.tools.failures import OutcomeUnknown, Permanent
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.client.signing import claims_for, sign, signed_start
+from surehand.workflows.contracts.approvals import (
+    ApprovalAsked,
+    ApprovalClosed,
+    Assurance,
+    CloseApproval,
+    Decision,
+    DecisionOutcome,
+    RequestApproval,
+    VerdictReached,
+    VerifyDecision,
+)
+from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.identity import approval_id, digest, params_hash
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger_databases import OWNER
 from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
 from tests.property.fast_sqlite import hasten
@@ -76,23 +94,8 @@ from tests.property.model_gate import (
     why_not,
 )
 from tests.property.search import search
-from workflows.contracts import (
-    ApprovalAsked,
-    ApprovalClosed,
-    Assurance,
-    CloseApproval,
-    Decision,
-    DecisionOutcome,
-    OpenRun,
-    RequestApproval,
-    StartRun,
-    ToolCall,
-    VerdictReached,
-    VerifyDecision,
-)
-from workflows.identity import approval_id, digest, params_hash
-from workflows.plan import Plan
-from workflows.policy import ApprovalPolicy
+
+pytestmark = pytest.mark.property
 
 T = TypeVar("T")
 
@@ -164,12 +167,12 @@ class GateMachine(RuleBasedStateMachine):
         self.plan, self.recorded = plan, own
         self._work_with(own, strict)
         self.spec = self.tool.spec()
-        self.drive(self._open(sorted(roles)))
+        self._open(sorted(roles))
 
     def _work_with(self, own: Asks, strict: bool) -> None:
         self.own, self.strict = own, strict
         self.tool = self._tool(policy_of(own))
-        self.resources = Resources(
+        self.resources = WorkerContext(
             self.ledger,
             Toolbox([self.tool]),
             ArtifactStore("memory:///", self.ledger, largest_inline=8192),
@@ -216,23 +219,23 @@ class GateMachine(RuleBasedStateMachine):
             raise OutcomeUnknown("cut off")
         return {"id": key}
 
-    async def _open(self, roles: list[tuple[str, str]]) -> None:
+    def _open(self, roles: list[tuple[str, str]]) -> None:
         plan = Plan.model_validate([{"id": step, "tool": "gate.pay"} for step in STEPS])
         start = StartRun(run_id=RUN, tenant=self.tenant, user=REQUESTER, plan=plan)
-        async with self.administration.transaction(self.tenant) as tx:
+        with self.administration.transaction(self.tenant) as tx:
             for name in PEOPLE:
-                await principals.add(tx, name, "root")
+                principals.add(tx, name, "root")
                 kid, public, _ = KEYS[name, 1]
-                await principals.add_key(tx, name, kid, public, "root")
+                principals.add_key(tx, name, kid, public, "root")
                 self.people.owners[kid] = name
             for name, role in roles:
-                await principals.grant(tx, name, "role", role, "root")
+                principals.grant(tx, name, "role", role, "root")
                 self.people.roles[name].add(role)
         _, _, key = KEYS[REQUESTER, 1]
         signed = signed_start(start, key, self.clock.now_ms // 1000)
-        opening = OpenRun(request=signed, tools={"gate.pay": self.spec}, execution="first")
-        async with self.ledger.transaction(self.tenant) as tx:
-            await run_rows.open_run(tx, opening, self.resources.assurance)
+        opening = OpenRun(request=signed, tools={"gate.pay": self.spec}, execution=RUN)
+        with self.ledger.transaction(self.tenant) as tx:
+            run_rows.open_run(tx, opening, self.resources.assurance)
 
     # What the run does
 
@@ -369,14 +372,14 @@ class GateMachine(RuleBasedStateMachine):
 
     def _entry(self, step: str) -> tuple[str, str]:
         """Return the state of a step's newest entry, and its provider key."""
-        return self.drive(self._newest(step))
+        return self._newest(step)
 
-    async def _newest(self, step: str) -> tuple[str, str]:
+    def _newest(self, step: str) -> tuple[str, str]:
         query = select(effect_rows).where(
             effect_rows.c.tenant_id == self.tenant, effect_rows.c.key == step
         )
-        async with self.ledger.transaction(self.tenant) as tx:
-            row = await tx.one(query.order_by(effect_rows.c.generation.desc()).limit(1))
+        with self.ledger.transaction(self.tenant) as tx:
+            row = tx.one(query.order_by(effect_rows.c.generation.desc()).limit(1))
         return ("", "") if row is None else (row["state"], Entry.from_row(row).provider_key)
 
     @precondition(lambda self: self.requests)
@@ -515,31 +518,31 @@ class GateMachine(RuleBasedStateMachine):
     def _meanwhile(self, what: str, first: Any, second: Any) -> None:
         match what:
             case "give role":
-                self.drive(self._change_role(first, second, True))
+                self._change_role(first, second, True)
             case "take role":
-                self.drive(self._change_role(first, second, False))
+                self._change_role(first, second, False)
             case "change key":
-                self.drive(self._change_key(first, *KEYS[first, second][:2]))
+                self._change_key(first, *KEYS[first, second][:2])
             case "minutes pass":
                 self.clock.now_ms += first * 60_000
             case "restart":
                 # Another worker: its tool may ask for other people, its setting for proof.
                 self._work_with(first, second)
 
-    async def _change_role(self, name: str, role: str, give: bool) -> None:
-        async with self.administration.transaction(self.tenant) as tx:
+    def _change_role(self, name: str, role: str, give: bool) -> None:
+        with self.administration.transaction(self.tenant) as tx:
             change = principals.grant if give else principals.revoke
-            await change(tx, name, "role", role, "root")
+            change(tx, name, "role", role, "root")
         (self.people.roles[name].add if give else self.people.roles[name].discard)(role)
 
-    async def _change_key(self, name: str, kid: str, public: dict[str, Any]) -> None:
+    def _change_key(self, name: str, kid: str, public: dict[str, Any]) -> None:
         """Revoke a key, or register one that nobody has had."""
-        async with self.administration.transaction(self.tenant) as tx:
+        with self.administration.transaction(self.tenant) as tx:
             if kid not in self.people.owners:
-                await principals.add_key(tx, name, kid, public, "root")
+                principals.add_key(tx, name, kid, public, "root")
                 self.people.owners[kid] = name
             else:
-                await principals.revoke_key(tx, name, kid, "root")
+                principals.revoke_key(tx, name, kid, "root")
                 self.people.revoked.add(kid)
 
     @invariant()
@@ -551,18 +554,18 @@ class GateMachine(RuleBasedStateMachine):
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GateMachine]]:
     """The machine over a real database."""
     clock = Clock()
-    for module in (effects, recorder, settling, lease):
+    for module in (write, recorder, reconcile, lease):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
     monkeypatch.setattr(lease, "_LOOK_EVERY", 3600.0)
-    for module in (effects, recorder):
+    for module in (write, recorder):
         monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
     sqlite = ledger_url.startswith("sqlite")
     with asyncio.Runner() as runner:
         GateMachine.loop = runner.get_loop()
         if sqlite:
-            engine = make_engine(f"{ledger_url}?check_same_thread=false")
-            hasten(engine, monkeypatch)
+            engine = make_engine(ledger_url)
+            hasten(engine)
             GateMachine.engine = GateMachine.owner = engine
         else:
             GateMachine.engine = make_engine(ledger_url)
@@ -571,7 +574,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
         GateMachine.clock, GateMachine.reached = clock, Counter()
         yield GateMachine
         for one in {GateMachine.engine, GateMachine.owner}:
-            runner.run(one.dispose())
+            one.dispose()
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

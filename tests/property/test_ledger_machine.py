@@ -24,10 +24,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from activities import effects, lease, recorder, settling
-from activities.crashpoints import CrashPoint
-from activities.ledger.engine import make_engine
-from activities.ledger.entries import Entry
+from surehand.activities.effects import lease, reconcile, recorder, write
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.worker.crash_points import CrashPoint
 from tests.property.attempts import Clock, ClockedLedger
 from tests.property.bench import Bench, BenchStep, Snapshot
 from tests.property.fast_sqlite import hasten
@@ -43,6 +43,8 @@ from tests.property.outside import (
     WINDOW,
 )
 from tests.property.search import search
+
+pytestmark = pytest.mark.property
 
 T = TypeVar("T")
 
@@ -114,7 +116,8 @@ class LedgerMachine(RuleBasedStateMachine):
         tenant = f"tenant-{next(_tenants)}"
         self.bench = Bench(ledger, self.clock, tenant, steps, late, patience)
         self.unwinds = unwinds
-        self.drive(self.bench.open_runs())
+        self.sound = False
+        self.bench.open_runs()
 
     def step(self, name: str) -> BenchStep:
         return next(step for step in self.bench.steps if step.name == name)
@@ -140,7 +143,7 @@ class LedgerMachine(RuleBasedStateMachine):
         call: str,
     ) -> None:
         step, bench = self.step(name), self.bench
-        if not self.loop.run_until_complete(bench.ready(step)):
+        if not bench.ready(step):
             return
         attempt = self.drive(
             bench.start(step, crash_at=crash_at, loses=loses_answer, sleepy=sleepy)
@@ -226,7 +229,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 3), wish=st.sampled_from(["truth", "terse", "by hand", "give up"]))
     def human_answers(self, number: int, wish: str) -> None:
         questions = self.questions()
-        self.drive(self.bench.answer(questions[number % len(questions)], wish))
+        self.sound = False
+        self.bench.answer(questions[number % len(questions)], wish)
 
     def questions(self) -> list[dict[str, Any]]:
         """Return the open interventions."""
@@ -249,17 +253,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def holds(self) -> None:
         if self.sound:
             return  # nothing has happened since
-        self.loop.run_until_complete(self._holds())
+        self._holds()
         self.sound = True
 
-    async def _holds(self) -> None:
+    def _holds(self) -> None:
         bench = self.bench
         twice = {key: n for key, n in bench.outside.applied.items() if n > 1}
         assert not twice, f"G1: applied more than once: {twice}"
         undone_twice = {key: n for key, n in bench.outside.undone.items() if n > 1}
         assert not undone_twice, f"G4: undone more than once: {undone_twice}"
         before = len(self.seen.events)
-        self.seen = now = await bench.snapshot()
+        self.seen = now = bench.snapshot()
         if len(now.events) != before:
             now.audit()
         entries = [Entry.from_row(row) for row in now.effects]
@@ -306,11 +310,11 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             if self.sound:
                 self.drive(self.bench.come_to_an_end())
-                self.loop.run_until_complete(self._holds())
+                self._holds()
                 self._unwind()
                 # Whatever is on the wire arrives.
                 self.drive(self.bench.pass_time(TIMEOUT + SETTLE))
-                self.loop.run_until_complete(self._holds())
+                self._holds()
         finally:
             self.loop.run_until_complete(self.bench.kill_all())
 
@@ -319,28 +323,27 @@ class LedgerMachine(RuleBasedStateMachine):
             for name in self.undoable():
                 self.drive(self.bench.undo(self.step(name)))
             self.drive(self.bench.come_to_an_end())
-            self.loop.run_until_complete(self._holds())
+            self._holds()
 
 
 @pytest.fixture
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
     """The machine over a real database."""
     clock = Clock()
-    for module in (effects, recorder, settling, lease):
+    for module in (write, recorder, reconcile, lease):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
     monkeypatch.setattr(lease, "_LOOK_EVERY", 3600.0)
-    for module in (effects, recorder):
+    for module in (write, recorder):
         monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
-    options = "?check_same_thread=false" if ledger_url.startswith("sqlite") else ""
     with asyncio.Runner() as runner:
         LedgerMachine.loop = runner.get_loop()
-        LedgerMachine.engine = make_engine(f"{ledger_url}{options}")
+        LedgerMachine.engine = make_engine(ledger_url)
         if ledger_url.startswith("sqlite"):
-            hasten(LedgerMachine.engine, monkeypatch)
+            hasten(LedgerMachine.engine)
         LedgerMachine.clock = clock
         yield LedgerMachine
-        runner.run(LedgerMachine.engine.dispose())
+        LedgerMachine.engine.dispose()
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

@@ -6,16 +6,20 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from activities.crashpoints import CrashPoint
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.states import ENDED, RunState
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.stage import Stage
 from tests.property.search import search
 from tests.property.test_real_runs import FAULTS, POINTS, attend, faulty
-from workflows.contracts import ENDED, RunResult, RunState
-from workflows.durability import Durability
-from workflows.plan import Plan
+
+pytestmark = pytest.mark.property
 
 #: Tools, the shop's names for what they do, and for what undoes it.
 TOOLS: Final = {"inventory.restock": ("restocks", "restock_undos"), "mail.send": ("mails", None)}

@@ -12,25 +12,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 from temporalio.service import RPCError
 
-from activities.crashpoints import CrashPoint
-from activities.ledger.evidence import runs_of
-from cli.drill.points import Operation
-from cli.drill.resetting import reset
-from cli.drill.standing import RunTree
-from cli.exits import WrongUse
+from surehand.activities.ledger.history.evidence import runs_of
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.drill.operating import reset
+from surehand.drill.points import Operation
+from surehand.drill.standing import RunTree
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.maintenance import Unwound
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.states import ENDED
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run
 from tests.e2e.stage import Stage
 from tests.e2e.test_stopped import unwind
 from tests.property import changing
 from tests.property.search import search
 from tests.property.test_real_runs import FAULTS, POINTS, TOOLS, UNDOING, faulty, truth
-from workflows.contracts import ENDED, AnswerInterrupts, RunResult, RunView, Unwound
-from workflows.durability import Durability
-from workflows.plan import Plan
+
+pytestmark = pytest.mark.property
 
 #: What people are asked when all but the last step is done.
 HELD: Final = "held"
@@ -174,9 +180,9 @@ async def attend(stage: Stage, run: Run, orders: list[str], over: asyncio.Event)
     """Answer truthfully what a run and its child runs ask about their effects."""
     told: set[str] = set()
     while not over.is_set():
-        for run_id in await runs_of(stage.ledger, stage.tenant, run.run_id):
+        for run_id in await stage.ledger.transact(stage.tenant, runs_of, run.run_id):
             one = Run(run_id, stage.client.get_workflow_handle(run_id))
-            for row in await stage.intervention_rows(one):
+            for row in stage.intervention_rows(one):
                 id_ = row["intervention_id"]
                 if row["state"] == "open" and id_ not in told:
                     told.add(id_)
@@ -189,7 +195,7 @@ async def attend(stage: Stage, run: Run, orders: list[str], over: asyncio.Event)
 async def tree_of(stage: Stage, run: Run) -> RunTree:
     """Return what the ledger has of a run and its child runs."""
     tree = RunTree(run.run_id)
-    for run_id in await runs_of(stage.ledger, stage.tenant, run.run_id):
+    for run_id in await stage.ledger.transact(stage.tenant, runs_of, run.run_id):
         await tree.add(stage.ledger, stage.tenant, run_id)
     return tree
 

@@ -9,16 +9,20 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from activities.crashpoints import Crash, CrashPoint
+from surehand.activities.worker.crash_points import Crash, CrashPoint
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.states import ENDED, RunState
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
 from tests.property.search import search
-from workflows.contracts import ENDED, RunResult, RunState
-from workflows.durability import Durability
-from workflows.plan import Plan
+
+pytestmark = pytest.mark.property
 
 #: What the shop does to the first request at an endpoint.
 FAULTS: Final[dict[str, dict[str, Any]]] = {
@@ -178,7 +182,7 @@ async def attend(stage: Stage, ending: str, run: Run, order_id: str) -> None:
 
 async def truth(stage: Stage, run: Run, intervention_id: str, order_id: str) -> dict[str, Any]:
     """Look into the shop's books, and undo by hand what nothing else can."""
-    rows = await stage.intervention_rows(run)
+    rows = stage.intervention_rows(run)
     [row] = [r for r in rows if r["intervention_id"] == intervention_id]
     [entry] = [e for e in await stage.effects(run) if e["entry_id"] == row["entry_id"]]
     answer = {"intervention_id": intervention_id, "actor": "oscar", "evidence": "looked"}
@@ -198,7 +202,7 @@ async def only_as_approved(stage: Stage, run: Run, counts: dict[str, int]) -> No
     consumed = await stage.events(run, "approval.consumed")
     assert len(consumed) <= 1
     if counts["refunds"]:
-        [approval] = [row for row in await stage.approval_rows(run) if row["consumed_entry"]]
+        [approval] = [row for row in stage.approval_rows(run) if row["consumed_entry"]]
         assert approval["state"] == "approved"
 
 

@@ -123,7 +123,15 @@ def test_an_order_id_is_given_once(shop: ShopProcess, http: httpx.Client) -> Non
 def test_a_taken_port_is_named_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        shop = [sys.executable, "-m", "examples.shop", "--port", str(port), "--db", "shop.sqlite"]
+        shop = [
+            sys.executable,
+            "-m",
+            "surehand.examples.shop",
+            "--port",
+            str(port),
+            "--db",
+            "shop.sqlite",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             shop, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
@@ -137,12 +145,20 @@ def test_a_taken_port_is_named_in_one_line(tmp_path: Path) -> None:
 
 def test_a_command_runs_beside_the_shop_and_its_exit_code_is_the_shops(tmp_path: Path) -> None:
     command = (
-        "import httpx, os, sys; from examples.shop.drill import fresh;"
+        "import httpx, os, sys; from surehand.examples.shop.drill import fresh;"
         "order = fresh(None)['order_id'];"
         "url = os.environ['SHOP_URL'] + '/orders/' + order;"
         "sys.exit(7 if httpx.get(url, trust_env=False).json()['order_id'] == order else 1)"
     )
-    shop = [sys.executable, "-m", "examples.shop", "--port", "0", "--db", str(tmp_path / "s.db")]
+    shop = [
+        sys.executable,
+        "-m",
+        "surehand.examples.shop",
+        "--port",
+        "0",
+        "--db",
+        str(tmp_path / "s.db"),
+    ]
     ended = subprocess.run([*shop, "--", sys.executable, "-c", command], cwd=ROOT, timeout=60)
 
     assert ended.returncode == 7

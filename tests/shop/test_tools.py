@@ -9,23 +9,17 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from activities.failures import FailureClass, classify
-from activities.toolbox import (
-    Found,
-    No,
-    NotFound,
-    Partial,
-    Toolbox,
-    ToolContext,
-    Unknown,
-    load_toolbox,
-)
+from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
+from surehand.activities.tools.classify import classify
+from surehand.activities.tools.failures import FailureClass
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.toolbox import Toolbox, load_toolbox
+from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.references import resolve
 from tests.shop_process import ROOT, ShopProcess
-from workflows.contracts import Recovery
-from workflows.plan import Plan
-from workflows.references import resolve
 
-MODULE = "examples.shop.tools"
+MODULE = "surehand.examples.shop.tools"
 
 
 @pytest.fixture(scope="module")

@@ -6,53 +6,60 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from workflows.amending import Amending
-from workflows.approvals import Gate
-from workflows.book import Book
-from workflows.contracts import StartRun, StepState
-from workflows.ends import leave_if_cancelled
-from workflows.plan import Plan
-from workflows.saga import Saga
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.amendment import Amendment
+from surehand.workflows.state.run_state import RunData
+from surehand.workflows.state.step_failure import leave_if_cancelled
 
 
-class _Helm:
-    def take(self, *_: Any) -> None:
+class _Control:
+    def take_steering(self, *_: Any) -> None:
         """Take nothing."""
 
 
-def _book(*steps: str) -> Book:
+def _data(*steps: str) -> RunData:
     plan = Plan.model_validate([{"id": step, "tool": "a.b"} for step in steps])
     request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
-    return Book(request, datetime.now(UTC), Gate("r", "first"), Saga())
+    return RunData.new(request, "first", datetime.now(UTC))
 
 
-def _amended(book: Book, *steps: str, given_up: tuple[str, ...] = ()) -> None:
+def _amended(data: RunData, *steps: str, given_up: tuple[str, ...] = ()) -> None:
     nothing = cast(Any, None)
-    amending = Amending(
-        *(book, nothing, cast(Any, _Helm()), nothing, nothing, nothing, {}), lambda: True
-    )
-    amending._show(_book(*steps).request.plan, set(given_up))
+    control = cast(Any, _Control())
+    amending = Amendment(data, nothing, control, nothing, nothing, nothing, lambda: True)
+    amending._show(_data(*steps).request.plan, set(given_up))
 
 
 def test_a_write_that_the_new_plan_drops_can_still_be_undone_at_the_end() -> None:
-    book = _book("order", "pay")
-    book.saga.register("pay")
-    book.set_step("pay", StepState.PAUSED_FAILURE)
+    data = _data("order", "pay")
+    data.saga.register("pay")
+    data.set_step("pay", StepState.PAUSED_FAILURE)
 
-    _amended(book, "order")
+    _amended(data, "order")
 
-    assert set(book.saga.steps()) <= book.steps.keys()
-    assert (book.steps["pay"].tool, book.steps["pay"].state) == ("a.b", StepState.SKIPPED)
+    assert set(data.saga.steps()) <= data.steps.keys()
+    assert (data.steps["pay"].tool, data.steps["pay"].state) == ("a.b", StepState.SKIPPED)
+
+
+def test_a_write_whose_view_was_left_behind_by_continue_as_new_is_in_nobodys_way() -> None:
+    data = _data("order")
+    data.saga.register("pay[0]")
+
+    _amended(data, "order", "mail")
+
+    assert list(data.steps) == ["order", "mail"]
 
 
 def test_what_an_amendment_has_cut_off_has_not_failed() -> None:
-    book = _book("order", "pay")
+    data = _data("order", "pay")
     for step in ("order", "pay"):
-        book.set_step(step, StepState.FAILED)
+        data.set_step(step, StepState.FAILED)
 
-    _amended(book, "order", "pay", given_up=("pay",))
+    _amended(data, "order", "pay", given_up=("pay",))
 
-    states = {view.id: view.state for view in book.steps.values()}
+    states = {view.id: view.state for view in data.steps.values()}
     assert states == {"order": StepState.FAILED, "pay": StepState.PENDING}
 
 

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surehand.workflows.identity import (
+    UNSAFE_INTEGER,
+    NotCanonical,
+    canonical_json,
+    digest,
+)
 from tests.unit.values import json_values, same_json
-from workflows.identity import UNSAFE_INTEGER, NotCanonical, canonical_json, digest
 
 #: RFC 8785 appendix B: numbers in the shortest form that ECMAScript gives them.
 NUMBERS = [

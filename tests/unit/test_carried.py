@@ -1,118 +1,99 @@
-"""What a run carries into its next execution: every part of it, or it says here why not."""
+"""What a run carries into its next execution: all that it knows, cut short where it is large."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from datetime import UTC, datetime
+import ast
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
-from workflows.amending import Amending
-from workflows.approvals import Delivery, Gate
-from workflows.asking import Asking
-from workflows.book import Book, Question
-from workflows.budget import Spending, Spent
-from workflows.calling import Calling
-from workflows.carrying import MOST_LISTED, MOST_OUTPUTS, carry_book, restore_book
-from workflows.contracts import (
-    Amend,
+from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
     ApprovalState,
-    Carried,
-    ChainHead,
     Decision,
-    EffectView,
-    Interrupt,
-    InterruptKind,
-    IssuedToken,
-    PauseRun,
-    Progress,
-    RefusedSignal,
-    ResumeRun,
-    StartRun,
-    StepState,
-    TimelineLine,
-    TopUp,
     Verdict,
     VerdictCode,
 )
-from workflows.desk import Desk
-from workflows.helm import Answer, Helm
-from workflows.interrupts import Interrupts
-from workflows.outside import Outside
-from workflows.plan import Plan
-from workflows.saga import Saga
+from surehand.workflows.contracts.base import ChainHead, Record
+from surehand.workflows.contracts.batches import FailedStep
+from surehand.workflows.contracts.children import ChildReport
+from surehand.workflows.contracts.controls import Amend, TopUp
+from surehand.workflows.contracts.effects import EffectView, OpenQuestion
+from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.runs import RefusedSignal, TimelineLine
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun, ResumeRun, Verb
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.deliveries import Delivery, Inbox, answer_of
+from surehand.workflows.gate import Gate
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.snapshot import MOST_LISTED, MOST_OUTPUTS, snapshot
+from surehand.workflows.state.effects import Saga
+from surehand.workflows.state.records import (
+    ChildRuns,
+    CodeState,
+    KeptEvents,
+    Progress,
+    Spent,
+    StepRecord,
+)
+from surehand.workflows.state.run_state import RunData
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
-#: Of which a new execution has its own, or which is empty where a run can continue as new.
-NOT_CARRIED: Final[dict[str, set[str]]] = {
-    "Book": {
-        *("request", "gate", "saga"),  # the start's own, or with parts of their own
-        *("final_effects", "more_effects", "uncompensated"),  # of its end
-        *("ended", "compensating", "error", "more_uncompensated"),  # of its end
-        *("reports", "sending"),  # of child runs under way: there are none
-        "amending",  # told by the next plan
-        *("cancel", "stopping", "closing", "output"),  # of its end
-        "edited",  # a model is told as soon as the step has ended
-        *("stale", "held"),  # a run does not continue while reads are made again
-        "given_up",  # the same, of a stretch
-        "lost",  # a call is under way as long as it is set
-        "interrupts",  # told by the progress of the steps that ask
-    },
-    "Gate": {"run_id", "delivered_to", "inbox", "places"},
-    "Saga": set(),
-    "Helm": {
-        *("_book", "_call", "_refuse", "_verbs", "_ready", "inbox", "forward"),
-    },
-    "Desk": {"_book", "_call", "_gate", "_helm", "_changed", "_busy"},
-    "Interrupts": {
-        *("_book", "_children", "_call", "_helm", "_changed"),
-        "_found",  # of the one answer that the desk is about to follow
-        "_opening",  # a call is under way as long as there is one
-    },
-    "Outside": {"_book", "_interrupts", "_helm", "_changed"},
-    "Spending": {"_book", "_changed", "_limits"},
-    "Amending": {"_book", "_call", "_desk", "_unwinding", "_children", "_tools", "_heard"},
-    "Calling": {
-        *("_book", "_call", "_tools", "_facts", "_spending", "_mode"),
-        *("_ahead", "_uncertain", "_written"),  # all is in history, and has had its turn
-        *("_stretching", "_stretches"),  # named after the execution, too
-    },
-    "Asking": {"_book", "_desk", "_call", "_changed"},
+#: What is one execution's own, or is not taken along.
+NOT_CARRIED: Final = {
+    "execution",
+    "lives",
+    "inbox.prefix",
+    "children.early",  # who has not been come to is looked at then
 }
-
-
-class NoHandlers(Helm):
-    """A helm outside of a workflow: it takes no verbs."""
-
-    def take(self, *_: Any, **__: Any) -> None:
-        """Take none."""
-
-
-def fresh(plan: Plan) -> dict[str, Any]:
-    """Return the parts of a run that has just begun."""
-    request = StartRun(run_id="r", tenant="default", user="uma", plan=plan)
-    book = Book(request, NOW, Gate("r", "w2"), Saga())
-    none = cast(Any, None)
-    helm = NoHandlers(book, none, none)
-    desk = Desk(book, none, helm, none)
-    interrupts = Interrupts(book, none, helm, none, none)
-    parts = (
-        *(book, book.gate, book.saga, helm, desk, interrupts),
-        Outside(book, helm, interrupts, none),
-        Spending(book, helm, none),
-        Amending(book, none, helm, desk, none, none, {}, lambda: True),
-        Asking(book, desk, none, none),
-        Calling(book, none, {}, {}, none),
-    )
-    return {type(part).__name__.replace("NoHandlers", "Helm"): part for part in parts}
+#: What the parts of a run know that is not in its state: it ends with the execution.
+OF_ONE_EXECUTION: Final = {
+    "ActivityClient._local",
+    "ActivityClient.under_way",
+    "Continuing._begun_at",
+    "Continuing._hindered",
+    "Continuing._not_before",
+    "Control._verbs",
+    "Reporter._busy",
+    "Reporter._told",
+    "Run._cancelled_by_temporal",
+    "Run._shown",
+    "RunSignals._sending",
+    "StepMaker._describing",
+    "StepMaker.over",
+    "StepMaker.returned",
+    "StepMaker.running",
+    "ToolCalls._batching",
+    "ToolCalls._uncertain",
+    "ToolCalls._written",
+}
+WORKFLOWS: Final = Path(__file__).parents[2] / "workflows"
 
 
 def plan(steps: int = 3) -> Plan:
     return Plan.model_validate([{"id": f"s{n}", "tool": "t"} for n in range(steps)])
+
+
+def fresh(plan: Plan) -> RunData:
+    """Return the state of a run that has just begun."""
+    request = StartRun(run_id="r", tenant="default", user="uma", plan=plan)
+    return RunData.new(request, "w1", NOW)
+
+
+def carried(data: RunData) -> RunData:
+    """Return a run's state as its next execution has it."""
+    text = json.dumps(snapshot(data))
+    following = data.request.model_copy(update={"carried": json.loads(text)})
+    return RunData.new(following, "w2", NOW + timedelta(days=1))
 
 
 def request(number: int, step_id: str = "s1") -> ApprovalRequest:
@@ -130,96 +111,190 @@ def request(number: int, step_id: str = "s1") -> ApprovalRequest:
     )
 
 
-def filled() -> dict[str, Any]:
-    """Return parts each of whose fields differs from that of a fresh run, where it is carried."""
-    parts = fresh(plan())
+def filled() -> RunData:
+    """Return a state each of whose fields differs from that of a run that has just begun."""
     decision = Decision(approval_id="r/s2/1", params_hash="h", outcome="approve", approver="ann")
     effect = EffectView(
         entry_id="e", tool="t", key="k", generation=1, state="committed", step_id="s0"
     )
-    book: Book = parts["Book"]
-    book.set_step("s0", StepState.SUCCEEDED, output={"a": 1}, made_by="other")
-    book.set_step("s1", StepState.WAITING_APPROVAL)
-    book.started_at = datetime(2025, 1, 1, tzinfo=UTC)
-    book.begun = {"s1": NOW}
-    book.effects = {"e": effect}
-    book.questions = {"i": Question("i", "s1", "?")}
-    book.timeline.append(TimelineLine(at=NOW, text="x"))
-    book.refused_signals.append(RefusedSignal(at=NOW, name="n", reason="r"))
-    book.head = ChainHead(seq=3, hash="h")
-    book.plan_version, book.resumed, book.more_steps, book.amending = 2, 1, 4, True
-    book.ways = {"s1": ResumeRun(actor="a")}
-    book.paused = PauseRun(actor="a")
-    book.token = IssuedToken(user="a", public_key={}, expires_at=NOW, calls="c")
-    book.calls = {"s1": "h"}
-    book.unheard = {"s1"}
-    book.read_at = {"s0": NOW}
+    held = Delivery(id="d", number=1, verb=Verb.DECIDE, message=decision)
+    paused = Delivery(id="p", number=2, verb=Verb.PAUSE, message=PauseRun(actor="a"))
+    verdict = Verdict(decision_id="d", approval_id="r/s2/1", code=VerdictCode.HELD, message="m")
     asked = Interrupt(interrupt_id="s1.1", step_id="s1", kind=InterruptKind.ASK, question="?")
-    book.progress = {"s1": Progress(interrupt=asked, asks=True)}
-    book.lives, book.replays = ("w0",), True
-    gate: Gate = parts["Gate"]
-    gate.held = [Delivery("d", decision)]
-    gate.pending = {"r/s1/2": request(2)}
-    gate.states = {"r/s1/2": ApprovalState.PENDING, "r/s1/1": ApprovalState.REJECTED}
-    gate.settled = {"r/s1/1": request(1)}
-    held = Verdict(decision_id="d", approval_id="r/s2/1", code=VerdictCode.HELD, message="m")
-    gate._deliveries.restore({"content": "d"}, {"d": held})
-    gate.accepted, gate._verified = {"r/s1/1": decision}, {"r/s1/1"}
-    saga: Saga = parts["Saga"]
-    for step_id in ("s0", "s1", "s2"):
-        saga.register(step_id)
-    saga.committed("s0", "e")
-    saga.found("s1", "f")
-    saga.relies("s3", "g")
-    saga.ended("s2", "r~s2", completed=True)
-    parts["Helm"]._deliveries.restore({"c": "a"}, {"a": Answer(True, "m")})
-    parts["Desk"].to_undo, parts["Desk"]._settled = {"i": "ann"}, {"j"}
-    parts["Interrupts"]._asked["s1"] = 1
-    parts["Interrupts"]._answers = {"s1.1": "yes"}
-    parts["Outside"]._kept = {("e", "k"): deque([1, {"a": 2}])}
-    parts["Outside"]._ids = {"e1": None}
-    parts["Spending"].spent = Spent(1, 2, Decimal("0.5"))
-    parts["Spending"]._more = TopUp(actor="plan", steps=4)
-    parts["Amending"]._next = Amend(actor="a", plan=plan(2), based_on=2)
-    parts["Asking"]._editors = {"s1": ("eve",)}
-    parts["Asking"]._unanswered["s1"] = 3
-    parts["Calling"]._used = {"s1": 2}
-    return parts
+    report = ChildReport(step_id="s1", run_id="r~s1", state=RunState.RUNNING)
+    tool = ToolSpec(
+        name="t",
+        version="1",
+        schema_hash="sha256:0",
+        effect=Effect.READ,
+        recovery=Recovery.DEDUPES,
+        timeout=timedelta(seconds=1),
+    )
+    data = fresh(plan())
+    data.set_step("s0", StepState.SUCCEEDED, output={"a": 1}, made_by="other")
+    data.set_step("s1", StepState.WAITING_APPROVAL)
+    fields: dict[str, Any] = {
+        "started_at": datetime(2025, 1, 1, tzinfo=UTC),
+        "lives": ("w0",),
+        "plan_version": 2,
+        "next_plan": Amend(actor="a", plan=plan(2), based_on=2),
+        "amending": True,
+        "tools": {"t": tool},
+        "records": {
+            "s1": StepRecord(
+                begun=NOW,
+                read_at=NOW,
+                attempts_used=2,
+                editors=("eve",),
+                edited={"a": 1},
+                unanswered=3,
+                asked=1,
+                way=ResumeRun(actor="a"),
+            )
+        },
+        "more_steps": 4,
+        "replays": True,
+        "settled": {"s0"},
+        "facts": {"input": {}, "s0": {"a": 2}},
+        "progress": {"s1": Progress(interrupt=asked, asks=True)},
+        "code": CodeState(handed_on=[1], ids={"a", "b"}, numbers={"a": 2}),
+        "stale": {"s0": [1]},
+        "held": {"s1"},
+        "calls": {"s1": "h"},
+        "reported": {"s1": FailedStep(step_id="s1", type="T", message="m", attempts=1)},
+        "batches": 1,
+        "revoked_batches": ["b"],
+        "unacknowledged": {"s1"},
+        "saga": Saga(
+            started={"s1": None},
+            made={"e": "s0"},
+            found={"f": "s1"},
+            relied={"s3": "g"},
+            reused={"s4": "h"},
+            children={"r~s2": "s2"},
+        ),
+        "effects": {"e": effect},
+        "spent": Spent(steps=1, tokens=2, money=Decimal("0.5")),
+        "more_budget": TopUp(actor="plan", steps=4),
+        "children": ChildRuns(
+            running={"s1": "r~s1"},
+            starting={"s1": [paused]},
+            told_to_end={"s1"},
+            reports={"s1": report},
+            reported={"s1"},
+            early={"r~s1": report},
+            tries={"s1": 2},
+        ),
+        "inbox": Inbox(
+            prefix="r#w1.",
+            received=3,
+            queue=[paused],
+            judging=held,
+            answers={"d": answer_of(verdict)},
+            standing={"content": "d"},
+        ),
+        "gate": Gate(
+            run_id="r",
+            held=[held],
+            pending={"r/s1/2": request(2)},
+            states={"r/s1/2": ApprovalState.PENDING, "r/s1/1": ApprovalState.REJECTED},
+            settled={"r/s1/1": request(1)},
+            accepted={"r/s1/1": decision},
+            verified={"r/s1/1"},
+        ),
+        "questions": {"i": OpenQuestion(intervention_id="i", step_id="s1", question="?")},
+        "settled_questions": {"j"},
+        "to_undo": {"i": "ann"},
+        "interrupts": {"s1.1": asked},
+        "opening": {"s1.2"},
+        "answers": {"s1.1": "yes"},
+        "events": KeptEvents(kept={"e": {"k": [1, {"a": 2}]}}, ids={"e1": None}),
+        "paused": PauseRun(actor="a"),
+        "token": IssuedToken(user="a", public_key={}, expires_at=NOW, calls="c"),
+        "resumed": 1,
+        "cancel": CancelRun(actor="a"),
+        "stopping": True,
+        "closing": True,
+        "compensating": True,
+        "error": "e",
+        "lost": "l",
+        "ended": RunState.FAILED,
+        "output": [1],
+        "final_effects": [effect],
+        "more_effects": 1,
+        "uncompensated": [effect],
+        "more_uncompensated": 1,
+        "timeline": [TimelineLine(at=NOW, text="x")],
+        "refused_signals": [RefusedSignal(at=NOW, name="n", reason="r")],
+        "head": ChainHead(seq=3, hash="h"),
+    }
+    for name, value in fields.items():
+        setattr(data, name, value)
+    return data
 
 
-def carried(parts: dict[str, Any], settled: set[str], facts: dict[str, Any]) -> Carried:
-    """Return what the parts carry, as another execution reads it."""
-    fields = carry_book(parts["Book"], settled, facts, "w1") | parts["Gate"].carry({"s0"})
-    for name, part in parts.items():
-        if name not in ("Book", "Gate", "Saga"):
-            fields |= part.carry()
-    return Carried.model_validate_json(Carried(**fields).model_dump_json())
+def fields_of(record: BaseModel, inside: str = "") -> Iterator[tuple[str, Any, bool]]:
+    """Yield each field's path and value, and whether it says something, down to the last record."""
+    for name, field in type(record).model_fields.items():
+        value, path = getattr(record, name), f"{inside}{name}"
+        if isinstance(value, Record):
+            yield from fields_of(value, f"{path}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        yield path, value, default is PydanticUndefined or value != default
 
 
-def restored(found: Carried) -> dict[str, Any]:
-    parts = fresh(plan())
-    restore_book(parts["Book"], found)
-    for name, part in parts.items():
-        if name not in ("Book", "Saga"):
-            part.restore(found)
-    return parts
+def test_every_field_of_a_state_is_carried() -> None:
+    before, after = filled(), carried(filled())
+    assert all(says for _, _, says in fields_of(before.records["s1"])), "fill it here"
+
+    for (path, value, says), (_, found, _) in zip(fields_of(before), fields_of(after), strict=True):
+        assert says, f"{path}: fill it here"
+        if path not in NOT_CARRIED:
+            assert found == value, f"{path} is lost"
+    assert (after.execution, after.lives) == ("w2", ("w1", "w0"))
+    assert after.inbox.prefix == "r#w2."
 
 
-@pytest.mark.parametrize("name", NOT_CARRIED)
-def test_every_field_of_a_part_is_carried_or_said_not_to_be(name: str) -> None:
-    parts = filled()
-    before, begun = vars(parts[name]), vars(fresh(plan())[name])
-    after = vars(restored(carried(parts, {"s0"}, {"s0": {"a": 1}}))[name])
-    for field in before.keys() - NOT_CARRIED[name]:
-        assert before[field] != begun[field], f"{name}.{field}: fill it here, or say why not"
-        wanted = ("w1", "w0") if field == "lives" else before[field]
-        assert after[field] == wanted, f"{name}.{field} is lost"
+def test_a_part_of_a_run_knows_nothing_that_its_state_does_not() -> None:
+    parts = [WORKFLOWS / "compensation.py", WORKFLOWS / "activity_client.py"]
+    for room in ("run", "control", "steps"):
+        parts += (WORKFLOWS / room).rglob("*.py")
+    found = set[str]()
+    for file in parts:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found |= {f"{node.name}.{name}" for name in own_variables(node)}
+
+    assert found == OF_ONE_EXECUTION
 
 
-def test_every_field_that_is_carried_is_filled_by_some_part() -> None:
-    found = carried(filled(), {"s0"}, {"s0": "not its output"})
-    empty = [name for name in Carried.model_fields if not getattr(found, name)]
-    assert empty == ["settled", "tools", "code"]  # the run's own, not of a part
+def own_variables(class_: ast.ClassDef) -> Iterator[str]:
+    """Yield the attributes of a class that change, or that begin as something of its own."""
+    for method in class_.body:
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(method):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = [
+                    part
+                    for target in node.targets
+                    for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+                ]
+            elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+                targets = [node.target]
+            value = getattr(node, "value", None)
+            empty = isinstance(value, ast.Constant | ast.Dict | ast.List | ast.Set) or (
+                isinstance(value, ast.Call)
+                and ast.unparse(value.func).partition("[")[0]
+                in ("set", "dict", "list", "deque", "Counter", "defaultdict")
+            )
+            for target in targets:
+                own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+                if own and (empty or method.name != "__init__"):
+                    assert isinstance(target, ast.Attribute)
+                    yield target.attr
 
 
 @pytest.mark.parametrize(
@@ -227,13 +302,11 @@ def test_every_field_that_is_carried_is_filled_by_some_part() -> None:
     [({"a": 1}, {"a": 1}), (None, {"rejected": {"reason": "no"}}), ("x" * 9000, "x" * 9000)],
 )
 def test_what_steps_ahead_refer_to_travels_whatever_its_size(output: Any, fact: Any) -> None:
-    parts = fresh(plan())
-    parts["Book"].set_step("s0", StepState.SUCCEEDED, output=output)
-    found = carried(parts, {"s0"}, {"s0": fact})
+    data = fresh(plan())
+    data.set_step("s0", StepState.SUCCEEDED, output=output)
+    data.settled, data.facts["s0"] = {"s0"}, fact
 
-    facts = restore_book(fresh(plan())["Book"], found)
-
-    assert facts["s0"] == fact
+    assert carried(data).facts["s0"] == fact
 
 
 def test_what_a_read_that_may_be_made_again_was_made_of_travels_whatever_its_size() -> None:
@@ -246,37 +319,35 @@ def test_what_a_read_that_may_be_made_again_was_made_of_travels_whatever_its_siz
         ]
     )
     large = "x" * MOST_OUTPUTS
-    parts = fresh(chain)
-    book: Book = parts["Book"]
+    data = fresh(chain)
     for step_id in ("s0", "s1"):
-        book.set_step(step_id, StepState.SUCCEEDED, output=large + step_id)
-    book.read_at = {"s1": NOW}
-    found = carried(parts, {"s0", "s1"}, {step: large + step for step in ("s0", "s1")})
+        data.set_step(step_id, StepState.SUCCEEDED, output=large + step_id)
+        data.facts[step_id] = large + step_id
+        data.settled.add(step_id)
+    data.of_step("s1").read_at = NOW
 
-    facts = restore_book(fresh(chain)["Book"], found)
-
-    assert facts == {"s0": large + "s0", "s1": large + "s1"}
+    assert carried(data).facts == {"input": {}, "s0": large + "s0", "s1": large + "s1"}
 
 
-def many(count: int, output: Callable[[int], Any]) -> dict[str, Any]:
-    parts = fresh(plan())
-    book: Book = parts["Book"]
-    book.set_step("s0", StepState.SUCCEEDED)
-    view = book.steps["s0"]
+def many(count: int, output: Callable[[int], Any]) -> RunData:
+    data = fresh(plan())
+    data.set_step("s0", StepState.SUCCEEDED)
+    view = data.steps["s0"]
     for n in range(count):
         id_ = f"s0[{n}]"
-        book.steps[id_] = view.model_copy(update={"id": id_, "output": output(n)})
-        parts["Saga"].committed(id_, f"ef-{n:024}")
-    return parts
+        data.steps[id_] = view.model_copy(update={"id": id_, "output": output(n)})
+        data.saga.committed(id_, f"ef-{n:024}")
+    return data
 
 
 def test_of_ten_thousand_steps_the_newest_are_carried_and_all_that_is_to_be_undone() -> None:
-    parts = many(10_000, lambda n: {"text": "x" * 8000})
+    data = many(10_000, lambda n: {"text": "x" * 8000})
+    data.settled = {"s0"}
 
-    found = carried(parts, {"s0"}, {})
+    found = carried(data)
 
-    assert len(found.model_dump_json()) < 3_000_000
+    assert len(json.dumps(snapshot(data))) < 3_000_000
     assert len(found.steps) == 3 + MOST_LISTED
     assert found.more_steps == 10_000 - MOST_LISTED
     # All that is to be undone is known, whether it is listed or not.
-    assert len(restored(found)["Saga"].steps()) == 10_000
+    assert len(found.saga.steps()) == 10_000

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from activities import clock
+from surehand.activities.worker import clock
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has this clock")
@@ -19,8 +19,16 @@ def test_the_clock_of_leases_counts_suspension() -> None:
 
 
 def test_nothing_that_judges_a_lease_goes_by_another_clock() -> None:
-    from activities import effects, lease, reading, recorder, resource_leases, settling, watchdog
+    from surehand.activities.effects import (
+        lease,
+        read,
+        reconcile,
+        recorder,
+        resource_leases,
+        write,
+    )
+    from surehand.activities.worker import watchdog
 
-    for module in (effects, lease, reading, recorder, resource_leases, settling, watchdog):
+    for module in (write, lease, read, recorder, resource_leases, reconcile, watchdog):
         assert module.clock is clock, module.__name__
         assert "time.monotonic" not in inspect.getsource(module), module.__name__

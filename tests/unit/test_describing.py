@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from activities.describing import describe_plan, literal_problems
-from activities.toolbox import READ, WRITE, Tool, Toolbox, ToolContext, Undo, tool
-from workflows.plan import Plan, Step
+from surehand.activities.tools.answers import Undo
+from surehand.activities.tools.describing import describe_plan, literal_problems
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
+from surehand.workflows.plan.plan import Plan, Step
 
 
 class Card(BaseModel):

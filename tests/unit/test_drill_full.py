@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from activities.crashpoints import READ_POINTS
-from cli.drill.points import Operation
+from surehand.activities.worker.crash_points import READ_POINTS
+from surehand.drill.points import Operation
+from surehand.workflows.plan.durability import Durability
 from tests.drill_courses import COURSES, OPERATED, PLANS, READS, Course, round_of
 from tests.drill_full import DIFFERS, DONE, INTERRUPTED, FullDrill, Kept
 from tests.worker_process import ROOT
-from workflows.durability import Durability
 
 #: Rounds end at once here, so any length of soak that is over after a few of them will do.
 SOAK_S = 0.02

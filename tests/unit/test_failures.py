@@ -9,22 +9,21 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from activities.failures import (
-    LONGEST_MESSAGE,
+from surehand.activities.effects.lease import DeadlineOver, LeaseLost
+from surehand.activities.tools.classify import LONGEST_MESSAGE, classify, classify_call
+from surehand.activities.tools.failures import (
     DependencyDown,
     Failure,
     FailureClass,
     OutcomeUnknown,
     Permanent,
     RateLimited,
-    Retries,
     Transient,
-    classify,
-    retry_after,
 )
-from activities.lease import DeadlineOver, LeaseLost
-from workflows.errors import NON_RETRYABLE, ErrorType
+from surehand.activities.tools.retries import Retries, retry_after
+from surehand.workflows.errors import NON_RETRYABLE, ErrorType
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -218,3 +217,16 @@ def test_a_class_that_is_tried_again_has_a_retryable_name_on_the_wire(
     class_: FailureClass,
 ) -> None:
     assert ErrorType.for_failure(class_.value) not in NON_RETRYABLE
+
+
+@pytest.mark.parametrize(
+    "error", [Permanent("no such order"), httpx.ReadTimeout("lost"), status(404), KeyError("mine")]
+)
+def test_what_a_tool_means_to_raise_is_logged_without_a_traceback(error: Exception) -> None:
+    declared = {KeyError: FailureClass.PERMANENT}
+
+    with capture_logs() as lines:
+        failure = classify_call(error, "shop.order", __name__, declared)
+
+    assert failure == classify(error, declared)
+    assert lines == []

@@ -7,13 +7,13 @@ from typing import Any, Final, cast
 
 import pytest
 
-from workflows.approvals import Gate
-from workflows.book import Book
-from workflows.contracts import Effect, Recovery, StartRun, StepState, Succeeded, ToolSpec
-from workflows.freshness import Freshness
-from workflows.plan import Plan
-from workflows.saga import Saga
-from workflows.stepper import read_at
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.tools import Effect, Recovery, Succeeded, ToolSpec
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.run_state import RunData
+from surehand.workflows.steps.freshness import Freshness
+from surehand.workflows.steps.runner import read_at
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 WRITE: Final = ToolSpec(
@@ -32,23 +32,24 @@ READ: Final = WRITE.model_copy(
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workflow's clock; there is no workflow here."""
-    monkeypatch.setattr("workflows.freshness.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.steps.freshness.workflow.now", lambda: NOW)
 
 
-def resumed(state: StepState, *, age: timedelta, started: bool = False) -> Book:
+def resumed(state: StepState, *, age: timedelta, started: bool = False) -> RunData:
     """Look at a run that has read a price, and waits with a payment of it."""
     pays = {"id": "pay", "tool": "pay", "params": {"amount": "${price}"}}
     plan = Plan.model_validate([{"id": "price", "tool": "price"}, pays])
     request = StartRun(run_id="r", tenant="default", user="uma", plan=plan)
-    book = Book(request, NOW, Gate("r", "life"), Saga())
-    book.set_step("price", StepState.SUCCEEDED, output=7)
-    book.read_at["price"] = NOW - age
-    book.set_step("pay", state)
+    data = RunData.new(request, "life", NOW)
+    data.set_step("price", StepState.SUCCEEDED, output=7)
+    data.of_step("price").read_at = NOW - age
+    data.set_step("pay", state)
     if started:
-        book.saga.register("pay")
-    tools = {"price": READ, "pay": WRITE}
-    Freshness(book, {"price": 7}, tools, cast(Any, None)).look()
-    return book
+        data.saga.register("pay")
+    data.facts["price"] = 7
+    data.tools = {"price": READ, "pay": WRITE}
+    Freshness(data, cast(Any, None)).look()
+    return data
 
 
 @pytest.mark.parametrize(
@@ -57,25 +58,25 @@ def resumed(state: StepState, *, age: timedelta, started: bool = False) -> Book:
 def test_what_has_not_begun_waits_for_reads_that_are_as_old_as_they_may_be(
     state: StepState,
 ) -> None:
-    book = resumed(state, age=READ.fresh_for or timedelta())
-    assert (book.stale, book.held) == ({"price": 7}, {"pay"})
+    data = resumed(state, age=READ.fresh_for or timedelta())
+    assert (data.stale, data.held) == ({"price": 7}, {"pay"})
 
-    book = resumed(state, age=timedelta(seconds=59))
-    assert (book.stale, book.held) == ({}, set())
+    data = resumed(state, age=timedelta(seconds=59))
+    assert (data.stale, data.held) == ({}, set())
 
 
 @pytest.mark.parametrize("state", [StepState.RUNNING, StepState.NEEDS_INTERVENTION])
 def test_a_call_that_is_under_way_or_in_doubt_waits_for_nothing(state: StepState) -> None:
-    book = resumed(state, age=timedelta(hours=1), started=True)
-    assert (book.stale, book.held) == ({}, set())
+    data = resumed(state, age=timedelta(hours=1), started=True)
+    assert (data.stale, data.held) == ({}, set())
 
 
 @pytest.mark.parametrize("state", [StepState.PAUSED_PERMISSION, StepState.WAITING_INPUT])
 def test_a_write_that_has_started_goes_on_with_the_params_it_has_whatever_it_waits_for(
     state: StepState,
 ) -> None:
-    book = resumed(state, age=timedelta(hours=1), started=True)
-    assert (book.stale, book.held) == ({}, set())
+    data = resumed(state, age=timedelta(hours=1), started=True)
+    assert (data.stale, data.held) == ({}, set())
 
 
 @pytest.mark.parametrize(
@@ -89,5 +90,5 @@ def test_a_write_that_has_started_goes_on_with_the_params_it_has_whatever_it_wai
 def test_a_read_is_as_old_as_it_is_and_not_as_its_report(
     read_ms: int | None, at: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workflows.stepper.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.steps.runner.workflow.now", lambda: NOW)
     assert read_at(Succeeded(attempts=1, read_ms=read_ms)) == at

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from tests.unit.values import json_values
-from workflows.approvals import MOST_HELD, MOST_SETTLED, Delivery, Gate
-from workflows.contracts import (
+from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
     ApprovalState,
     Decision,
@@ -18,7 +16,10 @@ from workflows.contracts import (
     Verdict,
     VerdictCode,
 )
-from workflows.deliveries import MOST_ANSWERS
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.deliveries import MOST_ANSWERS, Delivery, Inbox, answer_of
+from surehand.workflows.gate import MOST_HELD, MOST_SETTLED, Gate
+from tests.unit.values import json_values
 
 RUN = "acme/run-1"
 ASKED = f"{RUN}/refund/1"
@@ -52,7 +53,7 @@ def request(approval_id: str = ASKED) -> ApprovalRequest:
 
 def verdict(delivery: Delivery, code: VerdictCode, state: ApprovalState | None) -> Verdict:
     return Verdict(
-        decision_id=delivery.decision_id,
+        decision_id=delivery.id,
         approval_id=delivery.decision.approval_id if delivery.decision else "",
         code=code,
         message="",
@@ -62,15 +63,36 @@ def verdict(delivery: Delivery, code: VerdictCode, state: ApprovalState | None) 
 
 @pytest.fixture
 def gate() -> Gate:
-    return Gate(RUN, "first")
+    return Gate(run_id=RUN)
 
 
-def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(gate: Gate) -> None:
-    ids = [gate.receive(decision(reason=str(number))) for number in range(3)]
+class Decided(Inbox):
+    """An inbox that decisions are sent to."""
+
+    prefix: str = f"{RUN}#first."
+
+    def take(self, payload: Any) -> str:
+        return self.receive(Verb.DECIDE, payload)
+
+    def settle(self, gate: Gate, delivery: Delivery, verdict: Verdict) -> None:
+        gate.settle(delivery, verdict)
+        self.answer(delivery, answer_of(verdict))
+
+    def hold(self, gate: Gate, delivery: Delivery) -> None:
+        self.answer(delivery, answer_of(gate.hold(delivery)))
+
+
+@pytest.fixture
+def inbox() -> Decided:
+    return Decided()
+
+
+def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(inbox: Decided) -> None:
+    ids = [inbox.take(decision(reason=str(number))) for number in range(3)]
 
     assert len(set(ids)) == 3
-    assert [delivery.decision_id for delivery in gate.inbox] == ids
-    reasons = [delivery.decision.reason for delivery in gate.inbox if delivery.decision]
+    assert [one.id for one in inbox.queue] == ids
+    reasons = [delivery.decision.reason for delivery in inbox.queue if delivery.decision]
     assert reasons == ["0", "1", "2"]
 
 
@@ -91,11 +113,11 @@ def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(gate: Gat
     ],
 )
 def test_what_is_no_decision_is_kept_with_the_reason_why(
-    gate: Gate, payload: Any, says: str
+    inbox: Decided, payload: Any, says: str
 ) -> None:
-    gate.receive(payload)
+    inbox.take(payload)
 
-    (delivery,) = gate.inbox
+    (delivery,) = inbox.queue
     assert delivery.decision is None
     assert delivery.refused is not None
     assert delivery.refused.startswith(says)
@@ -103,17 +125,17 @@ def test_what_is_no_decision_is_kept_with_the_reason_why(
 
 @given(json_values)
 def test_a_signal_handler_never_raises(payload: Any) -> None:
-    gate = Gate(RUN, "first")
+    inbox = Decided()
 
-    gate.receive(payload)
+    inbox.take(payload)
 
-    assert len(gate.inbox) == 1
+    assert len(inbox.queue) == 1
 
 
-def test_unknown_fields_of_a_newer_sender_are_no_reason_to_refuse(gate: Gate) -> None:
-    gate.receive(decision(nonce="n"))
+def test_unknown_fields_of_a_newer_sender_are_no_reason_to_refuse(inbox: Decided) -> None:
+    inbox.take(decision(nonce="n"))
 
-    assert gate.inbox[0].decision is not None
+    assert inbox.queue[0].decision is not None
 
 
 @pytest.mark.parametrize(
@@ -133,70 +155,75 @@ def test_unknown_fields_of_a_newer_sender_are_no_reason_to_refuse(gate: Gate) ->
     ],
 )
 def test_a_decision_is_early_if_it_names_the_next_request_of_an_unfinished_step_of_this_run(
-    gate: Gate, approval_id: str, early: bool
+    gate: Gate, inbox: Decided, approval_id: str, early: bool
 ) -> None:
-    gate.receive(decision(approval_id))
+    inbox.take(decision(approval_id))
 
-    assert gate.is_early(gate.inbox[0], {"refund"}) is early
+    assert gate.is_early(inbox.queue[0], {"refund"}) is early
 
 
-def test_a_decision_on_a_request_that_exists_or_existed_is_not_early(gate: Gate) -> None:
-    gate.receive(decision())
+def test_a_decision_on_a_request_that_exists_or_existed_is_not_early(
+    gate: Gate, inbox: Decided
+) -> None:
+    inbox.take(decision())
     for state in ApprovalState:
         gate.close(ASKED, state)
-        assert not gate.is_early(gate.inbox[0], {"refund"})
+        assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
-def test_while_a_request_waits_only_the_one_after_it_is_still_to_come(gate: Gate) -> None:
+def test_while_a_request_waits_only_the_one_after_it_is_still_to_come(
+    gate: Gate, inbox: Decided
+) -> None:
     gate.ask(request(), ApprovalState.PENDING)
     for number, early in ((1, False), (2, True), (3, False)):
-        gate.receive(decision(f"{RUN}/refund/{number}"))
-        assert gate.is_early(gate.inbox.pop(), {"refund"}) is early
+        inbox.take(decision(f"{RUN}/refund/{number}"))
+        assert gate.is_early(inbox.queue.pop(), {"refund"}) is early
 
 
-def test_what_is_no_decision_is_not_held(gate: Gate) -> None:
-    gate.receive("approve")
+def test_what_is_no_decision_is_not_held(gate: Gate, inbox: Decided) -> None:
+    inbox.take("approve")
 
-    assert not gate.is_early(gate.inbox[0], {"refund"})
+    assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
 def test_a_held_decision_is_answered_at_once_and_verified_when_its_request_exists(
     gate: Gate,
+    inbox: Decided,
 ) -> None:
     for approval_id in (ASKED, f"{RUN}/mail/1"):
-        gate.receive(decision(approval_id))
-    first, second = gate.inbox
-    gate.inbox.clear()
-    gate.hold(first)
-    gate.hold(second)
-    assert gate.verdicts[first.decision_id].code is VerdictCode.HELD
+        inbox.take(decision(approval_id))
+    first, second = inbox.queue
+    inbox.queue.clear()
+    inbox.hold(gate, first)
+    inbox.hold(gate, second)
+    assert inbox.verdicts[first.id].code is VerdictCode.HELD
 
-    gate.ask(request(), ApprovalState.PENDING)
+    inbox.put_back(gate.ask(request(), ApprovalState.PENDING))
 
-    assert list(gate.inbox) == [first]
+    assert inbox.queue == [first]
     assert gate.held == [second]
     assert list(gate.pending) == [ASKED]
 
 
-def test_what_is_still_held_at_the_end_is_sent_to_be_verified(gate: Gate) -> None:
-    gate.receive(decision())
-    gate.hold(gate.inbox.popleft())
+def test_what_is_still_held_at_the_end_is_sent_to_be_verified(gate: Gate, inbox: Decided) -> None:
+    inbox.take(decision())
+    inbox.hold(gate, inbox.take_next())
 
-    gate.release_held()
+    inbox.put_back(gate.release_held())
 
-    assert len(gate.inbox) == 1
+    assert len(inbox.queue) == 1
     assert gate.held == []
 
 
-def test_a_run_holds_a_limited_number_of_early_decisions(gate: Gate) -> None:
+def test_a_run_holds_a_limited_number_of_early_decisions(gate: Gate, inbox: Decided) -> None:
     for number in range(MOST_HELD):
-        gate.receive(decision(reason=str(number)))
-        assert gate.is_early(gate.inbox[0], {"refund"})
-        gate.hold(gate.inbox.popleft())
+        inbox.take(decision(reason=str(number)))
+        assert gate.is_early(inbox.queue[0], {"refund"})
+        inbox.hold(gate, inbox.take_next())
 
-    gate.receive(decision())
+    inbox.take(decision())
 
-    assert not gate.is_early(gate.inbox[0], {"refund"})
+    assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
 @pytest.mark.parametrize("state", list(ApprovalState))
@@ -209,12 +236,12 @@ def test_a_request_is_pending_for_as_long_as_its_row_says_so(
     assert gate.states[ASKED] is state
 
 
-def test_an_accepted_decision_settles_its_request(gate: Gate) -> None:
+def test_an_accepted_decision_settles_its_request(gate: Gate, inbox: Decided) -> None:
     gate.ask(request(), ApprovalState.PENDING)
-    gate.receive(decision(outcome="reject", reason="too much"))
-    delivery = gate.inbox.popleft()
+    inbox.take(decision(outcome="reject", reason="too much"))
+    delivery = inbox.take_next()
 
-    gate.settle(delivery, verdict(delivery, VerdictCode.ACCEPTED, ApprovalState.REJECTED))
+    inbox.settle(gate, delivery, verdict(delivery, VerdictCode.ACCEPTED, ApprovalState.REJECTED))
 
     assert gate.pending == {}
     assert gate.states[ASKED] is ApprovalState.REJECTED
@@ -223,53 +250,61 @@ def test_an_accepted_decision_settles_its_request(gate: Gate) -> None:
 
 @pytest.mark.parametrize("code", [VerdictCode.WRONG_HASH, VerdictCode.MALFORMED])
 def test_a_refused_decision_changes_nothing_but_is_remembered(
-    gate: Gate, code: VerdictCode
+    gate: Gate, inbox: Decided, code: VerdictCode
 ) -> None:
     gate.ask(request(), ApprovalState.PENDING)
-    gate.receive(decision(params_hash="sha256:stale"))
-    delivery = gate.inbox.popleft()
+    inbox.take(decision(params_hash="sha256:stale"))
+    delivery = inbox.take_next()
 
-    gate.settle(delivery, verdict(delivery, code, ApprovalState.PENDING))
+    inbox.settle(gate, delivery, verdict(delivery, code, ApprovalState.PENDING))
 
     assert list(gate.pending) == [ASKED]
     assert gate.states[ASKED] is ApprovalState.PENDING
     assert gate.accepted == {}
-    assert gate.verdicts[delivery.decision_id].code is code
+    assert inbox.verdicts[delivery.id].code is code
 
 
-def test_the_run_follows_the_row_where_a_later_decision_finds_it_decided(gate: Gate) -> None:
+def test_the_run_follows_the_row_where_a_later_decision_finds_it_decided(
+    gate: Gate, inbox: Decided
+) -> None:
     gate.ask(request(), ApprovalState.PENDING)
-    gate.receive(decision())
-    delivery = gate.inbox.popleft()
+    inbox.take(decision())
+    delivery = inbox.take_next()
 
-    gate.settle(delivery, verdict(delivery, VerdictCode.ALREADY_DECIDED, ApprovalState.APPROVED))
+    inbox.settle(
+        gate, delivery, verdict(delivery, VerdictCode.ALREADY_DECIDED, ApprovalState.APPROVED)
+    )
 
     assert gate.pending == {}
     assert gate.states[ASKED] is ApprovalState.APPROVED
     assert gate.accepted == {}
 
 
-def test_a_decision_on_an_unknown_approval_makes_no_request_of_it(gate: Gate) -> None:
-    gate.receive(decision("nobody/refund/1"))
-    delivery = gate.inbox.popleft()
+def test_a_decision_on_an_unknown_approval_makes_no_request_of_it(
+    gate: Gate, inbox: Decided
+) -> None:
+    inbox.take(decision("nobody/refund/1"))
+    delivery = inbox.take_next()
 
-    gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
+    inbox.settle(gate, delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
 
     assert gate.states == {}
 
 
-def test_a_decision_that_is_sent_again_is_no_second_one(gate: Gate) -> None:
-    first = gate.receive(decision())
-    assert gate.receive(decision()) == first  # waits to be judged
-    early = gate.inbox.popleft()
-    gate.hold(early)
-    assert gate.receive(decision()) == first  # held
-    gate.ask(request(), ApprovalState.PENDING)
-    gate.settle(gate.inbox.popleft(), verdict(early, VerdictCode.ACCEPTED, ApprovalState.APPROVED))
-    assert gate.receive(decision()) == first  # accepted
+def test_a_decision_that_is_sent_again_is_no_second_one(gate: Gate, inbox: Decided) -> None:
+    first = inbox.take(decision())
+    assert inbox.take(decision()) == first  # waits to be judged
+    early = inbox.take_next()
+    inbox.hold(gate, early)
+    assert inbox.take(decision()) == first  # held
+    inbox.put_back(gate.ask(request(), ApprovalState.PENDING))
+    inbox.settle(
+        gate, inbox.take_next(), verdict(early, VerdictCode.ACCEPTED, ApprovalState.APPROVED)
+    )
+    assert inbox.take(decision()) == first  # accepted
 
-    assert not gate.inbox
-    assert gate.verdicts[first].code is VerdictCode.ACCEPTED
+    assert not inbox.queue
+    assert inbox.verdicts[first].code is VerdictCode.ACCEPTED
 
 
 @pytest.mark.parametrize(
@@ -277,36 +312,38 @@ def test_a_decision_that_is_sent_again_is_no_second_one(gate: Gate) -> None:
     [{"outcome": "reject"}, {"approver": "bob"}, {"params_hash": "sha256:2"}, {"reason": "r"}],
 )
 def test_a_decision_that_differs_in_anything_is_a_second_one(
-    gate: Gate, changes: dict[str, Any]
+    inbox: Decided, changes: dict[str, Any]
 ) -> None:
-    assert gate.receive(decision()) != gate.receive(decision(**changes))
-    assert len(gate.inbox) == 2
+    assert inbox.take(decision()) != inbox.take(decision(**changes))
+    assert len(inbox.queue) == 2
 
 
-def test_a_refused_decision_may_be_sent_again_and_is_judged_anew(gate: Gate) -> None:
-    first = gate.receive(decision())
-    delivery = gate.inbox.popleft()
-    gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
+def test_a_refused_decision_may_be_sent_again_and_is_judged_anew(
+    gate: Gate, inbox: Decided
+) -> None:
+    first = inbox.take(decision())
+    delivery = inbox.take_next()
+    inbox.settle(gate, delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
 
-    assert gate.receive(decision()) != first
-    assert len(gate.inbox) == 1
-
-
-def test_what_is_no_decision_is_a_delivery_of_its_own_each_time(gate: Gate) -> None:
-    assert gate.receive("approve") != gate.receive("approve")
+    assert inbox.take(decision()) != first
+    assert len(inbox.queue) == 1
 
 
-def test_a_decision_whose_verdict_is_forgotten_is_judged_anew(gate: Gate) -> None:
-    first = gate.receive(decision())
-    accepted = gate.inbox.popleft()
-    gate.settle(accepted, verdict(accepted, VerdictCode.ACCEPTED, ApprovalState.APPROVED))
+def test_what_is_no_decision_is_a_delivery_of_its_own_each_time(inbox: Decided) -> None:
+    assert inbox.take("approve") != inbox.take("approve")
+
+
+def test_a_decision_whose_verdict_is_forgotten_is_judged_anew(gate: Gate, inbox: Decided) -> None:
+    first = inbox.take(decision())
+    accepted = inbox.take_next()
+    inbox.settle(gate, accepted, verdict(accepted, VerdictCode.ACCEPTED, ApprovalState.APPROVED))
     for number in range(MOST_ANSWERS):
-        gate.receive(decision(reason=str(number)))
-        delivery = gate.inbox.popleft()
-        gate.settle(delivery, verdict(delivery, VerdictCode.ALREADY_DECIDED, None))
-    assert first not in gate.verdicts
+        inbox.take(decision(reason=str(number)))
+        delivery = inbox.take_next()
+        inbox.settle(gate, delivery, verdict(delivery, VerdictCode.ALREADY_DECIDED, None))
+    assert first not in inbox.verdicts
 
-    assert gate.receive(decision()) != first
+    assert inbox.take(decision()) != first
 
 
 def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:
@@ -319,22 +356,22 @@ def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:
     assert gate.next_number("mail") == 1
 
 
-def test_only_the_newest_verdicts_are_remembered(gate: Gate) -> None:
+def test_only_the_newest_verdicts_are_remembered(gate: Gate, inbox: Decided) -> None:
     for number in range(MOST_ANSWERS + 5):
-        gate.receive(decision(reason=str(number)))
-        delivery = gate.inbox.popleft()
-        gate.settle(delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
+        inbox.take(decision(reason=str(number)))
+        delivery = inbox.take_next()
+        inbox.settle(gate, delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
 
-    assert len(gate.verdicts) == MOST_ANSWERS
-    assert f"{RUN}#first.{MOST_ANSWERS + 5}" in gate.verdicts
-    assert f"{RUN}#first.5" not in gate.verdicts
+    assert len(inbox.verdicts) == MOST_ANSWERS
+    assert f"{RUN}#first.{MOST_ANSWERS + 5}" in inbox.verdicts
+    assert f"{RUN}#first.5" not in inbox.verdicts
 
 
 def test_a_decision_says_who_and_what_in_full() -> None:
-    gate = Gate(RUN, "first")
-    gate.receive(decision(reason="as agreed"))
+    inbox = Decided()
+    inbox.take(decision(reason="as agreed"))
 
-    assert gate.inbox[0].decision == Decision(
+    assert inbox.queue[0].decision == Decision(
         approval_id=ASKED,
         params_hash=HASH,
         outcome=DecisionOutcome.APPROVE,
@@ -343,15 +380,17 @@ def test_a_decision_says_who_and_what_in_full() -> None:
     )
 
 
-def test_a_settled_request_is_remembered_with_who_has_decided_it(gate: Gate) -> None:
+def test_a_settled_request_is_remembered_with_who_has_decided_it(
+    gate: Gate, inbox: Decided
+) -> None:
     asked = [f"{RUN}/refund/{number}" for number in (1, 2, 3)]
     for name in asked:
         gate.ask(request(name), ApprovalState.PENDING)
     said = {ApprovalState.APPROVED: "approve", ApprovalState.REJECTED: "reject"}
     for name, (state, outcome) in zip(asked, said.items(), strict=False):
-        gate.receive(decision(name, outcome=outcome, approver="bob", reason="looked"))
-        delivery = gate.inbox.pop()
-        gate.settle(delivery, verdict(delivery, VerdictCode.ACCEPTED, state))
+        inbox.take(decision(name, outcome=outcome, approver="bob", reason="looked"))
+        delivery = inbox.queue.pop()
+        inbox.settle(gate, delivery, verdict(delivery, VerdictCode.ACCEPTED, state))
     gate.close(asked[2], ApprovalState.EXPIRED)
 
     seen = [(one.state, one.decided_by, one.reason) for one in gate.settled_views()]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from workflows.approvals import Gate
-from workflows.contracts import Resolution
-from workflows.contracts.base import MOST_LEVELS
-from workflows.payloads import LARGEST, Malformed, parse
+from surehand.workflows.contracts.base import MOST_LEVELS
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.deliveries import LARGEST, Inbox, Malformed, parse
 
 DECISION = {
     "approval_id": "run/step/1",
@@ -41,22 +41,22 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.parametrize("params", HOSTILE.values(), ids=HOSTILE)
 def test_an_edit_that_could_not_be_handed_on_is_malformed(params: Any) -> None:
-    gate = Gate("run", "first")
+    inbox = Inbox(prefix="run#first.")
 
-    gate.receive({**DECISION, "params": params})
+    inbox.receive(Verb.DECIDE, {**DECISION, "params": params})
 
-    assert gate.inbox[-1].decision is None
-    assert gate.inbox[-1].refused
-    gate.inbox[-1].refused.encode()
+    assert inbox.queue[-1].decision is None
+    assert inbox.queue[-1].refused
+    inbox.queue[-1].refused.encode()
 
 
 @pytest.mark.parametrize("name", ["approval_id", "params_hash", "approver", "reason", "signature"])
 def test_half_a_character_in_a_decisions_text_is_malformed(name: str) -> None:
-    gate = Gate("run", "first")
+    inbox = Inbox(prefix="run#first.")
 
-    gate.receive({**DECISION, name: HALF})
+    inbox.receive(Verb.DECIDE, {**DECISION, name: HALF})
 
-    assert gate.inbox[-1].decision is None
+    assert inbox.queue[-1].decision is None
 
 
 @pytest.mark.parametrize("receipt", HOSTILE.values(), ids=HOSTILE)
@@ -68,35 +68,37 @@ def test_a_receipt_that_could_not_be_handed_on_is_malformed(receipt: Any) -> Non
 
 
 def test_params_as_deep_as_any_tool_has_are_taken() -> None:
-    gate = Gate("run", "first")
+    inbox = Inbox(prefix="run#first.")
 
-    gate.receive({**DECISION, "params": {"a": nested(MOST_LEVELS // 2)}})
+    inbox.receive(Verb.DECIDE, {**DECISION, "params": {"a": nested(MOST_LEVELS // 2)}})
 
-    assert gate.inbox[-1].decision is not None
+    assert inbox.queue[-1].decision is not None
 
 
 def test_a_reason_for_refusing_is_no_longer_than_somebody_reads() -> None:
-    gate = Gate("run", "first")
+    inbox = Inbox(prefix="run#first.")
 
-    gate.receive({**DECISION, "params": {"k" * 1_000_000: {1}}})
-    gate.receive({**DECISION, "params": {str(number): {1} for number in range(20_000)}})
+    inbox.receive(Verb.DECIDE, {**DECISION, "params": {"k" * 1_000_000: {1}}})
+    inbox.receive(
+        Verb.DECIDE, {**DECISION, "params": {str(number): {1} for number in range(20_000)}}
+    )
 
-    assert all(len(delivery.refused or "") < 5_000 for delivery in gate.inbox)
+    assert all(len(delivery.refused or "") < 5_000 for delivery in inbox.queue)
 
 
 def test_a_decision_that_is_too_large_is_refused_and_not_kept() -> None:
-    gate = Gate("run", "first")
+    inbox = Inbox(prefix="run#first.")
 
-    gate.receive({**DECISION, "reason": "x" * LARGEST})
+    inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * LARGEST})
 
-    [delivery] = gate.inbox
+    [delivery] = inbox.queue
     assert delivery.decision is None
     assert "too large" in (delivery.refused or "")
 
 
 def test_what_is_kept_to_know_a_decision_again_does_not_grow_with_it() -> None:
-    gate = Gate("run", "first")
+    inbox = Inbox(prefix="run#first.")
 
-    gate.receive({**DECISION, "reason": "x" * (LARGEST // 2)})
+    inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * (LARGEST // 2)})
 
-    assert len(str(gate.carry(set())["decisions_standing"])) < 200
+    assert len(str(inbox.standing)) < 200

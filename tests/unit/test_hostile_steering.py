@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from activities.describing import describe_plan
-from activities.json_schemas import problems, schema_problem
-from activities.toolbox import Toolbox
-from workflows.contracts import Amend, AnswerInterrupts, InterruptKind, TopUp
-from workflows.contracts.interrupts import accept_replace_reject
-from workflows.payloads import LARGEST, LARGEST_PLAN, Malformed, parse
-from workflows.plan import Plan
+from surehand.activities.ledger.runs.json_schemas import problems, schema_problem
+from surehand.activities.tools.describing import describe_plan
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.workflows.contracts.controls import Amend, TopUp
+from surehand.workflows.contracts.interrupts import (
+    AnswerInterrupts,
+    InterruptKind,
+    accept_replace_reject,
+)
+from surehand.workflows.deliveries import LARGEST, LARGEST_PLAN, Malformed, parse
+from surehand.workflows.plan.plan import Plan
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,10 @@ def test_a_schema_that_cannot_be_evaluated_is_refused_and_raises_nothing(
 ) -> None:
     assert schema_problem(schema) is not None
     assert problems(schema, 1)
+
+
+def test_an_answer_that_is_no_boolean_is_told_what_one_is() -> None:
+    assert problems({"type": "boolean"}, "yes") == ["must be true or false, not 'yes'"]
 
 
 def test_an_answer_that_is_none_of_several_is_told_what_each_of_them_wants() -> None:

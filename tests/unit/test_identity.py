@@ -8,9 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.unit.values import ODD_TENANTS, json_objects, same_json, texts
-from workflows import identity
-from workflows.identity import (
+from surehand.workflows import identity
+from surehand.workflows.identity import (
     DEFAULT_TENANT,
     NotCanonical,
     approval_id,
@@ -26,6 +25,7 @@ from workflows.identity import (
     tenant_problem,
     undo_key,
 )
+from tests.unit.values import ODD_TENANTS, json_objects, same_json, texts
 
 PARAMS = {"order_id": "1001", "amount": "120.00", "lines": [{"sku": "a", "quantity": 2}]}
 

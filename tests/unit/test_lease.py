@@ -12,9 +12,15 @@ from typing import Any
 
 import pytest
 
-from activities import clock
-from activities.lease import DeadlineOver, LeaseLost, call_within, hold, keeping
-from activities.ledger.engine import LedgerUnavailable
+from surehand.activities.effects.lease import (
+    DeadlineOver,
+    LeaseLost,
+    call_within,
+    hold,
+    keeping,
+)
+from surehand.activities.ledger.core.engine import LedgerUnavailable
+from surehand.activities.worker import clock
 
 LONG = timedelta(hours=1)
 #: Short enough that a test need not wait, long enough that the loop turns.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from workflows.contracts import DescribeTools
-from workflows.plan import Plan
+from surehand.workflows.contracts.tools import DescribeTools
+from surehand.workflows.plan.plan import Plan
 
 
 def calls_of(work: Callable[[], object]) -> int:

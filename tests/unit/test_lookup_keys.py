@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.lookup_keys import lookup_warning
-from activities.toolbox import WRITE, LookupAnswer, NotFound, ToolContext, tool
+from surehand.activities.tools.answers import LookupAnswer, NotFound
+from surehand.activities.tools.lookup_keys import lookup_warning
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
 
 
 class Nothing(BaseModel):

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from activities.metering import MOST, metering, spend
+from surehand.activities.tools.metering import MOST, metering, spend
 
 
 def test_what_a_call_uses_is_added_up_exactly() -> None:

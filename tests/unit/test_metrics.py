@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
-from activities.metrics import BUCKETS, Metrics
+from surehand.activities.worker.metrics import BUCKETS, Metrics
 
 TOOL = {"tool": "payments.refund"}
 DETAILS = {**TOOL, "entry_id": "ef-1", "intervention_id": "iv-1", "attempt": 7, "code": "x"}

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import cli
+from surehand.process import VERSION
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["starter.py", "list"], ["worker.py"], ["devserver.py"], ["-m", "activities.ledger.migrate"]],
+    [
+        ["starter.py", "list"],
+        ["worker.py"],
+        ["devserver.py"],
+        ["-m", "surehand.cli.operate.migrate"],
+    ],
     ids=" ".join,
 )
 def test_a_program_whose_packages_are_not_installed_says_how_to_get_them(
@@ -41,4 +46,4 @@ def test_a_program_whose_packages_are_not_installed_says_how_to_get_them(
 def test_the_version_is_that_of_the_package() -> None:
     written = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
-    assert re.findall(r'^version = "(.+)"', written, flags=re.MULTILINE) == [cli.VERSION]
+    assert re.findall(r'^version = "(.+)"', written, flags=re.MULTILINE) == [VERSION]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from temporalio.workflow import ActivityConfig
 
-from workflows import options
+from surehand.activities.tools.answers import LookupAnswer, NotFound
+from surehand.activities.tools.tool import LookupBy, ToolContext
+from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.workflows import options
+from surehand.workflows.contracts.tools import ToolSpec
 
 SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -18,12 +25,48 @@ SECOND = timedelta(seconds=1)
         options.ledger_call("open"),
         options.sweep_call("acme"),
         options.tool_call(SECOND, "pay"),
-        options.stretch_call([SECOND, SECOND], "pay to mail"),
+        options.batch_call([SECOND, SECOND], "pay to mail"),
         options.compensation_call("pay: undo"),
     ],
 )
 def test_every_activity_is_missed_as_soon_as_a_tool_call_is(given: ActivityConfig) -> None:
     assert given["heartbeat_timeout"] == options.HEARTBEAT_TIMEOUT
+
+
+class Note(BaseModel):
+    """Anything."""
+
+
+def written(*, by: LookupBy | None) -> ToolSpec:
+    """Return the spec of a write that takes a minute and that has such a lookup."""
+
+    async def look(params: Note, ctx: ToolContext) -> LookupAnswer:
+        return NotFound()
+
+    finds: dict[str, Any] = {} if by is None else {"lookup": look, "lookup_by": by}
+    finds |= {"recovery": "human"} if by is None else {"settle": SECOND}
+
+    @tool("notes.write", effect=WRITE, timeout=MINUTE, irreversible=True, **finds)
+    async def write(params: Note, ctx: ToolContext) -> None:
+        """Write a note."""
+
+    return write.spec()
+
+
+@pytest.mark.parametrize(
+    ("by", "looks"),
+    [
+        (None, 0),
+        ("key", 2),  # for an earlier call, and for its own
+        ("state", 3),  # and right before its own
+    ],
+)
+def test_an_attempt_has_time_for_each_of_its_looks_and_for_its_call(
+    by: LookupBy | None, looks: int
+) -> None:
+    recorded = ToolSpec.model_validate_json(written(by=by).model_dump_json())
+
+    assert recorded.longest_attempt == MINUTE * (1 + looks)
 
 
 @pytest.mark.parametrize("tenant", ["acme", "ä" * 60, "a" * 63 + "ä"])

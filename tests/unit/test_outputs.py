@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from activities.outputs import LARGEST, clean_text, to_json
-from workflows.contracts import StepState, StepView, Succeeded, ToolReport
-from workflows.identity import canonical_json
+from surehand.activities.tools.outputs import LARGEST, clean_text, to_json
+from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.tools import Succeeded, ToolReport
+from surehand.workflows.identity import canonical_json
 
 
 class Receipt(BaseModel):

@@ -18,9 +18,10 @@ from pydantic import (
 )
 from temporalio.exceptions import ApplicationError
 
-from activities.requests import PreparedCall, prepare
-from activities.toolbox import WRITE, Tool, Toolbox, ToolContext, tool
-from workflows.contracts import ToolCall
+from surehand.activities.effects.prepare import PreparedCall, prepare
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
+from surehand.workflows.contracts.tools import ToolCall
 
 
 class Secret(BaseModel):

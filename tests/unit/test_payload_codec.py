@@ -19,8 +19,8 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ApplicationError
 
-from activities.blobs import Blobs
-from workflows.payload_codec import (
+from surehand.process.blobs import Blobs
+from surehand.workflows.payload_codec import (
     ENCODING,
     LARGEST,
     LARGEST_LOCAL,

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from surehand.workflows import ports
+from surehand.workflows.contracts.approvals import Decision
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.steering import CancelRun
+from surehand.workflows.deliveries import Malformed, parse
 from tests.unit.values import json_values
-from workflows import ports
-from workflows.contracts import CancelRun, Decision, Message, Resolution
-from workflows.payloads import Malformed, parse
 
 RESOLUTION: dict[str, Any] = {
     "intervention_id": "iv-1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflows.plain_text import markdown
+from surehand.workflows.plain_text import markdown
 
 
 @pytest.mark.parametrize(

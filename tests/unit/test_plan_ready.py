@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.coherence import ancestors
-from workflows.plan import Plan
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.validation import ancestors
 
 
 def plan(**steps: dict[str, Any]) -> Plan:

@@ -10,9 +10,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.references import (
+    ReferenceUnresolved,
+    references,
+    resolve,
+    unclosed,
+)
 from tests.unit.values import json_values
-from workflows.plan import Plan
-from workflows.references import ReferenceUnresolved, references, resolve, unclosed
 
 FACTS: dict[str, Any] = {
     "input": {"order": "1001", "rate": 0.5, "empty": None},

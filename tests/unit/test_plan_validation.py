@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from workflows.plan import Goto, Plan
-from workflows.policy import ApprovalPolicy, combine, parse_duration
+from surehand.workflows.plan.plan import Goto, Plan
+from surehand.workflows.plan.policy import ApprovalPolicy, combine, parse_duration
 
 
 def plan(*steps: dict[str, Any], **fields: Any) -> Plan:

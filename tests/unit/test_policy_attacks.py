@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from activities.ledger.votes import Vote, helps, may_edit, missing, refusal
-from workflows.policy import ApprovalPolicy, Needs, combine
+from surehand.activities.ledger.approvals.votes import (
+    Vote,
+    helps,
+    may_edit,
+    missing,
+    refusal,
+)
+from surehand.workflows.plan.policy import ApprovalPolicy, Needs, combine
 
 STRICT: dict[str, Any] = {"quorum": 2, "roles": ["cfo"]}
 INTERN = Vote("ian", frozenset({"intern"}))

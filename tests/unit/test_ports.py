@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-import activities
-import worker
-from workflows import options, ports
-from workflows.contracts import Message
-from workflows.errors import NON_RETRYABLE
-from workflows.ports import Port
+from surehand import activities, worker
+from surehand.workflows import options, ports
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.errors import NON_RETRYABLE
+from surehand.workflows.ports import Port
 
 #: Where temporalio's decorator leaves what it knows of an activity.
 MARK = "__temporal_activity_definition"
@@ -25,7 +24,7 @@ MARK = "__temporal_activity_definition"
 def implementations() -> dict[str, list[Callable[..., Any]]]:
     """Return every activity that is defined anywhere in the other room, by name."""
     found: dict[str, list[Callable[..., Any]]] = {}
-    for module_info in pkgutil.walk_packages(activities.__path__, "activities."):
+    for module_info in pkgutil.walk_packages(activities.__path__, "surehand.activities."):
         if ".migrations" in module_info.name:
             continue
         module = importlib.import_module(module_info.name)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from activities.alive import Doing
-from activities.progress import LARGEST, Progress, earlier_progress, note_progress
+from surehand.activities.tools.progress import (
+    LARGEST,
+    Progress,
+    earlier_progress,
+    note_progress,
+)
+from surehand.activities.worker.alive import Doing
 
 
 @pytest.mark.parametrize("odd", ["x" * LARGEST, {"a": "x" * LARGEST}])

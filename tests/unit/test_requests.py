@@ -11,13 +11,21 @@ import pytest
 from pydantic import BaseModel, Field
 from temporalio.exceptions import ApplicationError
 
-from activities.attempt import Attempt
-from activities.ledger.entries import ClaimRequest
-from activities.requests import LONGEST_KEY, claim_request, drift, prepare
-from activities.toolbox import WRITE, ApprovalPolicy, Dedupes, Tool, Toolbox, ToolContext, tool
-from workflows.contracts import Recovery, ToolCall
-from workflows.errors import NON_RETRYABLE
-from workflows.identity import identity_hash, params_hash
+from surehand.activities.effects.prepare import (
+    LONGEST_KEY,
+    claim_request,
+    drift,
+    prepare,
+)
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.tools.answers import Dedupes
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
+from surehand.activities.worker.context import Attempt
+from surehand.workflows.contracts.tools import Recovery, ToolCall
+from surehand.workflows.errors import NON_RETRYABLE
+from surehand.workflows.identity import identity_hash, params_hash
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 ATTEMPT = Attempt(number=2, activity_key="activity", holder="activity:2:x")
 LEASE = timedelta(seconds=3)

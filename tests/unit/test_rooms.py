@@ -1,4 +1,4 @@
-"""Two rooms, one arrow: ``activities`` may import from ``workflows``, never the reverse."""
+"""Rooms: which may import from which; the arrows go down only, and nothing goes round."""
 
 from __future__ import annotations
 
@@ -6,30 +6,114 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY: Final = Path(__file__).parents[2]
+#: What a room may import of the others. The ledger is a room of its own inside ``activities``, and
+#: ``cli/app.py``, which puts all verbs together, the drill's too, is above the command line.
+ARROWS: Final = {
+    "workflows": set(),
+    "process": {"workflows"},
+    "activities.ledger": {"process", "workflows"},
+    "activities": {"activities.ledger", "process", "workflows"},
+    "examples": {"activities", "drill", "workflows"},
+    "client": {"process", "workflows"},
+    "cli": {"client", "activities", "activities.ledger", "process", "workflows"},
+    "drill": {"cli", "client", "activities", "activities.ledger", "process", "workflows"},
+    "cli.app": {"cli", "drill", "process", "worker", "workflows"},
+    "devserver": {"process"},
+    "worker": {"activities", "activities.ledger", "process", "workflows"},
+    "starter": {"cli.app", "process"},
+}
 #: What a workflow's process must not have imported: effects, and what effects are made with.
-OUTSIDE = {
-    "activities", "examples", "cli", "starter", "worker", "devserver",
-    "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3",
+OUTSIDE: Final = {
+    "sqlalchemy", "alembic", "psycopg", "sqlite3",
     "structlog", "httpx", "httpcore", "requests", "dotenv", "pydantic_settings",
     "typer", "rich", "yaml", "joserfc", "cryptography",
 }  # fmt: skip
 #: What pure modules may import beside themselves.
-PURE = {"workflows", "pydantic", "temporalio", "rfc8785"} | set(sys.stdlib_module_names)
+PURE: Final = {"surehand", "pydantic", "temporalio", "rfc8785"} | set(sys.stdlib_module_names)
 #: Of the standard library: clock, environment, network, files, processes, chance.
-IMPURE = {
+IMPURE: Final = {
     "os", "pathlib", "socket", "ssl", "subprocess", "threading", "multiprocessing", "random",
     "secrets", "uuid", "time", "sqlite3", "urllib", "http", "tempfile", "shutil", "logging",
 }  # fmt: skip
-WORKFLOW_FILES = sorted((REPOSITORY / "workflows").rglob("*.py"))
+WORKFLOW_FILES: Final = sorted((REPOSITORY / "workflows").rglob("*.py"))
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of the package by its name in it, without ``surehand.``."""
+    files = [REPOSITORY / f"{room}.py" for room in ("worker", "starter", "devserver")]
+    for room in sorted({room.split(".")[0] for room in ARROWS}):
+        files += (REPOSITORY / room).rglob("*.py")
+    relative = {file: file.relative_to(REPOSITORY).with_suffix("") for file in files}
+    return {".".join(path.parts).removesuffix(".__init__"): file for file, path in relative.items()}
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Return all that a file names in its imports, wherever they stand: ``module.name``."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: a relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """Yield the modules of ours that a file imports."""
+    for name in imports_of(path):
+        package, _, inner = name.partition(".")
+        module = inner if inner in modules() else inner.rpartition(".")[0]
+        if package == "surehand" and module:
+            yield module
+
+
+def room_of(module: str) -> str:
+    """Return the room that a module is in: the longest that its name begins with."""
+    return max((room for room in ARROWS if f"{module}.".startswith(f"{room}.")), key=len)
+
+
+def folder_of(module: str) -> str:
+    """Return a module's folder; what lies in a room itself, beside its folders, is one alone."""
+    folder = module.rpartition(".")[0]
+    return module if folder in ("", *ARROWS) else folder
+
+
+def graph_of(name: str) -> dict[str, set[str]]:
+    """Return which modules, or which folders, import which others."""
+    of = folder_of if name == "folders" else str
+    graph: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        graph.setdefault(of(module), set()).update(of(other) for other in own_imports(path))
+    return {node: others - {node} for node, others in graph.items()}
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return nodes that come back to the first one; none if the arrows go down only."""
+    left = {node: set(others) for node, others in graph.items()}
+    while bottom := [node for node, others in left.items() if not others & left.keys()]:
+        for node in bottom:
+            del left[node]
+    walk: list[str] = []
+    node = min(left, default="")
+    while node and node not in walk:
+        walk.append(node)
+        node = min(left[node] & left.keys())
+    return walk[walk.index(node) :] if node else []
 
 
 def imported_by(statement: str) -> set[str]:
-    """Return the top-level modules of a fresh process after an import."""
+    """Return the modules of a fresh process after an import."""
     program = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -39,42 +123,65 @@ def imported_by(statement: str) -> set[str]:
         timeout=60,
         check=True,
     )
-    return {name.split(".")[0] for name in json.loads(done.stdout)}
+    return set(json.loads(done.stdout))
 
 
-def test_a_workflow_imports_nothing_of_the_other_room_and_nothing_effects_are_made_with() -> None:
-    found = imported_by("import workflows.agent_run")
+@pytest.mark.parametrize("room", ARROWS)
+def test_a_room_imports_only_from_the_rooms_below_it(room: str) -> None:
+    found = {
+        (module, other)
+        for module, path in modules().items()
+        if room_of(module) == room
+        for other in own_imports(path)
+        if room_of(other) not in ARROWS[room] | {room}
+    }
 
-    assert "workflows" in found
+    assert found == set()
+
+
+def test_no_two_rooms_may_import_from_each_other() -> None:
+    assert circle(ARROWS) == []
+
+
+def test_no_folders_import_each_other_round() -> None:
+    assert circle(graph_of("folders")) == []
+
+
+def test_no_modules_import_each_other_round() -> None:
+    assert circle(graph_of("modules")) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_a_workflow_imports_nothing_of_the_other_rooms_and_nothing_effects_are_made_with() -> None:
+    found = imported_by("import surehand.workflows.run.agent_run")
+
+    rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("surehand.")}
+    assert rooms == {"surehand.workflows"}
     assert found & OUTSIDE == set()
 
 
 def test_the_users_api_is_light() -> None:
-    assert imported_by("import activities.toolbox") & {"sqlalchemy", "alembic", "httpx"} == set()
+    found = imported_by("import surehand.activities.tools.toolbox")
 
-
-def imports_of(path: Path) -> set[str]:
-    """Return the top-level modules that a file names in its imports, wherever they stand."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: a relative import"
-            names.add((node.module or "").split(".")[0])
-    return names
+    assert found & {"sqlalchemy", "alembic", "httpx"} == set()
 
 
 @pytest.mark.parametrize("path", WORKFLOW_FILES, ids=lambda path: path.name)
 def test_a_workflow_file_names_pure_modules_only_also_inside_functions(path: Path) -> None:
-    assert imports_of(path) - PURE == set()
-    assert imports_of(path) & IMPURE == set()
+    named = {name.split(".")[0] for name in imports_of(path)}
+
+    assert named - PURE == set()
+    assert named & IMPURE == set()
 
 
 @pytest.mark.parametrize("path", WORKFLOW_FILES, ids=lambda path: path.name)
 def test_a_workflow_file_asks_no_clock_but_temporals(path: Path) -> None:
     clocks = {"utcnow", "today", "monotonic", "time_ns", "perf_counter", "getenv", "environ"}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
             assert node.attr not in clocks, f"line {node.lineno}"
             if node.attr == "now":
@@ -82,7 +189,7 @@ def test_a_workflow_file_asks_no_clock_but_temporals(path: Path) -> None:
 
 
 def test_the_ledger_is_the_only_room_with_sql() -> None:
-    for room in ("activities", "cli"):
-        for path in sorted((REPOSITORY / room).rglob("*.py")):
-            if "ledger" not in path.relative_to(REPOSITORY / room).parts[:-1]:
-                assert imports_of(path) & {"sqlalchemy", "alembic"} == set(), path
+    for module, path in modules().items():
+        if room_of(module) != "activities.ledger":
+            named = {name.split(".")[0] for name in imports_of(path)}
+            assert named & {"sqlalchemy", "alembic"} == set(), module

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.rules import RuleBroken, condition_holds, holds, problem
+from surehand.activities.rules import (
+    RuleBroken,
+    condition_holds,
+    condition_problem,
+    holds,
+    problem,
+)
 
 
 class Kind(enum.Enum):
@@ -70,3 +76,12 @@ def test_a_field_that_is_named_like_something_of_pythons_is_the_field() -> None:
     for missing in ("input.values == 1", "input.keys.real == 3", "input.__class__ == 1"):
         with pytest.raises(RuleBroken, match="there is no"):
             condition_holds(missing, values)
+
+
+@pytest.mark.parametrize(
+    ("condition", "hints"),
+    [("a = 'x'", True), ("a == 'x' and b=1", True), ("a <= ", False), ("a == 'b = c' +", False)],
+)
+def test_a_condition_that_assigns_is_told_how_to_compare(condition: str, hints: bool) -> None:
+    assert ("compare with ==, not with =" in (condition_problem(condition) or "")) is hints
+    assert condition_problem(condition) is not None

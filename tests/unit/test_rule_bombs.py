@@ -13,8 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from activities import rules
-from activities.rules import RuleBroken, condition_holds, condition_problem, holds, problem
+from surehand.activities import rules
+from surehand.activities.rules import (
+    RuleBroken,
+    condition_holds,
+    condition_problem,
+    holds,
+    problem,
+)
 
 #: Bytes: what an expression is evaluated with is a tenth of it.
 MOST_BYTES: Final = 8 * 1024 * 1024

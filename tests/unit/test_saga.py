@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from workflows.contracts import Carried, EffectView, StandingEffect
-from workflows.saga import Saga
+import pytest
+
+from surehand.workflows.contracts.effects import EffectView, StandingEffect
+from surehand.workflows.state.effects import Saga
 
 
 def begun(*steps: str) -> Saga:
@@ -47,14 +49,25 @@ def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
     assert saga.steps() == ["a"]
 
 
-def test_what_a_step_goes_on_with_is_known_until_the_step_begins_anew() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_step_goes_on_with_is_known_until_the_step_begins_anew(own: bool) -> None:
     saga = begun("again")
-    saga.relies("again", "ef-1")
+    saga.relies("again", "ef-1", own=own)
     assert (saga.unsettled(), saga.knows(standing("ef-1"))) == ([], True)
 
     saga.register("again")
 
     assert not saga.knows(standing("ef-1"))
+
+
+def test_of_what_a_step_goes_on_with_its_own_run_has_to_see_whether_it_stands() -> None:
+    """Of what another run has undone, a human is asked."""
+    saga = begun("ours", "theirs")
+    saga.relies("ours", "ef-1", own=True)
+    saga.relies("theirs", "ef-2", own=False)
+
+    assert saga.lost({"ef-1"}, set()) == []
+    assert saga.lost(set(), set()) == ["ours"]
 
 
 def test_what_a_child_run_goes_on_with_is_known_where_it_has_completed() -> None:
@@ -93,8 +106,8 @@ def test_what_a_child_run_has_left_is_known_once_its_end_is() -> None:
 
 def test_what_the_ledger_was_found_to_have_is_known_once_the_run_comes_to_it() -> None:
     saga = Saga()
-    saga.found("a", "ef-1")
-    saga.found("b", "ef-2")
+    saga.add_found("a", "ef-1")
+    saga.add_found("b", "ef-2")
     assert (saga.knows(standing("ef-1")), saga.steps()) == (False, ["a", "b"])
 
     saga.committed("a", "ef-1")
@@ -106,12 +119,9 @@ def test_what_the_ledger_was_found_to_have_is_known_once_the_run_comes_to_it() -
 def test_all_of_it_travels() -> None:
     saga = begun("a", "b", "c")
     saga.committed("a", "ef-1")
-    saga.found("d", "ef-2")
+    saga.add_found("d", "ef-2")
     saga.ended("c", "r~c", completed=True)
-    saga.relies("e", "ef-3")
-    other = Saga()
+    saga.relies("e", "ef-3", own=True)
+    saga.relies("f", "ef-4", own=False)
 
-    carried = Carried.model_validate({"started_at": "2026-01-01T00:00:00Z", **saga.carry()})
-    other.restore(carried)
-
-    assert other == saga
+    assert Saga.model_validate_json(saga.model_dump_json()) == saga

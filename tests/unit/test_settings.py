@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.failures import Retries
-from activities.settings import SettingsError, load_settings
-from cli.sources import read_sources
+from surehand.activities.tools.retries import Retries
+from surehand.activities.worker.settings import SettingsError, load_settings
+from surehand.process.sources import read_sources
 
-DATABASE = "sqlite+aiosqlite:///ledger.db"
+DATABASE = "sqlite:///ledger.db"
 GIVEN = {"SUREHAND_DATABASE_URL": DATABASE}
 
 
@@ -66,7 +66,15 @@ def test_a_setting_is_written_as_people_write_it(
             ["unknown setting SUREHAND_DATABSE_URL", "did you mean SUREHAND_DATABASE_URL?"],
         ),
         ({**GIVEN, "SUREHAND_COLOUR": "red"}, ["unknown setting SUREHAND_COLOUR"]),
-        ({"SUREHAND_DATABASE_URL": "postgres://x"}, ["SUREHAND_DATABASE_URL", "postgresql+asyncpg://"]),
+        ({"SUREHAND_DATABASE_URL": "postgres://x"}, ["SUREHAND_DATABASE_URL", "postgresql://"]),
+        (
+            {"SUREHAND_DATABASE_URL": "sqlite+aiosqlite:///ledger.db"},
+            ["SUREHAND_DATABASE_URL", "driver aiosqlite", "write sqlite:// instead"],
+        ),
+        (
+            {"SUREHAND_DATABASE_URL": "postgresql+asyncpg://db/x"},
+            ["SUREHAND_DATABASE_URL", "driver asyncpg", "write postgresql:// instead"],
+        ),
         ({"SUREHAND_DATABASE_URL": ""}, ["SUREHAND_DATABASE_URL", "must start with"]),
         ({**GIVEN, "SUREHAND_LOG_LEVEL": "loud"}, ["SUREHAND_LOG_LEVEL", "'debug'"]),
         ({**GIVEN, "SUREHAND_DECISIONS": "closed"}, ["SUREHAND_DECISIONS", "'open'"]),
@@ -107,9 +115,7 @@ def test_a_wrong_setting_is_named_in_one_line(
 
 
 def test_the_environment_wins_over_the_file_and_the_file_is_checked_too(env_file: Path) -> None:
-    env_file.write_text(
-        "SUREHAND_DATABASE_URL=sqlite+aiosqlite:///file\nSUREHAND_TASK_QUEUE=mine\n"
-    )
+    env_file.write_text("SUREHAND_DATABASE_URL=sqlite:///file\nSUREHAND_TASK_QUEUE=mine\n")
 
     settings = load_settings(GIVEN, env_file)
     assert (settings.database_url, settings.task_queue) == (DATABASE, "mine")
@@ -126,7 +132,7 @@ def test_settings_of_others_are_not_ours(env_file: Path) -> None:
 def test_settings_are_what_was_passed_and_nothing_behind_its_back(
     env_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite+aiosqlite:///shell")
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite:///shell")
     monkeypatch.setenv("SUREHAND_TASK_QUEUE", "shell")
 
     assert load_settings(GIVEN, env_file).task_queue == "surehand"

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from activities.signatures import matches, verify
+from surehand.activities.ledger.people.signatures import matches, verify
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.signing import DecisionClaims
 from tests.unit.tokens import (
     CLAIMS,
     KEY,
@@ -19,8 +21,6 @@ from tests.unit.tokens import (
     token,
     with_claims,
 )
-from workflows.contracts import Decision, DecisionOutcome
-from workflows.contracts.signing import DecisionClaims
 
 
 def test_an_unknown_claim_is_refused() -> None:

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from activities.signatures import BadSignature, header_kid
+from surehand.activities.ledger.people.signatures import BadSignature, header_kid
+from surehand.workflows.contracts.signing import DecisionClaims
 from tests.unit.tokens import (
     CLAIMS,
     KEY,
@@ -27,7 +28,6 @@ from tests.unit.tokens import (
     refused,
     token,
 )
-from workflows.contracts.signing import DecisionClaims
 
 
 @pytest.mark.parametrize("none", ["none", "None", "NONE", ""])

@@ -15,9 +15,16 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
-from activities.public_keys import kid_of
-from activities.signatures import LONGEST_TOKEN, BadSignature, header_kid, verify
-from cli.algorithm import PINNED
+from surehand.activities.ledger.people.public_keys import kid_of
+from surehand.activities.ledger.people.signatures import (
+    LONGEST_TOKEN,
+    BadSignature,
+    header_kid,
+    verify,
+)
+from surehand.process.signature_algorithm import PINNED
+from surehand.workflows.contracts.approvals import DecisionOutcome
+from surehand.workflows.contracts.signing import DecisionClaims
 from tests.unit.tokens import (
     CLAIMS,
     KEY,
@@ -34,8 +41,6 @@ from tests.unit.tokens import (
     unpadded,
     with_claims,
 )
-from workflows.contracts import DecisionOutcome
-from workflows.contracts.signing import DecisionClaims
 
 #: RFC 8037, appendices A.1, A.3 and A.4: key, thumbprint, and a JWS of it.
 RFC_D = "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"

@@ -11,11 +11,24 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
-from activities.ledger.audit import NotAnExport, to_lines, verify_chain
-from activities.ledger.chain import GENESIS, event_hash
-from activities.ledger.signed_exports import read_export, signature_line, verify_signature
-from cli.signing import fresh_claims, sign
-from workflows.contracts.signing import ExportClaims, Signed, SteeringClaims, audience
+from surehand.activities.ledger.core.transaction import GENESIS, event_hash
+from surehand.activities.ledger.history.audit import (
+    NotAnExport,
+    to_lines,
+    verify_chain,
+)
+from surehand.activities.ledger.history.signatures import (
+    read_export,
+    signature_line,
+    verify_signature,
+)
+from surehand.client.signing import fresh_claims, sign
+from surehand.workflows.contracts.signing import (
+    ExportClaims,
+    Signed,
+    SteeringClaims,
+    audience,
+)
 
 Events = list[dict[str, Any]]
 

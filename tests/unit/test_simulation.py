@@ -6,21 +6,20 @@ from typing import Any, Final
 
 import pytest
 
-from activities.ledger.recorded import (
+from surehand.activities.ledger.history.recorded import (
     KeyEntry,
     RecordedCall,
     RecordedChild,
     Recording,
 )
-from activities.toolbox import Toolbox, load_toolbox
-from cli.exits import WrongUse
-from cli.simulate import plan_to_simulate
-from cli.simulated import NOTHING_KNOWN, Course, Known
-from cli.simulated_calls import WorkerChecks
-from cli.simulation import simulate
-from workflows.contracts import Artifact
-from workflows.identity import identity_hash
-from workflows.plan import Plan
+from surehand.activities.tools.toolbox import Toolbox, load_toolbox
+from surehand.cli.runs.simulate import WorkerChecks, plan_to_simulate
+from surehand.cli.runs.simulated_steps import NOTHING_KNOWN, Course, Known
+from surehand.cli.runs.simulation import simulate
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.identity import identity_hash
+from surehand.workflows.plan.plan import Plan
 
 PAY: Final = {
     "input": {"order": "o-1"},
@@ -218,6 +217,27 @@ def test_a_question_and_an_event_have_their_recorded_answers_while_they_ask_the_
     assert told(other) == {"order": "done", "why": "would ask", "back": "would wait"}
 
 
+def test_an_event_about_a_value_that_is_no_text_is_the_one_that_the_run_has_waited_for() -> None:
+    # Given a run that has waited for what its key means as a whole, and not inside of a text
+    wait = {"id": "back", "wait": {"event": "returned", "key": "${order.paid}"}}
+    came = call("back", "wait", {"question": "event returned True"}, {"ok": 1})
+
+    found = course(recorded(planned(wait), READ, came))
+
+    assert told(found) == {"order": "done", "back": "as recorded"}
+
+
+def test_a_list_that_a_run_has_no_room_for_would_fail() -> None:
+    child = {"steps": [{"id": f"s{n}", "tool": "shop.log"} for n in range(200)]}
+    each = {"id": "each", "for_each": "${order.lines}", "plan": child, "after": ["order"]}
+    order = call("order", "shop.read", {"id": "o-1"}, {"lines": [1] * 900}, before=True)
+
+    found = course(recorded(planned(each), order))
+
+    assert told(found) == {"order": "done", "each": "would fail"}
+    assert found.ends is not None and "is too much" in found.ends
+
+
 def test_a_child_plan_is_not_entered_unless_the_run_has_started_the_same() -> None:
     inner = {"name": "inner", "steps": [{"id": "one", "tool": "shop.read", "params": {}}]}
     step = {"id": "sub", "plan": inner, "params": {"n": "${order.total}"}}
@@ -274,7 +294,7 @@ def test_a_step_that_had_failed_and_was_let_go_is_not_done_again() -> None:
 
 
 REFUND: Final = {"order_id": "o-1", "amount": "5.00"}
-TOOLS: Final = load_toolbox(["examples.bank_tools"])
+TOOLS: Final = load_toolbox(["surehand.examples.bank_tools"])
 
 
 def refunding(state: str, params: dict[str, str]) -> tuple[Course, Course]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.contracts import StepState, StepView
-from workflows.step_views import StepViews
+from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.state.run_state import StepViews
 
 IDS = st.sampled_from("abcde")
 CHANGES = st.lists(st.tuples(IDS, st.one_of(st.none(), st.sampled_from(StepState))), max_size=30)

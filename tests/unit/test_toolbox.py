@@ -12,24 +12,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from activities.tool import explain
-from activities.toolbox import (
+from surehand.activities.tools.answers import Dedupes, LookupAnswer, NotFound, Undo
+from surehand.activities.tools.tool import Tool, ToolContext, explain
+from surehand.activities.tools.toolbox import (
     READ,
     WRITE,
-    ApprovalPolicy,
-    Dedupes,
-    LookupAnswer,
-    NotFound,
-    Tool,
     Toolbox,
     ToolboxError,
-    ToolContext,
-    Undo,
     derive_recovery,
     load_toolbox,
     tool,
 )
-from workflows.contracts import Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 
 class Params(BaseModel):
@@ -239,7 +234,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
 
 TOOL = """
 from pydantic import BaseModel
-from activities.toolbox import READ, ToolContext, tool
+from surehand import READ, ToolContext, tool
 
 class Params(BaseModel):
     order: str
@@ -320,6 +315,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "approval": ApprovalPolicy(quorum=2).model_dump(),
         "permission": "refunds",
         "fresh_for": None,
+        "lookups": 2,
     }
     assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.describing import describe_plan
-from activities.toolbox import Toolbox
-from cli.exits import PlanRefused
-from cli.planfile import load_plan
-from workflows.plan import Plan
-from workflows.tree import (
+from surehand.activities.tools.describing import describe_plan
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.client.plan_file import load_plan
+from surehand.process.exits import PlanRefused
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.size import (
     MOST_LEVELS,
     MOST_STEPS,
     overgrown,

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from workflows import ports
-from workflows.approvals import Gate
-from workflows.book import Book
-from workflows.contracts import (
-    ChainHead,
+from surehand.workflows import ports
+from surehand.workflows.compensation import Compensation
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
@@ -19,11 +18,10 @@ from workflows.contracts import (
     FindStanding,
     StandingEffect,
     StandingFound,
-    StartRun,
 )
-from workflows.plan import Plan
-from workflows.saga import Saga
-from workflows.unwinding import Unwinding
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.run_state import RunData
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 #: Steps and entries, as the ledger lists them.
@@ -63,25 +61,25 @@ def _view(entry_id: str, step_id: str) -> EffectView:
 
 
 @pytest.fixture
-def book(monkeypatch: pytest.MonkeyPatch) -> Book:
+def data(monkeypatch: pytest.MonkeyPatch) -> RunData:
     # Given a clock that is a stand-in: there is no workflow here
-    monkeypatch.setattr("workflows.unwinding.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.compensation.workflow.now", lambda: NOW)
     plan = Plan.model_validate([{"id": step, "tool": "t"} for step in "abc"])
     request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
-    return Book(request, NOW, Gate("r", "life"), Saga())
+    return RunData.new(request, "life", NOW)
 
 
-def unwinding(book: Book, ledger: Ledger) -> Unwinding:
-    return Unwinding(book, cast(Any, None), cast(Any, ledger), lambda: None)
+def unwinding(data: RunData, ledger: Ledger) -> Compensation:
+    return Compensation(data, cast(Any, None), cast(Any, ledger), lambda: None)
 
 
 @pytest.mark.parametrize("stays", ["", "ef-2"])
 async def test_a_run_that_ends_undoes_all_that_stands_once_whatever_it_knows(
-    book: Book, stays: str
+    data: RunData, stays: str
 ) -> None:
     ledger = Ledger(stays)
 
-    await unwinding(book, ledger).run(cleanup=False)
+    await unwinding(data, ledger).run(cleanup=False)
 
     assert ledger.undone == [entry for _, entry in MADE]
     assert list(ledger.stands) == ([stays] if stays else [])
@@ -90,37 +88,39 @@ async def test_a_run_that_ends_undoes_all_that_stands_once_whatever_it_knows(
 
 
 async def test_a_run_that_completes_undoes_what_it_does_not_know_of_and_says_so(
-    book: Book,
+    data: RunData,
 ) -> None:
     ledger = Ledger()
     for step, entry in (("c", "ef-3"), ("b", "ef-2")):
-        book.saga.committed(step, entry)
+        data.saga.committed(step, entry)
 
-    await unwinding(book, ledger).undo_orphaned()
-    await unwinding(book, ledger).undo_orphaned()
+    await unwinding(data, ledger).undo_orphaned()
+    await unwinding(data, ledger).undo_orphaned()
 
     assert ledger.undone == ["ef-1", "ef-0"]
-    said = [line.step_id for line in book.timeline if line.text.startswith("orphaned: ")]
+    said = [line.step_id for line in data.timeline if line.text.startswith("orphaned: ")]
     assert said == ["b", "a"]
     assert not any(asked.bar for asked in ledger.asked)
 
 
-async def test_an_orphaned_effect_that_stays_is_known_from_then_on(book: Book) -> None:
+async def test_an_orphaned_effect_that_stays_is_known_from_then_on(data: RunData) -> None:
     ledger = Ledger("ef-0")
 
-    await unwinding(book, ledger).undo_orphaned()
+    await unwinding(data, ledger).undo_orphaned()
     ledger.undone.clear()
-    await unwinding(book, ledger).undo_orphaned()
+    await unwinding(data, ledger).undo_orphaned()
 
     assert ledger.undone == []
 
 
-async def test_what_a_run_has_yet_to_hear_of_is_found_and_not_taken_for_known(book: Book) -> None:
+async def test_what_a_run_has_yet_to_hear_of_is_found_and_not_taken_for_known(
+    data: RunData,
+) -> None:
     ledger = Ledger()
-    book.saga.committed("c", "ef-3")
-    book.saga.register("a")
+    data.saga.committed("c", "ef-3")
+    data.saga.register("a")
 
-    assert await unwinding(book, ledger).recall() == ["b", "b"]
+    assert await unwinding(data, ledger).recall() == ["b", "b"]
 
-    await unwinding(book, ledger).undo_orphaned()
+    await unwinding(data, ledger).undo_orphaned()
     assert ledger.undone == ["ef-2", "ef-1", "ef-0"]

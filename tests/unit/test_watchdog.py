@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.watchdog import GRACE, Watchdog, grace
+from surehand.activities.worker.watchdog import GRACE, Watchdog, grace
 
 
 def test_a_call_past_its_deadline_is_named_until_it_ends() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from activities.tool import explain
+from surehand.activities.tools.tool import explain
 
 
 class Colour(StrEnum):

@@ -12,10 +12,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from activities.endings import again, stop
-from activities.ledger.store import LedgerUnavailable
-from activities.telemetry import tell_failure
-from workflows.errors import ErrorType
+from surehand.activities.activity_errors import again, stop
+from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.worker.telemetry import tell_failure
+from surehand.workflows.errors import ErrorType
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_nobody_expected_is_logged_with_its_traceback() -> None:
 #: The SDK hands over what its core logs; a warning of Python's and a plain line stand beside it.
 PROGRAM = """
 import logging, types, warnings
-from activities.telemetry import configure_logging
+from surehand.activities.worker.telemetry import configure_logging
 configure_logging("json", "info")
 line = types.SimpleNamespace(fields={"retries": 3}, target="temporalio_client")
 record = logging.makeLogRecord(
@@ -85,9 +85,9 @@ def test_with_json_every_line_is_json_and_the_cores_lines_keep_their_fields() ->
 HIDING = """
 import logging
 import structlog
-from activities.telemetry import configure_logging
+from surehand.activities.worker.telemetry import configure_logging
 configure_logging("json", "info", lambda text: text.replace("geheim", "***"))
-log = structlog.get_logger("activities.x")
+log = structlog.get_logger("surehand.activities.x")
 log.warning("refused", url="http://geheim/x", tried=["geheim"], count=3)
 logging.getLogger("httpx").warning("POST %s", "http://geheim/x")
 try:

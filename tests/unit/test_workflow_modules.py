@@ -8,10 +8,14 @@ from types import ModuleType
 import pytest
 from temporalio import workflow
 
-from activities.workflow_modules import WorkflowModulesError, load_workflows
-from workflows.code_first import CodeRun
-from workflows.contracts import RunResult, StartRun
-from workflows.plan import Plan
+from surehand.activities.tools.workflow_modules import (
+    WorkflowModulesError,
+    load_workflows,
+)
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.code_run import CodeRun
 
 
 @workflow.defn(name="LateOrders")
@@ -36,7 +40,7 @@ def module(name: str, *classes: type) -> str:
 
 
 def test_the_workflows_of_a_module_are_found_and_what_it_imports_is_none() -> None:
-    assert [class_.__name__ for class_ in load_workflows(["examples.late_orders"])] == [
+    assert [class_.__name__ for class_ in load_workflows(["surehand.examples.late_orders"])] == [
         "LateOrders"
     ]
 
@@ -45,9 +49,9 @@ def test_the_workflows_of_a_module_are_found_and_what_it_imports_is_none() -> No
     ("modules", "reason"),
     [
         (["no.such"], "'no.such' .* cannot be imported: ModuleNotFoundError"),
-        (["examples.shop.tools"], "'examples.shop.tools' .* defines no workflow"),
+        (["surehand.examples.shop.tools"], "'surehand.examples.shop.tools' .* defines no workflow"),
         (
-            ["examples.late_orders", module("acme_flows", Impostor)],
+            ["surehand.examples.late_orders", module("acme_flows", Impostor)],
             "'acme_flows' .*: there is a workflow 'LateOrders' already",
         ),
         ([module("acme_runs", Usurper)], "there is a workflow 'AgentRun' already"),

@@ -1,1 +1,1 @@
-"""Toolboxes with the names of ``examples.shop.tools``, whose refund recovers in another way."""
+"""Toolboxes with the names of ``examples/shop/tools.py``, whose refund recovers in another way."""

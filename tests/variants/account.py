@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, WRITE, Dedupes, ToolContext, tool
+from surehand import READ, WRITE, Dedupes, ToolContext, tool
 
 _LOOK_EVERY: Final = 0.02  # seconds
 ONE_AT_A_TIME: Final[dict[str, Any]] = {

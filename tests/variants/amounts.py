@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, ToolContext, tool
+from surehand import READ, ToolContext, tool
 from tests.variants.model import *  # noqa: F403
 
 

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from activities.failures import Permanent
-from activities.toolbox import READ, WRITE, ToolContext, Undo, tool
+from surehand import READ, WRITE, Permanent, ToolContext, Undo, tool
 
 #: The receipts that undoing was given, and the texts that were sent. Only for tests in one process.
 UNDONE: Final[list[str]] = []

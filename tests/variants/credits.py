@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 from sqlalchemy import text
 
-from activities.failures import Permanent
-from activities.ledger.store import open_ledger
-from activities.toolbox import WRITE, No, ToolContext, Undo, tool
+from surehand import WRITE, No, Permanent, ToolContext, Undo, tool
+from surehand.activities.ledger.core.store import open_ledger
 
 if TYPE_CHECKING:
-    from cli.drill.world import Context
+    from surehand import Context
 
-#: Long enough to be killed in (`activities.crashpoints.DURING`), and far below the time limit.
+#: Long enough to be killed in (`crashpoints.DURING`), and far below the time limit.
 _WORK: Final = 0.4  # seconds
 TABLE: Final = "CREATE TABLE IF NOT EXISTS credits (tenant TEXT, account TEXT, amount INTEGER)"
 _ADD: Final = text("INSERT INTO credits (tenant, account, amount) VALUES (:tenant, :account, :n)")
@@ -76,14 +75,16 @@ async def refuse(params: Account, ctx: ToolContext) -> None:
 
 async def fresh(context: Context) -> dict[str, Any]:
     """Make the table in a drill's ledger, and name an account for one more run."""
-    async with open_ledger(context.database_url) as ledger, ledger.transaction("default") as tx:
-        await tx.execute(text(TABLE))
+    async with open_ledger(context.database_url) as ledger:
+        with ledger.transaction("default") as tx:
+            tx.execute(text(TABLE))
     return {"account": f"account-{uuid.uuid4().hex[:12]}"}
 
 
 async def world(context: Context) -> dict[str, Any]:
     """Return what was booked on a run's account."""
     of_run = _OF.bindparams(account=context.input["account"])
-    async with open_ledger(context.database_url) as ledger, ledger.transaction("default") as tx:
-        booked = [row["amount"] for row in await tx.all(of_run)]
+    async with open_ledger(context.database_url) as ledger:
+        with ledger.transaction("default") as tx:
+            booked = [row["amount"] for row in tx.all(of_run)]
     return {"effects": {"bookings": len(booked)}, "booked": booked}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from activities.toolbox import WRITE, Found, LookupAnswer, No, NotFound, ToolContext, tool
+from surehand import WRITE, Found, LookupAnswer, No, NotFound, ToolContext, tool
 
 
 class Change(BaseModel):

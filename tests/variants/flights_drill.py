@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cli.drill.world import Context
+from surehand import Context
 from tests.variants.flights import now
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, No, ToolContext, tool
+from surehand import READ, No, ToolContext, tool
 from tests.variants.prices import *  # noqa: F403
 
 

@@ -6,8 +6,8 @@ import sys
 import time
 from dataclasses import replace
 
-from activities.notifications import Notification
-from examples.shop import tools as shop
+from surehand import Notification
+from surehand.examples.shop import tools as shop
 
 read_order = replace(shop.read_order, name="orders.read_strict", permission="orders")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from activities.toolbox import READ, WRITE, No, ToolContext, tool
-from examples.shop import tools as shop
-from examples.shop.params import Order, OrderParams, Refund, RefundParams
+from surehand import READ, WRITE, No, ToolContext, tool
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.params import Order, OrderParams, Refund, RefundParams
 
 calculate_refund = shop.calculate_refund
 cancel_refund = shop.cancel_refund

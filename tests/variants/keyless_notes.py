@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from activities.toolbox import WRITE, Dedupes, No, ToolContext, tool
-from examples.shop import tools as shop
-from examples.shop.params import Mailed, MailParams
+from surehand import WRITE, Dedupes, No, ToolContext, tool
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.params import Mailed, MailParams
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

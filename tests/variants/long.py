@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, WRITE, Dedupes, ToolContext, tool
+from surehand import READ, WRITE, Dedupes, ToolContext, tool
 
 PAGES: Final = {"page": 3, "of": 9}
 

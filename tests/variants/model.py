@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from activities.toolbox import READ, ToolContext, tool
-from examples.shop.tools import *  # noqa: F403
+from surehand import READ, ToolContext, tool
+from surehand.examples.shop.tools import *  # noqa: F403
 
 
 class Asked(BaseModel):

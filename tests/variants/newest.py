@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, ToolContext, tool
-from examples.shop import drill as shop_drill
+from surehand import READ, ToolContext, tool
+from surehand.examples.shop import drill as shop_drill
 from tests.variants.refund_ungated import cancel_refund, refund
 
 if TYPE_CHECKING:
-    from cli.drill.world import Context
+    from surehand import Context
 
 __all__ = ["cancel_refund", "newest", "refund"]
 

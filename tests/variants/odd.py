@@ -10,9 +10,8 @@ from typing import Any, Final
 import httpx
 from pydantic import BaseModel, Field, field_validator
 
-from activities.failures import Permanent
-from activities.toolbox import READ, WRITE, ApprovalPolicy, Dedupes, No, ToolContext, tool
-from workflows.options import HEARTBEAT_TIMEOUT
+from surehand import READ, WRITE, ApprovalPolicy, Dedupes, No, Permanent, ToolContext, tool
+from surehand.workflows.options import HEARTBEAT_TIMEOUT
 
 #: Calls by tool. Only tests that work in their own process look at it.
 CALLS: Final[Counter[str]] = Counter()
@@ -81,6 +80,18 @@ async def read_cancels(params: Nothing, ctx: ToolContext) -> str:
 async def month(params: Month, ctx: ToolContext) -> str:
     """Read."""
     return params.month
+
+
+@tool("read.broken", effect=READ)
+async def read_broken(params: Nothing, ctx: ToolContext) -> str:
+    """Have a bug."""
+    return {"there": "it is"}["nope"]
+
+
+@tool("write.broken", effect=WRITE, recovery="human", irreversible=True)
+async def write_broken(params: Nothing, ctx: ToolContext) -> str:
+    """Have a bug, in what it calls."""
+    return str(int("nope"))
 
 
 @tool("write.no", effect=WRITE, dedupes=DEDUPES, irreversible=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, JsonValue
 
-from activities.toolbox import READ, ToolContext, tool
+from surehand import READ, ToolContext, tool
 from tests.variants.model import *  # noqa: F403
 from tests.variants.refund_ungated import *  # noqa: F403
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
-from activities.toolbox import READ, WRITE, Dedupes, ToolContext, Undo, tool
+from surehand import READ, WRITE, Dedupes, ToolContext, Undo, tool
 
 SECONDS: Final = timedelta(seconds=30)
 DAY: Final = timedelta(hours=24)

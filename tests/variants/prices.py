@@ -8,9 +8,9 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from activities.failures import FailureClass
-from activities.toolbox import READ, ToolContext, tool
-from examples.shop.tools import *  # noqa: F403
+from surehand import READ, ToolContext, tool
+from surehand.activities.tools.failures import FailureClass
+from surehand.examples.shop.tools import *  # noqa: F403
 
 _GONE: Final = {FileNotFoundError: FailureClass.PERMANENT}
 

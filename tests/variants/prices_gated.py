@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from activities.toolbox import READ, ApprovalPolicy, ToolContext, tool
+from surehand import READ, ApprovalPolicy, ToolContext, tool
 from tests.variants.prices import *  # noqa: F403
 from tests.variants.prices import From
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from activities.toolbox import Tool
-from examples.shop import tools as shop
+from surehand import Tool
+from surehand.examples.shop import tools as shop
 
 
 def _quick(tool: Tool) -> Tool:

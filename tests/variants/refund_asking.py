@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.toolbox import READ, ToolContext, tool
-from examples.shop import tools as shop
-from examples.shop.params import RefundParams
+from surehand import READ, ToolContext, tool
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.params import RefundParams
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

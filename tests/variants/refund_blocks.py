@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-from activities.toolbox import WRITE, ToolContext, tool
-from examples.shop import tools as shop
-from examples.shop.params import RefundParams
+from surehand import WRITE, ToolContext, tool
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.params import RefundParams
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

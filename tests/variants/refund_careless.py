@@ -12,15 +12,16 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from activities.ledger import approvals, principals
-from activities.ledger.entries import ClaimRequest, ClaimResult
-from activities.ledger.store import Transaction
-from activities.requests import PreparedCall
-from activities.toolbox import No, ToolContext
-from activities.tools import ToolActivities
-from examples.shop import tools as shop
-from examples.shop.params import Refund, RefundParams
-from workflows.contracts import ToolCall
+from surehand import No, ToolContext
+from surehand.activities.effects.prepare import PreparedCall
+from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.approvals import requests
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.steps.entries import ClaimRequest, ClaimResult
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.params import Refund, RefundParams
+from surehand.workflows.contracts.tools import ToolCall
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund
@@ -44,25 +45,25 @@ async def pay(params: HastyRefund, ctx: ToolContext) -> Refund | No:
 
 refund = replace(shop.refund, fn=pay, params_model=HastyRefund, permission="refunds")
 
-_consume = approvals.consume
+_consume = requests.consume
 
 
-async def _consume_any(
+def _consume_any(
     tx: Transaction, call: ClaimRequest, entry_id: str, generation: int
 ) -> ClaimResult | None:
-    row = await approvals.locked(tx, call.approval_id or "")
+    row = requests.locked(tx, call.approval_id or "")
     same = replace(call, params_hash=row["params_hash"]) if row else call
-    return await _consume(tx, same, entry_id, generation)
+    return _consume(tx, same, entry_id, generation)
 
 
 async def _let_pass(self: ToolActivities, call: ToolCall, prepared: PreparedCall) -> None:
     pass
 
 
-async def _lack_nothing(tx: Transaction, user: str, permissions: Collection[str]) -> None:
+def _lack_nothing(tx: Transaction, user: str, permissions: Collection[str]) -> None:
     return None
 
 
-approvals.consume = _consume_any
+requests.consume = _consume_any
 principals.lacks = _lack_nothing
 ToolActivities._refuse_changed_params = _let_pass  # type: ignore[method-assign]

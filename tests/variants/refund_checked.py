@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from activities.toolbox import ToolContext
-from examples.shop import tools as shop
-from examples.shop.client import send
+from surehand import ToolContext
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.client import send
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from activities.toolbox import WRITE, Dedupes, tool
-from examples.shop import tools as shop
+from surehand import WRITE, Dedupes, tool
+from surehand.examples.shop import tools as shop
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

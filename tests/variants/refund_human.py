@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from activities.toolbox import WRITE, tool
-from examples.shop import tools as shop
+from surehand import WRITE, tool
+from surehand.examples.shop import tools as shop
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import httpx
 
-from activities.toolbox import ToolContext
-from examples.shop import tools as shop
-from examples.shop.client import DEFAULT_URL
-from examples.shop.params import Refund, RefundParams
+from surehand import ToolContext
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.client import DEFAULT_URL
+from surehand.examples.shop.params import Refund, RefundParams
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from examples.shop import tools as shop
+from surehand.examples.shop import tools as shop
 
 read_order = shop.read_order
 calculate_refund = shop.calculate_refund

@@ -8,9 +8,15 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from workflows.contracts.base import Actor, ChainHead, JsonObject, Message, Text
-from workflows.contracts.tools import ToolCall
-from workflows.policy import OnExpiry, Requirement
+from surehand.workflows.contracts.base import (
+    Actor,
+    ChainHead,
+    JsonObject,
+    Message,
+    Text,
+)
+from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.plan.policy import OnExpiry, Requirement
 
 
 class ApprovalState(StrEnum):
@@ -51,7 +57,13 @@ class RequestApproval(Message):
 
 
 class ApprovalRequest(Message):
-    """What a human is asked."""
+    """What a human is asked.
+
+    Example:
+        >>> [request] = (await run.view()).pending
+        >>> request.tool, request.description
+        ('payments.refund', 'Refund 120.00 EUR for order-7')
+    """
 
     approval_id: str
     step_id: str
@@ -78,6 +90,8 @@ class ApprovalRequest(Message):
     """What the call holds for itself, as far as the request is new."""
     started_by: str = ""
     """Who has started its run in that name, marked if nothing proves it; empty: the same person."""
+    program: str = "python starter.py"
+    """How the command line is called where the worker is, for commands that are shown."""
 
     @property
     def askers(self) -> str:
@@ -98,7 +112,13 @@ class SettledApproval(Message):
 
 
 class DecisionOutcome(StrEnum):
-    """An approver's answer."""
+    """An approver's answer.
+
+    Example:
+        >>> [request] = (await run.view()).pending
+        >>> (await run.decide(request, DecisionOutcome.REJECT)).state
+        <ApprovalState.REJECTED: 'rejected'>
+    """
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -160,7 +180,13 @@ class VerifyDecision(Message):
 
 
 class VerdictCode(StrEnum):
-    """What the gate makes of a decision."""
+    """What the gate makes of a decision.
+
+    Example:
+        >>> [request] = (await run.view()).pending
+        >>> (await run.approve(request)).code is VerdictCode.ACCEPTED
+        True
+    """
 
     ACCEPTED = "accepted"
     HELD = "held"
@@ -187,7 +213,14 @@ class VerdictCode(StrEnum):
 
 
 class Verdict(Message):
-    """The gate's answer to one decision."""
+    """The gate's answer to one decision.
+
+    Example:
+        >>> [request] = (await run.view()).pending
+        >>> verdict = await run.approve(request)
+        >>> verdict.code, verdict.verified
+        (<VerdictCode.ACCEPTED: 'accepted'>, False)
+    """
 
     decision_id: str
     approval_id: str

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import Field, JsonValue, ValidationError
 
-from workflows.contracts.base import Message
+from surehand.workflows.contracts.base import Message
 
 #: The one key of a reference in JSON.
 ARTIFACT: Final = "$artifact"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
 
-from workflows.identity import LOST_DIGITS, loses_digits
+from surehand.workflows.identity import LOST_DIGITS, loses_digits
 
 #: Levels of lists and objects: far more than params have, far fewer than the readers of JSON take.
 MOST_LEVELS: Final = 50
@@ -81,6 +81,19 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class Record(BaseModel):
+    """A part of a run's state: changed in place, and serialised with the whole.
+
+    All that it knows is in its fields, so that nothing of it can be left behind.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+
+#: A set of names in a record; it is the same text each time.
+NameSet = Annotated[set[str], PlainSerializer(sorted, return_type=list[str])]
+
+
 class ChainHead(Message):
     """The newest event of a run: carried into history, so that a rewritten chain shows."""
 
@@ -95,6 +108,13 @@ class Recorded(Message):
 
 
 class Acknowledged(Message):
-    """An update was taken."""
+    """An update was taken.
+
+    Example:
+        >>> said = await run.pause(reason="waiting for legal")
+        >>> said = await run.resume(reason="legal agrees")
+        >>> type(said)
+        <class 'surehand.workflows.contracts.base.Acknowledged'>
+    """
 
     message: str

@@ -1,4 +1,4 @@
-"""The run's state as one document: references only, no secrets (DESIGN section 9)."""
+"""The run's state as one document: references only, no secrets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from workflows.contracts.base import Message
-from workflows.contracts.states import StepState
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.states import StepState
 
 
 class ResumePolicy(StrEnum):

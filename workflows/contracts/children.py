@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from workflows.contracts.base import Message
-from workflows.contracts.interrupts import Interrupt
-from workflows.contracts.runs import RunResult
-from workflows.contracts.states import RunState, Waiting
-from workflows.contracts.steering import Verb
-from workflows.plan import Plan
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.states import RunState, Waiting
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.plan.plan import Plan
 
 
 class ChildReport(Message):

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, JsonValue
 
-from workflows.contracts.base import ChainHead, Json, Message, Text
-from workflows.contracts.steering import Steering
-from workflows.contracts.tools import PlanError, ToolSpec
-from workflows.contracts.usage import Money
-from workflows.plan import Plan
-from workflows.policy import LONGEST_APPROVAL
+from surehand.workflows.contracts.base import ChainHead, Json, Message, Text
+from surehand.workflows.contracts.steering import Steering
+from surehand.workflows.contracts.tools import PlanError, ToolSpec
+from surehand.workflows.contracts.usage import Money
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import LONGEST_APPROVAL
 
 #: Characters of JSON; a larger payload belongs where the event's reader can fetch it.
 LARGEST_EVENT: Final = 8 * 1024

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from workflows.contracts.base import ChainHead, Json, Message, Text
-from workflows.contracts.steering import Steering
+from surehand.workflows.contracts.base import ChainHead, Json, Message, Text
+from surehand.workflows.contracts.steering import Steering
 
 
 class ResolutionOutcome(StrEnum):
-    """What a human says happened."""
+    """What a human says happened.
+
+    Example:
+        >>> [doubt] = (await run.view()).result.waiting_for
+        >>> said = await run.resolve(doubt.id, ResolutionOutcome.CALL_OFF)
+        >>> (await run.wait()).state
+        <RunState.FAILED: 'failed'>
+    """
 
     HAPPENED = "happened"
     NOT_HAPPENED = "not_happened"
+    CALL_OFF = "call_off"
+    """It did not, and is not to be tried again: the step has failed then."""
     COMPENSATED = "compensated"
     UNDO = "undo"
     """It happened, at least in part: run the tool's compensation; the step has failed then."""
@@ -138,8 +147,8 @@ class FindStanding(Message):
     """Refuse what is claimed there from now on."""
     leave: str | None = None
     """Note of each effect why it stays as it is."""
-    given_up: list[str] = []
-    """Names of stretches in which nothing more is to begin."""
+    revoked_batches: list[str] = []
+    """Names of batches in which nothing more is to begin."""
     within: str | None = None
     """The run that asks, where it is another one."""
     completing: bool = False

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 from pydantic import JsonValue
 
-from workflows.contracts.base import Json, JsonObject, Message
-from workflows.contracts.steering import Steering
+from surehand.workflows.contracts.base import Json, JsonObject, Message
+from surehand.workflows.contracts.steering import Steering
 
 #: Characters of JSON; a larger answer belongs into an artifact that it names.
 LARGEST_ANSWER: Final = 8 * 1024
@@ -82,6 +82,11 @@ class RecordInterrupt(Message):
     what: Literal["opened", "delivered", "expired", "void"]
     output: JsonValue = None
     """Of an ``ask`` step that goes on without an answer: what it takes instead."""
+
+
+def event_question(name: str, key: str) -> str:
+    """Return what people are told that a step waits for, which waits for an event."""
+    return f"event {name} {key}".rstrip()
 
 
 def accept_replace_reject(kind: InterruptKind) -> dict[str, Any]:

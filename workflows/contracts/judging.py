@@ -6,9 +6,9 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
-from workflows.contracts.base import ChainHead, Message
-from workflows.contracts.interrupts import GivenAnswer
-from workflows.contracts.steering import IssuedToken, Verb
+from surehand.workflows.contracts.base import ChainHead, Message
+from surehand.workflows.contracts.interrupts import GivenAnswer
+from surehand.workflows.contracts.steering import IssuedToken, Verb
 
 
 class Steer(Message):

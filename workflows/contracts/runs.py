@@ -6,13 +6,18 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from workflows.contracts.approvals import ApprovalRequest, HeldApproval, SettledApproval, Verdict
-from workflows.contracts.base import ChainHead, Message
-from workflows.contracts.effects import EffectView
-from workflows.contracts.interrupts import Interrupt
-from workflows.contracts.states import RunState, StepState, Waiting
-from workflows.durability import Durability
-from workflows.plan import Plan
+from surehand.workflows.contracts.approvals import (
+    ApprovalRequest,
+    HeldApproval,
+    SettledApproval,
+    Verdict,
+)
+from surehand.workflows.contracts.base import ChainHead, Message
+from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.states import RunState, StepState, Waiting
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 
 
 class CloseRun(Message):
@@ -58,7 +63,13 @@ class StepView(Message):
 
 
 class RunResult(Message):
-    """How a run ended, or stands."""
+    """How a run ended, or stands.
+
+    Example:
+        >>> result = await run.wait(or_human=True)
+        >>> result.state, [step.id for step in result.steps][:2]
+        (<RunState.WAITING_APPROVAL: 'waiting_approval'>, ['order', 'amount'])
+    """
 
     run_id: str
     state: RunState
@@ -94,7 +105,13 @@ class RefusedSignal(Message):
 
 
 class RunView(Message):
-    """Answer of the query ``view``."""
+    """Answer of the query ``view``.
+
+    Example:
+        >>> view = await run.view()
+        >>> view.user, view.plan.name, view.plan_version
+        ('uma', 'refund', 1)
+    """
 
     result: RunResult
     tenant: str

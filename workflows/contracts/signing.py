@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workflows.contracts.approvals import DecisionOutcome
-from workflows.contracts.base import Actor, Text
+from surehand.workflows.contracts.approvals import DecisionOutcome
+from surehand.workflows.contracts.base import Actor, Text
 
 #: The one algorithm, with keys on the curve Ed25519: what a header says never chooses another.
 ALGORITHM: Final = "EdDSA"

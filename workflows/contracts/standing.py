@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from workflows.contracts.base import Actor, Text
-from workflows.contracts.signing import Claims
-from workflows.identity import digest
+from surehand.workflows.contracts.base import Actor, Text
+from surehand.workflows.contracts.signing import Claims
+from surehand.workflows.identity import digest
 
 #: Most uses that one can be granted for: each use looks at the ones before it.
 MOST_USES: Final = 100_000

@@ -7,13 +7,12 @@ from typing import Any
 
 from pydantic import Field, JsonValue
 
-from workflows.contracts.base import LONGEST_NAME, Message, is_storable
-from workflows.contracts.carried import Carried
-from workflows.contracts.tools import ToolSpec
-from workflows.durability import Durability
-from workflows.identity import tenant_of_run, tenant_problem
-from workflows.plan import Plan
-from workflows.tree import MOST_STEPS
+from surehand.workflows.contracts.base import LONGEST_NAME, Message, is_storable
+from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.identity import tenant_of_run, tenant_problem
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.size import MOST_STEPS
 
 
 class Parent(Message):
@@ -24,7 +23,12 @@ class Parent(Message):
 
 
 class Linked(Message):
-    """The run that another one begins from, with what it takes over."""
+    """The run that another one begins from, with what it takes over.
+
+    Example:
+        >>> Linked(run_id="refund-7", outputs={"order": {"order_id": "order-7"}}).run_id
+        'refund-7'
+    """
 
     run_id: str
     outputs: dict[str, JsonValue] = {}
@@ -32,7 +36,15 @@ class Linked(Message):
 
 
 class StartRun(Message):
-    """Starts ``AgentRun``."""
+    """Starts ``AgentRun``.
+
+    Example:
+        >>> class Greetings(CodeRun):
+        ...     async def run(self, request: StartRun) -> RunResult:
+        ...         return await self.drive_code(self.steps)
+        ...     async def steps(self, steps: StepMaker) -> None:
+        ...         await steps.ask("Hello?")
+    """
 
     run_id: str
     tenant: str
@@ -44,8 +56,8 @@ class StartRun(Message):
     """Compact JWS over ``StartClaims``, by a key of whoever starts it."""
     plan: Plan
     parent: Parent | None = None
-    carried: Carried | None = None
-    """What the execution before has left; only Temporal itself continues a run."""
+    carried: dict[str, Any] | None = None
+    """The state in which the execution before has left it; only Temporal itself continues a run."""
     continue_after: int | None = Field(default=None, ge=1)
     """Events of history after which the run continues as new; ``None``: as many as are usual."""
     linked: Linked | None = None
@@ -54,7 +66,7 @@ class StartRun(Message):
     level: int = 0
     """Of a child run: how many runs it is inside of."""
     room: int = MOST_STEPS
-    """How many steps it may have, with all runs inside it (``workflows/tree.py``)."""
+    """How many steps it may have, with all runs inside it (``workflows/plan/size.py``)."""
 
     def content(self) -> dict[str, Any]:
         """Return what is signed, in JSON form: all that a person starts, without defaults."""
@@ -78,7 +90,7 @@ class StartRun(Message):
     def mode(self) -> Durability:
         """The durability that holds: the run's own wins over the plan's."""
         mode = self.durability or self.plan.durability or Durability.SYNC
-        # A stretch is known before it begins; what code does next is not.
+        # A batch is known before it begins; what code does next is not.
         code = self.plan.code is not None
         return Durability.ASYNC if code and mode is Durability.EXIT else mode
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from workflows.contracts.base import Message
+from surehand.workflows.contracts.base import Json, Message
 
 
 class RunState(StrEnum):
-    """Where a run stands; also the search attribute ``RunState``."""
+    """Where a run stands; also the search attribute ``RunState``.
+
+    Example:
+        >>> (await run.view()).result.state
+        <RunState.WAITING_APPROVAL: 'waiting_approval'>
+    """
 
     RUNNING = "running"
     WAITING_APPROVAL = "waiting_approval"
@@ -60,3 +65,5 @@ class Waiting(Message):
     step_id: str
     params_hash: str | None = None
     question: str
+    value: Json = None
+    """What a question is about: before a step its params, after it its output."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, JsonValue
 
-from workflows.contracts.base import Actor, JsonObject, Message, Text
+from surehand.workflows.contracts.base import Actor, JsonObject, Message, Text
 
 #: A resume token is for soon: whoever comes later signs, or asks for a new one.
 LONGEST_TOKEN: Final = timedelta(days=1)
@@ -17,6 +17,7 @@ LONGEST_TOKEN: Final = timedelta(days=1)
 class Verb(StrEnum):
     """What a run can be told; also the name of the signal and of the update."""
 
+    DECIDE = "decide"
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
@@ -44,7 +45,13 @@ class Steering(Message):
 
 
 class CancelMode(StrEnum):
-    """What a cancelled run does with the effects it has committed."""
+    """What a cancelled run does with the effects it has committed.
+
+    Example:
+        >>> said = await run.cancel(CancelMode.KEEP, reason="ordered by mistake")
+        >>> (await run.wait()).state
+        <RunState.CANCELLED: 'cancelled'>
+    """
 
     COMPENSATE = "compensate"
     KEEP = "keep"
@@ -79,7 +86,12 @@ class ReissueToken(Steering):
 
 
 class Way(StrEnum):
-    """How a step that has failed goes on."""
+    """How a step that has failed goes on.
+
+    Example:
+        >>> [way.value for way in Way]
+        ['retry', 'skip', 'compensate']
+    """
 
     RETRY = "retry"
     SKIP = "skip"

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from workflows.contracts.artifacts import Late
-from workflows.contracts.base import ChainHead, Message
-from workflows.contracts.effects import EffectView
-from workflows.contracts.usage import Usage
-from workflows.plan import Plan
-from workflows.policy import ApprovalPolicy
+from surehand.workflows.contracts.artifacts import Late
+from surehand.workflows.contracts.base import ChainHead, Message
+from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 
 class Effect(StrEnum):
@@ -68,6 +68,13 @@ class ToolSpec(Message):
     """What the acting user must be allowed, at each call."""
     fresh_for: timedelta | None = None
     """Of a read: how old its output may be when the run is resumed."""
+    lookups: int = 0
+    """How often one attempt may look for the effect, each time for as long as a call may take."""
+
+    @property
+    def longest_attempt(self) -> timedelta:
+        """Return what one attempt may take: its call, and the looks before and behind it."""
+        return self.timeout * (1 + self.lookups)
 
 
 class DescribeTools(Message):

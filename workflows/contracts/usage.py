@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from workflows.contracts.base import Message
+from surehand.workflows.contracts.base import Message
 
 
 def _money(value: str) -> str:

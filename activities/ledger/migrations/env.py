@@ -1,10 +1,10 @@
-"""Alembic's entry: runs on the connection that ``activities.ledger.migrate`` hands over."""
+"""Alembic's entry: runs on the connection that ``core/migrate.py`` hands over."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from activities.ledger.schema import metadata
+from surehand.activities.ledger.core.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

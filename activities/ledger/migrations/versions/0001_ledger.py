@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import sqlalchemy as sa
 from alembic import op
 
-from activities.ledger.migrations.protection import (
+from surehand.activities.ledger.migrations.protection import (
     keep_tenants_apart,
     make_append_only,
     on_postgresql,
+    refuse,
 )
 
 revision = "0001_ledger"
@@ -16,24 +19,44 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-TABLES = (
+TABLES: Final = (
+    "principals",
     "runs",
-    "plans",
-    "steps",
-    "effects",
-    "bars",
+    "standing_approvals",
     "approvals",
-    "decisions",
-    "interventions",
-    "replays",
     "artifacts",
-    "leases",
+    "bars",
+    "checkpoints",
+    "decisions",
+    "effects",
     "events",
+    "grants",
+    "interventions",
+    "leases",
+    "notifications",
+    "plans",
+    "principal_changes",
+    "principal_keys",
+    "replays",
+    "steerings",
+    "steps",
+    "standing_uses",
 )
+#: Tables whose rows are written once.
+APPEND_ONLY: Final = ("events", "principal_changes", "steerings")
+#: By table: what was granted or used, which stands, and the end that is all that is ever added.
+KEPT: Final = {
+    "standing_approvals": (
+        "standing_id, granter, tool, tool_version, schema_hash, condition, most_uses, total_of,"
+        " most_total, until_ms, reason, nonce, signature, kid, granted_ms",
+        "revoked_ms",
+    ),
+    "standing_uses": ("approval_id, standing_id, run_id, step_id, amount, used_ms", "returned_ms"),
+}
 
 
 def upgrade() -> None:
-    """Make the tables, then what keeps events append-only and tenants apart."""
+    """Make the tables, then what keeps tenants apart and what was recorded unchanged."""
     _tables()
     if on_postgresql():
         op.execute("CREATE SEQUENCE effects_commit_no")
@@ -41,8 +64,11 @@ def upgrade() -> None:
             "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
             " $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
         )
-    make_append_only("events")
     keep_tenants_apart(*TABLES)
+    for table in APPEND_ONLY:
+        make_append_only(table)
+    for table, (columns, end) in KEPT.items():
+        _keep(table, columns, end)
 
 
 def downgrade() -> None:
@@ -50,12 +76,38 @@ def downgrade() -> None:
     raise NotImplementedError("restore a backup to go back")
 
 
+def _keep(table: str, columns: str, end: str) -> None:
+    if on_postgresql():
+        refuse(table, "no_delete", "DELETE")
+        refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")
+        refused = "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+        again = f"FOR EACH ROW WHEN (OLD.{end} IS NOT NULL) EXECUTE FUNCTION refuse_change()"
+    else:
+        op.execute(
+            f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} BEGIN"
+            f" SELECT RAISE(ABORT, '{table} are kept'); END"
+        )
+        refused = "BEGIN SELECT RAISE(ABORT, 'what was granted is not changed'); END"
+        ended = "SELECT RAISE(ABORT, 'what has ended has ended')"
+        again = f"WHEN OLD.{end} IS NOT NULL BEGIN {ended}; END"
+    op.execute(f"CREATE TRIGGER {table}_kept BEFORE UPDATE OF {columns} ON {table} {refused}")
+    op.execute(f"CREATE TRIGGER {table}_ended BEFORE UPDATE ON {table} {again}")
+
+
 def _tables() -> None:
+    op.create_table(
+        "principals",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("principal", sa.String(length=200), nullable=False),
+        sa.Column("added_ms", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("tenant_id", "principal", name=op.f("pk_principals")),
+    )
     op.create_table(
         "runs",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
         sa.Column("run_id", sa.String(length=255), nullable=False),
-        sa.Column("workflow_run_id", sa.String(length=80), nullable=False),
+        sa.Column("first_execution", sa.String(length=80), nullable=False),
+        sa.Column("execution", sa.String(length=80), nullable=False),
         sa.Column("parent_run_id", sa.String(length=255), nullable=True),
         sa.Column("parent_step_id", sa.String(length=80), nullable=True),
         sa.Column("user_id", sa.String(length=200), nullable=False),
@@ -72,20 +124,28 @@ def _tables() -> None:
         sa.Column("head", sa.String(length=80), nullable=False),
         sa.Column("opened_ms", sa.BigInteger(), nullable=False),
         sa.Column("closed_ms", sa.BigInteger(), nullable=True),
+        sa.Column("batch", sa.String(length=400), nullable=True),
         sa.CheckConstraint(
             "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
             name=op.f("ck_runs_closed_when_ended"),
+        ),
+        sa.CheckConstraint(
+            "(parent_run_id IS NULL) = (parent_step_id IS NULL)",
+            name=op.f("ck_runs_parent_run_and_step"),
         ),
         sa.CheckConstraint(
             "(start_signature IS NULL) = (start_kid IS NULL)"
             " AND (start_nonce IS NULL OR start_kid IS NOT NULL)",
             name=op.f("ck_runs_start_signed_whole"),
         ),
-        sa.CheckConstraint(
-            "(parent_run_id IS NULL) = (parent_step_id IS NULL)",
-            name=op.f("ck_runs_parent_run_and_step"),
-        ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_runs")),
+    )
+    op.create_index(
+        "ix_runs_parent",
+        "runs",
+        ["tenant_id", "parent_run_id", "parent_step_id"],
+        sqlite_where=sa.text("parent_run_id IS NOT NULL"),
+        postgresql_where=sa.text("parent_run_id IS NOT NULL"),
     )
     op.create_index(
         "uq_runs_start_nonce",
@@ -95,14 +155,41 @@ def _tables() -> None:
         sqlite_where=sa.text("start_nonce IS NOT NULL"),
         postgresql_where=sa.text("start_nonce IS NOT NULL"),
     )
-    op.create_index(
-        "ix_runs_parent",
-        "runs",
-        ["tenant_id", "parent_run_id", "parent_step_id"],
-        unique=False,
-        sqlite_where=sa.text("parent_run_id IS NOT NULL"),
-        postgresql_where=sa.text("parent_run_id IS NOT NULL"),
+    op.create_table(
+        "standing_approvals",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("standing_id", sa.String(length=40), nullable=False),
+        sa.Column("granter", sa.String(length=200), nullable=False),
+        sa.Column("tool", sa.String(length=120), nullable=False),
+        sa.Column("tool_version", sa.String(length=40), nullable=False),
+        sa.Column("schema_hash", sa.String(length=80), nullable=False),
+        sa.Column("condition", sa.String(length=500), nullable=True),
+        sa.Column("most_uses", sa.Integer(), nullable=True),
+        sa.Column("total_of", sa.String(length=200), nullable=True),
+        sa.Column("most_total", sa.String(length=40), nullable=True),
+        sa.Column("until_ms", sa.BigInteger(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("nonce", sa.String(length=100), nullable=False),
+        sa.Column("signature", sa.Text(), nullable=True),
+        sa.Column("kid", sa.String(length=80), nullable=True),
+        sa.Column("granted_ms", sa.BigInteger(), nullable=False),
+        sa.Column("revoked_ms", sa.BigInteger(), nullable=True),
+        sa.Column("revoked_by", sa.String(length=200), nullable=True),
+        sa.CheckConstraint(
+            "(revoked_ms IS NULL) = (revoked_by IS NULL)",
+            name=op.f("ck_standing_approvals_revoked_whole"),
+        ),
+        sa.CheckConstraint(
+            "(signature IS NULL) = (kid IS NULL)", name=op.f("ck_standing_approvals_signed_whole")
+        ),
+        sa.CheckConstraint(
+            "(total_of IS NULL) = (most_total IS NULL)",
+            name=op.f("ck_standing_approvals_total_whole"),
+        ),
+        sa.CheckConstraint("most_uses >= 1", name=op.f("ck_standing_approvals_most_uses")),
+        sa.PrimaryKeyConstraint("tenant_id", "standing_id", name=op.f("pk_standing_approvals")),
     )
+    op.create_index("ix_standing_approvals_tool", "standing_approvals", ["tenant_id", "tool"])
     op.create_table(
         "approvals",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -128,6 +215,7 @@ def _tables() -> None:
         sa.Column("verified", sa.Boolean(), nullable=True),
         sa.Column("consumed_entry", sa.String(length=80), nullable=True),
         sa.Column("consumed_generation", sa.Integer(), nullable=True),
+        sa.Column("remind_ms", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
             "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
             name=op.f("ck_approvals_decided_by_someone"),
@@ -151,6 +239,13 @@ def _tables() -> None:
             name=op.f("fk_approvals_runs"),
         ),
         sa.PrimaryKeyConstraint("tenant_id", "approval_id", name=op.f("pk_approvals")),
+    )
+    op.create_index(
+        "ix_approvals_remind",
+        "approvals",
+        ["tenant_id", "remind_ms"],
+        sqlite_where=sa.text("state = 'pending' AND remind_ms IS NOT NULL"),
+        postgresql_where=sa.text("state = 'pending' AND remind_ms IS NOT NULL"),
     )
     op.create_table(
         "artifacts",
@@ -191,6 +286,47 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "step_id", name=op.f("pk_bars")),
     )
     op.create_table(
+        "checkpoints",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("document", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("saved_by", sa.String(length=200), nullable=False),
+        sa.Column("saved_ms", sa.BigInteger(), nullable=False),
+        sa.Column("expires_ms", sa.BigInteger(), nullable=False),
+        sa.Column("removed_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "(document IS NULL) = (removed_ms IS NOT NULL)",
+            name=op.f("ck_checkpoints_removed_at_a_time"),
+        ),
+        sa.CheckConstraint("expires_ms > saved_ms", name=op.f("ck_checkpoints_lives")),
+        sa.CheckConstraint("number >= 1 AND seq >= 0", name=op.f("ck_checkpoints_counts")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_checkpoints_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "number", name=op.f("pk_checkpoints")),
+    )
+    op.create_index(
+        "ix_checkpoints_expires",
+        "checkpoints",
+        ["tenant_id", "expires_ms"],
+        sqlite_where=sa.text("document IS NOT NULL"),
+        postgresql_where=sa.text("document IS NOT NULL"),
+    )
+    op.create_index(
+        "uq_checkpoints_name",
+        "checkpoints",
+        ["tenant_id", "run_id", "name"],
+        unique=True,
+        sqlite_where=sa.text("document IS NOT NULL"),
+        postgresql_where=sa.text("document IS NOT NULL"),
+    )
+    op.create_table(
         "decisions",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
         sa.Column("decision_id", sa.String(length=400), nullable=False),
@@ -208,6 +344,7 @@ def _tables() -> None:
         sa.Column("kid", sa.String(length=80), nullable=True),
         sa.Column("nonce", sa.String(length=100), nullable=True),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.Column("standing_id", sa.String(length=40), nullable=True),
         sa.CheckConstraint(
             "verified = (kid IS NOT NULL AND nonce IS NOT NULL)",
             name=op.f("ck_decisions_verified_by_a_signature"),
@@ -220,20 +357,24 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "decision_id", name=op.f("pk_decisions")),
     )
     op.create_index(
-        "uq_decisions_vote",
-        "decisions",
-        ["tenant_id", "approval_id", "approver"],
-        unique=True,
-        sqlite_where=sa.text("verdict = 'accepted' AND outcome = 'approve'"),
-        postgresql_where=sa.text("verdict = 'accepted' AND outcome = 'approve'"),
-    )
-    op.create_index(
         "uq_decisions_nonce",
         "decisions",
         ["tenant_id", "approver", "nonce"],
         unique=True,
         sqlite_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
         postgresql_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
+    )
+    op.create_index(
+        "uq_decisions_vote",
+        "decisions",
+        ["tenant_id", "approval_id", "approver"],
+        unique=True,
+        sqlite_where=sa.text(
+            "verdict = 'accepted' AND outcome = 'approve' AND standing_id IS NULL"
+        ),
+        postgresql_where=sa.text(
+            "verdict = 'accepted' AND outcome = 'approve' AND standing_id IS NULL"
+        ),
     )
     op.create_table(
         "effects",
@@ -275,16 +416,20 @@ def _tables() -> None:
         sa.Column("claimed_ms", sa.BigInteger(), nullable=False),
         sa.Column("settled_ms", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
-            "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
-            name=op.f("ck_effects_recovering_until_settled"),
-        ),
-        sa.CheckConstraint(
             "(commit_no IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
             name=op.f("ck_effects_committed_has_number"),
         ),
         sa.CheckConstraint(
             "(state = 'claimed') = (lease_until_ms IS NOT NULL)",
             name=op.f("ck_effects_leased_while_claimed"),
+        ),
+        sa.CheckConstraint(
+            "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')",
+            name=op.f("ck_effects_undos_have_their_own_keys"),
+        ),
+        sa.CheckConstraint(
+            "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
+            name=op.f("ck_effects_recovering_until_settled"),
         ),
         sa.CheckConstraint(
             "state IN ('claimed', 'committed', 'failed', 'in_doubt', 'partial', 'compensating',"
@@ -297,10 +442,6 @@ def _tables() -> None:
         sa.ForeignKeyConstraint(
             ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_effects_runs")
         ),
-        sa.CheckConstraint(
-            "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')",
-            name=op.f("ck_effects_undos_have_their_own_keys"),
-        ),
         sa.PrimaryKeyConstraint("tenant_id", "entry_id", name=op.f("pk_effects")),
         sa.UniqueConstraint(
             "tenant_id",
@@ -310,7 +451,7 @@ def _tables() -> None:
             name=op.f("uq_effects_tenant_id_tool_key_generation"),
         ),
     )
-    op.create_index("ix_effects_run", "effects", ["tenant_id", "run_id", "step_id"], unique=False)
+    op.create_index("ix_effects_run", "effects", ["tenant_id", "run_id", "step_id"])
     op.create_index("uq_effects_commit_no", "effects", ["tenant_id", "commit_no"], unique=True)
     op.create_index(
         "uq_effects_live_key",
@@ -345,7 +486,23 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "seq", name=op.f("pk_events")),
     )
-    op.create_index("ix_events_at", "events", ["tenant_id", "at_ms"], unique=False)
+    op.create_index("ix_events_at", "events", ["tenant_id", "at_ms"])
+    op.create_table(
+        "grants",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("principal", sa.String(length=200), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.String(length=80), nullable=False),
+        sa.Column("granted_ms", sa.BigInteger(), nullable=False),
+        sa.Column("revoked_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint("kind IN ('role', 'permission')", name=op.f("ck_grants_kind")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "principal"],
+            ["principals.tenant_id", "principals.principal"],
+            name=op.f("fk_grants_principals"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "principal", "kind", "name", name=op.f("pk_grants")),
+    )
     op.create_table(
         "interventions",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -408,10 +565,56 @@ def _tables() -> None:
         "ix_leases_held",
         "leases",
         ["tenant_id", "lease_until_ms"],
-        unique=False,
         sqlite_where=sa.text("holder IS NOT NULL"),
         postgresql_where=sa.text("holder IS NOT NULL"),
     )
+    op.create_table(
+        "notifications",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("notification_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=True),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("subject", sa.String(length=400), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("channel", sa.String(length=200), nullable=False),
+        sa.Column("facts", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("due_ms", sa.BigInteger(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("written_ms", sa.BigInteger(), nullable=False),
+        sa.Column("sent_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "(state = 'sent') = (sent_ms IS NOT NULL)", name=op.f("ck_notifications_sent_at_a_time")
+        ),
+        sa.CheckConstraint(
+            "state IN ('pending', 'sent', 'failed', 'void')", name=op.f("ck_notifications_state")
+        ),
+        sa.CheckConstraint("number >= 0 AND attempts >= 0", name=op.f("ck_notifications_counts")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_notifications_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "notification_id", name=op.f("pk_notifications")),
+        sa.UniqueConstraint(
+            "tenant_id",
+            "kind",
+            "subject",
+            "number",
+            "channel",
+            name=op.f("uq_notifications_tenant_id_kind_subject_number_channel"),
+        ),
+    )
+    op.create_index(
+        "ix_notifications_due",
+        "notifications",
+        ["tenant_id", "channel", "due_ms"],
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    )
+    op.create_index("ix_notifications_written", "notifications", ["tenant_id", "written_ms"])
     op.create_table(
         "plans",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -426,6 +629,37 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "plan_version", name=op.f("pk_plans")),
     )
     op.create_table(
+        "principal_changes",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("change_id", sa.String(length=40), nullable=False),
+        sa.Column("principal", sa.String(length=200), nullable=False),
+        sa.Column("change", sa.String(length=32), nullable=False),
+        sa.Column("what", sa.String(length=100), nullable=False),
+        sa.Column("actor", sa.String(length=200), nullable=False),
+        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "principal"],
+            ["principals.tenant_id", "principals.principal"],
+            name=op.f("fk_principal_changes_principals"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "change_id", name=op.f("pk_principal_changes")),
+    )
+    op.create_table(
+        "principal_keys",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("kid", sa.String(length=80), nullable=False),
+        sa.Column("principal", sa.String(length=200), nullable=False),
+        sa.Column("public_key", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("added_ms", sa.BigInteger(), nullable=False),
+        sa.Column("revoked_ms", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "principal"],
+            ["principals.tenant_id", "principals.principal"],
+            name=op.f("fk_principal_keys_principals"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "kid", name=op.f("pk_principal_keys")),
+    )
+    op.create_table(
         "replays",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
         sa.Column("run_id", sa.String(length=255), nullable=False),
@@ -437,15 +671,50 @@ def _tables() -> None:
             "told_by IN ('intervention', 'notification')", name=op.f("ck_replays_told_by")
         ),
         sa.ForeignKeyConstraint(
-            ["tenant_id", "run_id"],
-            ["runs.tenant_id", "runs.run_id"],
-            name=op.f("fk_replays_runs"),
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_replays_runs")
         ),
         sa.PrimaryKeyConstraint(
             "tenant_id", "run_id", "step_id", "entry_id", name=op.f("pk_replays")
         ),
     )
     op.create_index("ix_replays_entry", "replays", ["tenant_id", "entry_id"])
+    op.create_table(
+        "steerings",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("steering_id", sa.String(length=400), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("workflow_run_id", sa.String(length=80), nullable=False),
+        sa.Column("verb", sa.String(length=16), nullable=False),
+        sa.Column("actor", sa.String(length=200), nullable=False),
+        sa.Column("content", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("code", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("verified", sa.Boolean(), nullable=False),
+        sa.Column("signature", sa.Text(), nullable=True),
+        sa.Column("kid", sa.String(length=80), nullable=True),
+        sa.Column("nonce", sa.String(length=100), nullable=True),
+        sa.Column("at_ms", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            "(kid IS NULL) = (nonce IS NULL)", name=op.f("ck_steerings_signed_whole")
+        ),
+        sa.CheckConstraint(
+            "NOT verified OR nonce IS NOT NULL", name=op.f("ck_steerings_verified_by_a_signature")
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_steerings_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "steering_id", name=op.f("pk_steerings")),
+    )
+    op.create_index(
+        "uq_steerings_nonce",
+        "steerings",
+        ["tenant_id", "run_id", "workflow_run_id", "nonce"],
+        unique=True,
+        sqlite_where=sa.text("code = 'accepted' AND nonce IS NOT NULL"),
+        postgresql_where=sa.text("code = 'accepted' AND nonce IS NOT NULL"),
+    )
     op.create_table(
         "steps",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -460,6 +729,7 @@ def _tables() -> None:
         sa.Column("error_class", sa.String(length=32), nullable=True),
         sa.Column("started_ms", sa.BigInteger(), nullable=True),
         sa.Column("ended_ms", sa.BigInteger(), nullable=True),
+        sa.Column("holder", sa.String(length=400), nullable=True),
         sa.CheckConstraint(
             "state IN ('pending', 'running', 'succeeded', 'failed', 'skipped')",
             name=op.f("ck_steps_state"),
@@ -470,3 +740,34 @@ def _tables() -> None:
         ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "step_id", "attempt", name=op.f("pk_steps")),
     )
+    op.create_table(
+        "standing_uses",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("approval_id", sa.String(length=400), nullable=False),
+        sa.Column("standing_id", sa.String(length=40), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("amount", sa.String(length=80), nullable=True),
+        sa.Column("used_ms", sa.BigInteger(), nullable=False),
+        sa.Column("returned_ms", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "approval_id"],
+            ["approvals.tenant_id", "approvals.approval_id"],
+            name=op.f("fk_standing_uses_approvals"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_standing_uses_runs"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "standing_id"],
+            ["standing_approvals.tenant_id", "standing_approvals.standing_id"],
+            name=op.f("fk_standing_uses_standing_approvals"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "tenant_id", "approval_id", "standing_id", name=op.f("pk_standing_uses")
+        ),
+    )
+    op.create_index("ix_standing_uses_run", "standing_uses", ["tenant_id", "run_id", "step_id"])
+    op.create_index("ix_standing_uses_standing", "standing_uses", ["tenant_id", "standing_id"])

@@ -1,0 +1,1 @@
+"""One tool call: prepared, claimed, called, recorded, reconciled or undone."""

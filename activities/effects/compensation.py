@@ -1,0 +1,355 @@
+"""What is to be undone, and the activity ``compensate`` that undoes one effect of it (G4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, assert_never
+
+from pydantic import BaseModel, ValidationError
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from surehand.activities.activity_errors import again
+from surehand.activities.artifacts import (
+    MOST_READS,
+    READ_PAUSE,
+    ArtifactUnavailable,
+)
+from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer
+from surehand.activities.effects.resource_leases import hold_resources
+from surehand.activities.effects.write import EffectCall
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects import compensations, run_tree
+from surehand.activities.ledger.effects.compensations import (
+    GivenUp,
+    NothingToUndo,
+    ToUndo,
+)
+from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.steps import batches, executions
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Asked,
+    Barred,
+    ClaimRequest,
+    Doubtful,
+    Drifted,
+    Entry,
+    Forbidden,
+    Held,
+)
+from surehand.activities.runs.child_runs import stop_child_runs
+from surehand.activities.runs.executions import as_newest, execution_of
+from surehand.activities.tools.resource_names import resource_names
+from surehand.activities.tools.tool import Tool, explain
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.effects import (
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    FindStanding,
+    StandingEffect,
+    StandingFound,
+)
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import identity_hash, params_hash, undo_key
+
+#: Failures after which a compensation is a human's business; any other end is tried again.
+_FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
+
+
+class CompensationActivities:
+    """``find_standing`` and ``compensate``."""
+
+    def __init__(self, resources: WorkerContext) -> None:
+        self._resources = resources
+
+    @activity.defn(name="find_standing")
+    async def find_standing(self, asked: FindStanding) -> StandingFound:
+        """Return what stands of a run, or of a step of it, and its child runs, last first."""
+        return await as_newest(self._resources.ledger, lambda: self._find(asked))
+
+    async def _find(self, asked: FindStanding) -> StandingFound:
+        ledger, execution = self._resources.ledger, execution_of(asked.run_id)
+
+        def find(tx: Transaction) -> tuple[StandingFound, list[str]]:
+            if execution is not None:
+                executions.require(tx, asked.run_id, execution)
+            if asked.bar:
+                run_tree.bar(tx, asked.run_id, asked.step_id)
+            open_ = list[str]()
+            if asked.bar or asked.completing:
+                # Those of this life of the run have ended before anybody asks.
+                open_ = run_tree.open_below(tx, asked.run_id, asked.step_id)
+            if asked.completing:
+                for run_id in open_:
+                    run_tree.bar(tx, run_id)
+            batches.give_up(tx, asked.run_id, asked.revoked_batches)
+            after = None if asked.after is None else run_tree.Cursor.read(asked.after)
+            page = run_tree.standing(tx, asked.run_id, asked.step_id, after=after)
+            if asked.leave is not None:
+                left = [one.entry.entry_id for one in page.effects]
+                run_tree.leave(tx, left, asked.leave)
+            used = run_tree.used_in(tx, asked.run_id, page.effects)
+            found = StandingFound(
+                effects=[
+                    StandingEffect(
+                        effect=one.view(), child=one.child, used_in=used[one.entry.entry_id]
+                    )
+                    for one in page.effects
+                ],
+                after=None if page.following is None else str(page.following),
+                unwound=list(run_tree.unwound(tx, asked.run_id)) if asked.completing else [],
+            )
+            return found, open_
+
+        (found, open_), head = await ledger.record(asked.tenant, asked.run_id, find)
+        if open_:
+            await stop_child_runs(activity.client(), ledger, asked.tenant, open_)
+        return found.model_copy(update={"head": head}) if asked.within is None else found
+
+    @activity.defn(name="compensate")
+    async def compensate(self, asked: Compensate) -> CompensationReport:
+        """Bar the step, settle what is in doubt, and undo the effect if it stands."""
+        report = await self._compensate(asked, Attempt.current())
+        # Each run's history carries the heads of its own chain, and of no other.
+        return report if asked.within is None else report.model_copy(update={"head": None})
+
+    async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
+        def begin(tx: Transaction) -> compensations.BeginResult:
+            found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
+            if isinstance(found, GivenUp):
+                run_tree.leave(tx, [asked.entry_id], found.reason)
+            return found
+
+        found, head = await self._resources.ledger.record(asked.tenant, asked.run_id, begin)
+        match found:
+            case NothingToUndo(reason):
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
+            case GivenUp(reason):
+                return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
+            case Asked(_, intervention_id, question):
+                return _asked(intervention_id, question, head)
+            case Held(wait):
+                message = f"step {asked.step_id}: an attempt is still under way"
+                self._resources.metrics.lease_wait("", "held", wait)
+                raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
+            case Doubtful(entry):
+                return await self._settle(asked, attempt, entry)
+            case ToUndo(entry):
+                return await self._undo(asked, attempt, entry)
+            case _:
+                assert_never(found)
+
+    async def _settle(
+        self, asked: Compensate, attempt: Attempt, entry: Entry
+    ) -> CompensationReport:
+        """Find out whether an effect in doubt happened, without ever calling it forward."""
+        tool = self._resources.toolbox.get(entry.tool)
+        if tool is None:
+            return await self._ask(
+                asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
+            )
+        try:
+            params = tool.validate(entry.params)
+        except Exception as error:  # a validator of the user's own may raise anything
+            why = explain(error) if isinstance(error, ValidationError) else repr(error)
+            return await self._ask(
+                asked, attempt, entry, f"its params do not fit the tool now: {why}"
+            )
+        request = self._request(asked, attempt, tool, entry.params, key=entry.key)
+        effect = EffectCall(self._resources, tool, params, request)
+        result = await effect.reconcile(entry, forward=False)
+        match result:
+            case Done(settled, receipt, _):
+                standing = replace(settled, state="committed", receipt=receipt)
+                return await self._undo(asked, attempt, standing)
+            case Asked(_, intervention_id, question):
+                return _asked(intervention_id, question, effect.head)
+            case Barred(reason=reason):
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
+            case SaidNo(reason, _, _):
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
+            case WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden():
+                raise AssertionError("a reconciliation that may not call forward")
+            case _:
+                assert_never(result)
+
+    async def _undo(self, asked: Compensate, attempt: Attempt, entry: Entry) -> CompensationReport:
+        tool = self._resources.toolbox.get(entry.tool)
+        if tool is None:
+            return await self._ask(
+                asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
+            )
+        undo = tool.cleanup if asked.cleanup else tool.compensate
+        if undo is None:
+            return await self._leave(asked, entry, _why_not(tool, cleanup=asked.cleanup))
+        undoing = self._resources.toolbox.get(undo.tool)
+        assert undoing is not None, "load_toolbox has checked it"
+        try:
+            receipt = await self._receipt(entry)
+            params = undoing.validate(undo.params(entry.params, receipt))
+            plain = params.model_dump(mode="json")
+            names = resource_names(undoing.resource, params)
+            request = self._request(
+                asked, attempt, undoing, plain, key=undo_key(entry.entry_id), undoes=entry.entry_id
+            )
+        except ArtifactUnavailable as error:
+            if attempt.number >= MOST_READS:
+                return await self._ask(
+                    asked, attempt, entry, f"its receipt cannot be read: {error}"
+                )
+            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
+        except Exception as error:
+            why = explain(error) if isinstance(error, ValidationError) else repr(error)
+            return await self._ask(
+                asked, attempt, entry, f"params of {undo.tool} cannot be made: {why}"
+            )
+        return await self._call(asked, attempt, entry, undoing, params, request, names)
+
+    async def _call(
+        self,
+        asked: Compensate,
+        attempt: Attempt,
+        entry: Entry,
+        undoing: Tool,
+        params: BaseModel,
+        request: ClaimRequest,
+        names: tuple[str, ...],
+    ) -> CompensationReport:
+        try:
+            async with hold_resources(self._resources, undoing, names, asked, attempt) as held:
+                effect = EffectCall(self._resources, undoing, params, request, held)
+                result = await effect.run()
+        except ApplicationError as error:
+            if error.type not in _FAILED_FOR_GOOD:
+                raise
+            return await self._ask(asked, attempt, entry, error.message)
+        match result:
+            case Done():
+                effect.before_report()
+                return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
+            case Asked(_, intervention_id, question):
+                return _asked(intervention_id, question, effect.head)
+            case Barred() if not await self._stands(asked):
+                # This attempt is late: a human has settled it while it was on its way.
+                return await self._compensate(asked, attempt)
+            case (
+                SaidNo(reason, _, _)
+                | Barred(reason=reason)
+                | ApprovalRefused(reason)
+                | Drifted(reason)
+                | Forbidden(reason)
+            ):
+                return await self._ask(asked, attempt, entry, f"{undoing.name} says no: {reason}")
+            case WantsAnswer():
+                raise AssertionError("an undo can ask nobody")
+            case _:
+                assert_never(result)
+
+    async def _receipt(self, entry: Entry) -> Any:
+        artifact = as_artifact(entry.receipt)
+        if artifact is None:
+            return entry.receipt
+        return await self._resources.artifacts.read(entry.tenant, artifact)
+
+    async def _stands(self, asked: Compensate) -> bool:
+        which = (asked.entry_id, asked.run_id, asked.step_id)
+        begun = await self._resources.ledger.transact(asked.tenant, compensations.begin, *which)
+        return isinstance(begun, ToUndo)
+
+    def _request(
+        self,
+        asked: Compensate,
+        attempt: Attempt,
+        tool: Tool,
+        params: dict[str, object],
+        *,
+        key: str,
+        undoes: str | None = None,
+    ) -> ClaimRequest:
+        # No approval and no permission: the undo was shown and approved with its step.
+        return ClaimRequest(
+            tenant=asked.tenant,
+            run_id=asked.run_id,
+            step_id=asked.step_id,
+            user=asked.user,
+            tool=tool.name,
+            tool_version=tool.version,
+            key=key,
+            params=params,
+            identity_hash=identity_hash(tool.name, params),
+            params_hash=params_hash(tool.name, tool.version, params),
+            holder=attempt.holder,
+            activity_key=attempt.activity_key,
+            attempt=attempt.number,
+            timeout=tool.timeout,
+            lease=self._resources.lease,
+            recovery_limit=self._resources.retries.recovery_limit,
+            recovery=tool.recovery,
+            settle=tool.settle,
+            window=tool.repeatable_for,
+            undoes=undoes,
+            observes=tool.lookup_by == "state",
+        )
+
+    async def _ask(
+        self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
+    ) -> CompensationReport:
+        question = f"undoing {entry.tool} {entry.key} failed: {why}"
+        intervention_id, head = await self._resources.ledger.record(
+            asked.tenant, asked.run_id, compensations.failed, entry, question
+        )
+        if intervention_id is None:
+            # This attempt is late: look at what has become of it.
+            return await self._compensate(asked, attempt)
+        return _asked(intervention_id, question, head)
+
+    async def _leave(self, asked: Compensate, entry: Entry, reason: str) -> CompensationReport:
+        def leave(tx: Transaction) -> None:
+            run_tree.leave(tx, [entry.entry_id], reason)
+            tx.event(
+                asked.run_id,
+                "effect.uncompensated",
+                step_id=asked.step_id,
+                entry_id=entry.entry_id,
+                tool=entry.tool,
+                rule=reason,
+                action="list",
+            )
+            notifications.write(
+                tx,
+                Kind.UNCOMPENSATED,
+                Facts(what=one_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),
+                run_id=asked.run_id,
+                step_id=asked.step_id,
+                subject=entry.entry_id,
+            )
+
+        _, head = await self._resources.ledger.record(asked.tenant, asked.run_id, leave)
+        return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
+
+
+def _why_not(tool: Tool, *, cleanup: bool) -> str:
+    if cleanup:
+        return "kept: the tool has no cleanup"
+    return "irreversible" if tool.irreversible else "the tool has no compensation"
+
+
+def _asked(intervention_id: str, question: str, head: ChainHead | None) -> CompensationReport:
+    return CompensationReport(
+        outcome=CompensationOutcome.HUMAN_NEEDED,
+        reason=question,
+        intervention_id=intervention_id,
+        head=head,
+    )
+
+
+def _report(
+    outcome: CompensationOutcome, reason: str, head: ChainHead | None
+) -> CompensationReport:
+    return CompensationReport(outcome=outcome, reason=reason, head=head)

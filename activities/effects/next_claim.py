@@ -1,0 +1,80 @@
+"""The claim of a batch's next write, made in the transaction that records the outcome before it.
+
+One transaction of the ledger instead of two. Only for a write that needs nothing but its claim, and
+only where nothing is in its way: whatever else there is, the write's own claim finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from surehand.activities.effects.prepare import (
+    PreparedCall,
+    call_request,
+    prepare,
+)
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.tools import Effect, ToolCall
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Next:
+    """The write that follows, as it would be claimed."""
+
+    call: ToolCall
+    prepared: PreparedCall
+    request: ClaimRequest
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A write that is prepared: its params are not validated anew, or they might change."""
+
+    next: Next
+    claimed: Claimed | None
+    """``None``: it has yet to be claimed, or nobody has heard whether it is."""
+    asked: float
+    """When the claim was asked for, by ``clock.now()``."""
+
+
+@dataclass
+class Ahead:
+    """What a batch does after the write that is under way."""
+
+    resources: WorkerContext
+    attempt: Attempt
+    """The next step's."""
+    call_after: Callable[[Any], ToolCall | None]
+    """The next step's call, made of the write's output; ``None``: there is none, or not now."""
+    begun: Begun | None = field(default=None, init=False)
+
+    def find(self, output: Any) -> Next | None:
+        """Return what to claim after a write, if it can be claimed with its outcome.
+
+        Never raises: an outcome is in hand. What is wrong with the next call, it says itself.
+        """
+        try:
+            call = self.call_after(output)
+            return None if call is None else self._prepared(call)
+        except Exception as error:
+            log.debug("ahead.not_claimed", reason=repr(error))
+            return None
+
+    def _prepared(self, call: ToolCall) -> Next | None:
+        if call.late or call.params_hash is not None:
+            return None
+        prepared = prepare(self.resources.toolbox, call)
+        if prepared.tool.effect is Effect.READ or prepared.resources:
+            return None
+        request = call_request(self.resources, call, prepared, self.attempt)
+        # Whatever a human has a say in is looked at by the write's own claim.
+        if request.gated or request.drift:
+            return None
+        return Next(call, prepared, request)

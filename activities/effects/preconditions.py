@@ -1,0 +1,65 @@
+"""What an approval rests on in the world outside: read when it is asked for, and at the call."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from surehand.activities.activity_errors import again, stop
+from surehand.activities.effects.prepare import PreparedCall
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.tools.classify import classify
+from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.tool import ToolContext
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import digest
+
+#: Well below the deadline of the activity that asks for an approval.
+LIMIT: Final = timedelta(seconds=5)
+#: Between tries to read it, and how many there are: nobody is asked on a guess.
+PAUSE: Final = timedelta(seconds=2)
+MOST_TRIES: Final = 10
+#: Equals no digest: an approval is not used on a guess, either.
+_UNREADABLE: Final = "unreadable"
+
+
+async def to_ask_with(request: ClaimRequest, prepared: PreparedCall, attempt: int) -> ClaimRequest:
+    """Return the request with the digest of what the tool's precondition says now.
+
+    Raises:
+        ApplicationError: ``Transient``, retryable: it cannot be read; ``ToolFailed`` after ten.
+    """
+    try:
+        return replace(request, precondition=await _read(request, prepared))
+    except Exception as error:
+        message = f"{prepared.tool.name}: its precondition: {classify(error).message}"
+        if attempt >= MOST_TRIES:
+            raise stop(ErrorType.TOOL_FAILED, message) from error
+        raise again(ErrorType.TRANSIENT, message, PAUSE) from error
+
+
+async def to_call_with(request: ClaimRequest, prepared: PreparedCall) -> ClaimRequest:
+    """Return the request with what the precondition says; unreadable, it equals nothing."""
+    try:
+        return replace(request, precondition=await _read(request, prepared))
+    except Exception:
+        # What is recorded, or in doubt, can still be settled: only a first call is refused.
+        return replace(request, precondition=_UNREADABLE)
+
+
+async def _read(request: ClaimRequest, prepared: PreparedCall) -> str | None:
+    read = prepared.tool.precondition
+    if read is None or not request.gated:
+        return None
+    context = ToolContext(
+        tenant=request.tenant,
+        run_id=request.run_id,
+        step_id=request.step_id,
+        user=request.user,
+        attempt=request.attempt,
+        idempotency_key="",
+    )
+    async with asyncio.timeout(LIMIT.total_seconds()):
+        return digest(to_json(await read(prepared.params, context)))

@@ -1,0 +1,235 @@
+"""From a tool call on the wire to the claim that the ledger decides on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from surehand.activities.activity_errors import again, stop
+from surehand.activities.artifacts import (
+    READ_PAUSE,
+    ArtifactStore,
+    ArtifactUnavailable,
+)
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.rules import RuleBroken, holds
+from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.resource_names import resource_names
+from surehand.activities.tools.tool import Tool, explain
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import (
+    LOST_DIGITS,
+    NotCanonical,
+    forward_key,
+    has_lost_digits,
+    identity_hash,
+    params_hash,
+    step_key,
+)
+from surehand.workflows.plan.policy import Needs, combine
+from surehand.workflows.plan.references import ReferenceUnresolved
+from surehand.workflows.steps.deferred import fill_in
+
+#: Longest business key; it is part of a unique index.
+LONGEST_KEY = 400
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A call whose tool is loaded and whose params are valid."""
+
+    tool: Tool
+    params: BaseModel
+    plain: dict[str, Any]
+    """The validated params in JSON form."""
+    params_hash: str
+    key: str
+    resources: tuple[str, ...]
+    """What the call must have for itself, in the order in which everybody acquires."""
+
+
+async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
+    """Return the call with the params that hang on artifacts filled in.
+
+    Raises:
+        ApplicationError: ``ArtifactUnavailable``, tried again until the store has it;
+            ``InvalidParams`` if a field that the params refer to is not there.
+    """
+    if not call.late:
+        return call
+    wanted = {name: artifact for late in call.late for name, artifact in late.artifacts.items()}
+    try:
+        contents = await artifacts.read_all(call.tenant, wanted)
+    except ArtifactUnavailable as error:
+        # Nothing has been called, and nothing is wrong with the step: it waits for the store.
+        raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
+    params = copy.deepcopy(call.params)
+    try:
+        fill_in(params, call.late, contents)
+    except ReferenceUnresolved as error:
+        raise stop(ErrorType.INVALID_PARAMS, f"{call.tool.name}: {error}") from error
+    return call.model_copy(update={"params": params, "late": []})
+
+
+def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
+    """Validate a call with the tool's own model and hash what came out.
+
+    Raises:
+        ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
+    """
+    tool = toolbox.get(call.tool.name)
+    if tool is None:
+        raise stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
+    return prepare_params(tool, call.params, call.run_id, call.step_id, call.answers)
+
+
+def prepare_params(
+    tool: Tool,
+    given: Mapping[str, Any],
+    run_id: str,
+    step_id: str,
+    answers: Sequence[Any] = (),
+) -> PreparedCall:
+    """Validate params with the tool's own model and hash what came out.
+
+    Raises:
+        ApplicationError: ``InvalidParams``, not retryable.
+    """
+    if has_lost_digits(dict(given)):
+        # Before the model makes text or a `Decimal` of what may have been another amount.
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {LOST_DIGITS}")
+    try:
+        params = tool.validate(given)
+        plain = params.model_dump(mode="json")
+        hash_ = params_hash(tool.name, tool.version, plain, answers)
+        same = tool.validate(plain) == params
+    except ValidationError as error:
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error
+    except NotCanonical as error:
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+    except Exception as error:  # a validator of the user's own
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {error!r}") from error
+    if not same:
+        # What the hash does not cover, nobody has approved: secrets, excluded or rounded fields.
+        problem = f"{tool.name}: its params do not survive the way through JSON unchanged"
+        raise stop(ErrorType.INVALID_PARAMS, problem)
+    key = _key(tool, params, run_id, step_id)
+    try:
+        resources = resource_names(tool.resource, params)
+    except ValueError as error:
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+    return PreparedCall(tool, params, plain, hash_, key, resources)
+
+
+def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
+    if tool.key is None:
+        return forward_key(step_key(run_id, step_id))
+    try:
+        key: object = tool.key(params)
+    except Exception as error:
+        raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: key(params): {error!r}") from error
+    if isinstance(key, str) and key == clean_text(key):
+        key = forward_key(key)
+        if 0 < len(key) <= LONGEST_KEY:
+            return key
+    problem = f"{tool.name}: key(params) must give 1 to {LONGEST_KEY} characters of plain text"
+    raise stop(ErrorType.INVALID_PARAMS, problem)
+
+
+def claim_request(
+    call: ToolCall,
+    prepared: PreparedCall,
+    attempt: Attempt,
+    lease: timedelta,
+    recovery_limit: timedelta,
+    assurance: Assurance = Assurance.OPEN,
+) -> ClaimRequest:
+    """Return what the ledger is asked for.
+
+    Raises:
+        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    """
+    tool, needs = prepared.tool, needed(call, prepared)
+    return ClaimRequest(
+        tenant=call.tenant,
+        run_id=call.run_id,
+        step_id=call.step_id,
+        user=call.user,
+        tool=tool.name,
+        tool_version=tool.version,
+        key=prepared.key,
+        params=prepared.plain,
+        identity_hash=identity_hash(tool.name, prepared.plain),
+        params_hash=prepared.params_hash,
+        holder=attempt.holder,
+        activity_key=attempt.activity_key,
+        attempt=call.attempts_before + attempt.number,
+        timeout=tool.timeout,
+        lease=lease,
+        recovery_limit=recovery_limit,
+        recovery=tool.recovery,
+        settle=tool.settle,
+        window=tool.repeatable_for,
+        # What was asked for is used, also where this worker's tool would not have asked.
+        gated=needs is not None or call.approval_id is not None,
+        approval_id=call.approval_id,
+        requirements=needs.requirements if needs else (),
+        assurance=assurance,
+        standing=needs is None or needs.standing,
+        permissions=permissions(call, tool),
+        drift=drift(call, tool),
+        observes=tool.lookup_by == "state",
+        withdrawn=tool.withdrawn,
+        execution=attempt.execution,
+        batch=attempt.batch,
+        first_attempt=call.attempts_before + 1,
+    )
+
+
+def call_request(
+    resources: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
+) -> ClaimRequest:
+    """Return what the ledger is asked for by a worker that is about to make a call.
+
+    Raises:
+        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    """
+    limit, assurance = resources.retries.recovery_limit, resources.assurance
+    return claim_request(call, prepared, attempt, resources.lease, limit, assurance)
+
+
+def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:
+    """Return what has to be approved: the plan's, the recorded and the present policy together.
+
+    Raises:
+        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    """
+    own = (call.tool.approval, prepared.tool.approval)
+    policies = (*call.policies, *(policy for policy in own if policy is not None))
+    try:
+        return combine(policies, lambda expression: holds(expression, prepared.params))
+    except RuleBroken as error:
+        raise stop(ErrorType.INVALID_PARAMS, f"{prepared.tool.name}: {error}") from error
+
+
+def permissions(call: ToolCall, tool: Tool) -> frozenset[str]:
+    """Return what the acting user must be allowed: by the recorded and the present tool."""
+    return frozenset(name for name in (call.tool.permission, tool.permission) if name is not None)
+
+
+def drift(call: ToolCall, tool: Tool) -> str | None:
+    """Return how the loaded tool differs from the one recorded at the run's start."""
+    if tool.version != call.tool.version:
+        return f"{tool.name} is version {tool.version}, the run began with {call.tool.version}"
+    if tool.schema_hash != call.tool.schema_hash:
+        return f"the params of {tool.name} have changed since the run was started"
+    return None

@@ -1,0 +1,275 @@
+"""One read, from its start to its end: it changes nothing, so it is simply made again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from surehand.activities.activity_errors import again, stop
+from surehand.activities.effects.health import STILL_DOWN, is_healthy
+from surehand.activities.effects.lease import call_within
+from surehand.activities.effects.prepare import PreparedCall
+from surehand.activities.effects.resource_leases import HeldResources
+from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
+from surehand.activities.ledger.effects.claims import note as note_claim
+from surehand.activities.ledger.outbox.notifications import write_pause
+from surehand.activities.ledger.people.starts import forbidden
+from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps import attempts as step_rows
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.attempts import StepAttempt, Stored
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    ClaimRequest,
+    Mismatch,
+    milliseconds,
+)
+from surehand.activities.tools.answers import No
+from surehand.activities.tools.classify import classify_call
+from surehand.activities.tools.failures import Failure, FailureClass
+from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.questions import Answers, NeedsAnswer
+from surehand.activities.tools.tool import ToolContext
+from surehand.activities.worker import clock
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.activities.worker.watchdog import GRACE
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.tools import (
+    AnsweredNo,
+    ApprovalNeeded,
+    InputNeeded,
+    PermissionNeeded,
+    Succeeded,
+    ToolCall,
+    ToolOutcome,
+    ToolReport,
+)
+from surehand.workflows.errors import ErrorType
+
+_NOTHING: Final = Kept(None)
+_DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A read that may be called, unless something speaks against it."""
+
+    lacking: str | None
+    """What its user may not."""
+    refused: ApprovalRefused | Mismatch | None
+    was_down: bool
+    """An earlier attempt has found its service down."""
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class ReadCall:
+    """One attempt at one read."""
+
+    resources: WorkerContext
+    call: ToolCall
+    prepared: PreparedCall
+    request: ClaimRequest
+    """What its approval is bound to, as a write's claim is."""
+    attempt: Attempt
+    held: HeldResources
+
+    async def run(self) -> ToolReport:
+        """Call and record.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows/errors.py``; retryable ones carry their delay.
+        """
+        call, tool = self.call, self.prepared.tool
+        outcome: ToolOutcome
+        row, ledger = self._row(), self.resources.ledger
+        begun = await ledger.transact(call.tenant, self._begin, row)
+        if isinstance(begun, ToolReport):
+            return begun
+        lacking, refused = begun.lacking, begun.refused
+        if lacking is not None:
+            head = await self._finish(
+                row, "failed", error="not called", class_="refused", paused=lacking
+            )
+            outcome = PermissionNeeded(reason=lacking, attempts=self._number)
+            return ToolReport(outcome=outcome, head=head)
+        if isinstance(refused, Mismatch):
+            await self._finish(row, "failed", error="not called", class_="refused")
+            raise stop(ErrorType.PARAMS_MISMATCH, f"{tool.name}: {refused.reason}")
+        if refused is not None:
+            head = await self._finish(row, "failed", error="not called", class_="refused")
+            outcome = ApprovalNeeded(reason=refused.reason, attempts=self._number)
+            return ToolReport(outcome=outcome, head=head)
+        if begun.was_down and not await is_healthy(tool):
+            raise await self._failed(row, STILL_DOWN)
+        try:
+            answer = await self._answer()
+        except NeedsAnswer as asked:
+            head = await self._finish(
+                row, "failed", error=f"asks: {asked.question}", class_="asked"
+            )
+            outcome = InputNeeded(
+                question=asked.question, answer_schema=asked.schema, attempts=self._number
+            )
+            return ToolReport(outcome=outcome, head=head)
+        except (Exception, asyncio.CancelledError) as error:
+            self._crash(CrashPoint.AFTER_CALL)
+            failed = await self._failed(row, self._classified(error))
+            self._crash(CrashPoint.BEFORE_REPORT)
+            raise failed from error
+        self._crash(CrashPoint.AFTER_CALL)
+        if isinstance(answer, No):
+            answer = answer.cleaned()
+            said = Kept({"no": {"reason": answer.reason, "code": answer.code}})
+            head = await self._finish(
+                row, "failed", output=said, error=answer.reason, class_=step_rows.NO
+            )
+            outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
+        else:
+            kept = await self.resources.artifacts.keep(call.tenant, to_json(answer))
+            head = await self._finish(row, "succeeded", output=kept)
+            outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=begun.now_ms)
+        self._crash(CrashPoint.BEFORE_REPORT)
+        return ToolReport(outcome=outcome, head=head)
+
+    def _begin(self, tx: Transaction, row: StepAttempt) -> _Begun | ToolReport:
+        """Begin the read, or say what it has come to already."""
+        call, request = self.call, self.request
+        # Its row is locked before the run's, as wherever people decide.
+        refused = approval_rows.refusal(tx, request) if request.gated else None
+        known = step_rows.begin_read(
+            tx, row, after=call.attempts_before, holders=self.attempt.unacknowledged_holders()
+        )
+        if known is not None:
+            return _as_stored(known)
+        lacking = forbidden(*(tx, call.run_id, call.user, request.permissions, request.assurance))
+        down = self._number > 1 and step_rows.failures(tx, call.run_id, call.step_id, _DOWN)
+        if lacking is None and refused is not None:
+            note_claim(tx, request, refused)
+        return _Begun(lacking, refused, bool(down), tx.now_ms)
+
+    def _row(self) -> StepAttempt:
+        call, attempt = self.call, self.attempt
+        return StepAttempt(
+            call.run_id,
+            call.step_id,
+            self._number,
+            self.prepared.tool.name,
+            self.prepared.plain,
+            attempt.holder,
+            attempt.batch,
+        )
+
+    @property
+    def _number(self) -> int:
+        return self.call.attempts_before + self.attempt.number
+
+    def _crash(self, point: CrashPoint) -> None:
+        self.resources.crash.at(self.prepared.tool.name, self.call.step_id, point)
+
+    async def _answer(self) -> Any:
+        tool = self.prepared.tool
+        if not self.held.kept:
+            async with asyncio.timeout(tool.timeout.total_seconds()):
+                return await self._called()
+        must_end = clock.now() + (tool.timeout + GRACE).total_seconds()
+
+        async def watched() -> Any:
+            what = f"{tool.name} of run {self.call.run_id}"
+            with self.resources.watchdog.watching(what, partial(self.held.must_end, must_end)):
+                return await self._called()
+
+        # While it still runs, its resources are not given to others.
+        return await call_within(
+            watched(), self.held.kept, timeout=tool.timeout, stopped_within=None
+        )
+
+    async def _called(self) -> Any:
+        call, tool = self.call, self.prepared.tool
+        context = ToolContext(
+            tenant=call.tenant,
+            run_id=call.run_id,
+            step_id=call.step_id,
+            user=call.user,
+            attempt=self._number,
+            idempotency_key="",
+            fencing_tokens=self.held.fencing_tokens(),
+            answers=Answers(call.answers),
+        )
+        with self.resources.crash.during(tool.name, call.step_id):
+            return await tool.fn(self.prepared.params, context)
+
+    def _classified(self, error: BaseException) -> Failure:
+        tool = self.prepared.tool
+        return classify_call(error, tool.name, tool.fn.__module__, tool.errors)
+
+    async def _failed(self, row: StepAttempt, failure: Failure) -> BaseException:
+        if failure.failure_class is FailureClass.IN_DOUBT:
+            # A read changes nothing, so it may simply be asked again.
+            failure = Failure(FailureClass.TRANSIENT, failure.message)
+        class_ = failure.failure_class.value
+        ledger, step = self.resources.ledger, (row.run_id, row.step_id)
+        earlier = await ledger.transact(self.call.tenant, step_rows.failures, *step, class_)
+        delay = self.resources.retries.delay(failure, earlier)
+        await self._finish(row, "failed", error=failure.message, class_=class_, delay=delay)
+        message = f"{row.tool}: {failure.message}"
+        if delay is None:
+            return stop(ErrorType.TOOL_FAILED, message)
+        return again(ErrorType.for_failure(class_), message, delay)
+
+    async def _finish(
+        self,
+        row: StepAttempt,
+        state: str,
+        *,
+        output: Kept = _NOTHING,
+        error: str | None = None,
+        class_: str | None = None,
+        delay: timedelta | None = None,
+        paused: str | None = None,
+    ) -> ChainHead:
+
+        def finish(tx: Transaction) -> None:
+            if not step_rows.finish(
+                tx, row, state, output=output.value, error=error, error_class=class_
+            ):
+                message = f"{row.tool}: another worker has taken this read over"
+                raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
+            artifact_rows.record(tx, row.run_id, row.step_id, output)
+            tx.event(
+                row.run_id,
+                f"step.{state}",
+                step_id=row.step_id,
+                tool=row.tool,
+                attempt=row.attempt,
+                failure_class=class_,
+                retry_ms=None if delay is None else milliseconds(delay),
+            )
+            self.held.mark(tx, row.run_id)
+            if paused is not None:
+                first = self.call.attempts_before + 1
+                step = (row.run_id, row.step_id, first)
+                write_pause(tx, *step, tool=row.tool, reason=paused)
+
+        _, head = await self.resources.ledger.record(self.call.tenant, row.run_id, finish)
+        return head
+
+
+def _as_stored(known: Stored) -> ToolReport:
+    outcome: ToolOutcome
+    if known.no is None:
+        outcome = Succeeded(
+            output=known.output,
+            attempts=known.attempt,
+            replayed=True,
+            read_ms=known.started_ms,
+        )
+    else:
+        outcome = AnsweredNo(**known.no, attempts=known.attempt, replayed=True)
+    return ToolReport(outcome=outcome)

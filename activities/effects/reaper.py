@@ -1,0 +1,162 @@
+"""The sweep: settles entries that nobody else is settling; it never calls a write forward (G2).
+
+A run settles its own entries. What is left over (a terminated run, a run that waits for something
+else, a worker that never came back) is found here: the outside system is asked, and what it cannot
+tell goes to a human.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import structlog
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from surehand.activities.effects.recorder import Done, SaidNo
+from surehand.activities.effects.resource_leases import sweep_leases
+from surehand.activities.effects.write import EffectCall
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.effects import outcomes
+from surehand.activities.ledger.effects import stale as overdue_rows
+from surehand.activities.ledger.effects.interventions import open_intervention
+from surehand.activities.ledger.steps.entries import (
+    Asked,
+    Barred,
+    ClaimRequest,
+    Entry,
+)
+from surehand.activities.tools.tool import Tool
+from surehand.activities.worker.context import WorkerContext
+from surehand.workflows.contracts.maintenance import Swept
+from surehand.workflows.identity import params_hash
+
+log = structlog.get_logger()
+
+
+async def reconcile_once(
+    resources: WorkerContext,
+    tenant: str,
+    alive: Callable[[str], Awaitable[bool]],
+    *,
+    quiet: timedelta,
+    limit: int,
+    after: str | None = None,
+) -> Swept:
+    """Settle a page of a tenant's overdue entries, and return what became of them.
+
+    It also frees the resources that dead calls have left behind.
+
+    Args:
+        resources: Ledger and tools.
+        tenant: Whose entries.
+        alive: Whether a run of that id is still open at the Temporal server.
+        quiet: How long an entry is left to its own run first.
+        limit: Most entries of a page.
+        after: What the page before has returned as ``next``.
+
+    Raises:
+        LedgerUnavailable: The database is away; what is settled stays settled.
+        RPCError: The Temporal server is away.
+    """
+    counts: Counter[str] = Counter()
+    entries = await resources.ledger.transact(tenant, overdue_rows.overdue, quiet, limit, after)
+    for seen in entries:
+        try:
+            outcome = await _sweep(resources, seen, alive)
+        except (LedgerUnavailable, RPCError):
+            raise
+        except Exception:
+            # Whatever is wrong with this one, those behind it are come to.
+            log.exception("effect.sweep_failed", entry_id=seen.entry_id)
+            outcome = "waiting"
+        if outcome is not None:
+            counts[outcome] += 1
+            resources.metrics.swept(seen.tool, outcome)
+    looked_at, freed = counts.total(), await sweep_leases(resources.ledger, tenant)
+    following = overdue_rows.place(entries[-1]) if len(entries) == limit else None
+    return Swept.model_validate(
+        {"looked_at": looked_at, "freed": freed, "next": following, **counts}
+    )
+
+
+async def _sweep(
+    resources: WorkerContext, seen: Entry, alive: Callable[[str], Awaitable[bool]]
+) -> str | None:
+    """Settle an overdue entry and return what became of it; ``None``: somebody was quicker."""
+    tool = resources.toolbox.get(seen.tool)
+    if tool is not None and tool.lookup is None and await alive(seen.run_id):
+        # Only calling again could settle it, and that is for its own run to do.
+        return "waiting"
+    entry = await resources.ledger.transact(seen.tenant, overdue_rows.take_over, seen)
+    if entry is None:
+        return None
+    outcome = await _settle(resources, entry)
+    log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
+    return outcome
+
+
+async def _settle(resources: WorkerContext, entry: Entry) -> str:
+    tool = resources.toolbox.get(entry.tool)
+    if tool is None:
+        return await _ask(resources, entry, f"tool {entry.tool!r} is not loaded any more")
+    try:
+        params = tool.validate(entry.params)
+    except Exception:  # a validator of the user's own may raise anything
+        return await _ask(resources, entry, "its params do not fit the tool any more")
+    effect = EffectCall(resources, tool, params, _request(resources, entry, tool))
+    try:
+        result = await effect.reconcile(entry, forward=False)
+    except ApplicationError as error:
+        log.info("effect.not_settled_yet", entry_id=entry.entry_id, reason=error.message)
+        return "waiting"
+    match result:
+        case Done():
+            return "committed"
+        case Barred() | SaidNo():
+            return "not_applied"
+        case Asked():
+            return "asked"
+        case _:
+            raise AssertionError(f"a reconciliation ended as {result!r}")
+
+
+async def _ask(resources: WorkerContext, entry: Entry, why: str) -> str:
+    question = f"{entry.tool} {entry.key}: {why}. Did it happen?"
+
+    def ask(tx: Transaction) -> str:
+        if not outcomes.still_ours(tx, entry):
+            return "waiting"  # for whoever has taken it over meanwhile
+        open_intervention(tx, entry, question, rule="unknown")
+        return "asked"
+
+    return await resources.ledger.transact(entry.tenant, ask)
+
+
+def _request(resources: WorkerContext, entry: Entry, tool: Tool) -> ClaimRequest:
+    sweep = f"sweep:{uuid.uuid4().hex}"
+    return ClaimRequest(
+        tenant=entry.tenant,
+        run_id=entry.run_id,
+        step_id=entry.step_id,
+        user="sweep",
+        tool=entry.tool,
+        tool_version=tool.version,
+        key=entry.key,
+        params=entry.params,
+        identity_hash=entry.identity_hash,
+        params_hash=params_hash(entry.tool, tool.version, entry.params),
+        holder=sweep,
+        activity_key=sweep,
+        # No attempt of the step: its rows tell of its own attempts only.
+        attempt=0,
+        timeout=tool.timeout,
+        lease=resources.lease,
+        recovery_limit=resources.retries.recovery_limit,
+        recovery=tool.recovery,
+        settle=tool.settle,
+        undoes=entry.undoes,
+    )

@@ -1,0 +1,140 @@
+"""Settling an entry in doubt: the outside system is asked, or a human (guarantee G2)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from pydantic import BaseModel
+
+from surehand.activities.activity_errors import again
+from surehand.activities.effects.recorder import Done, Recorder, SaidNo
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects import reconcile
+from surehand.activities.ledger.steps.entries import (
+    UNASKED,
+    Asked,
+    ClaimResult,
+    Entry,
+    Held,
+)
+from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
+from surehand.activities.tools.classify import classify
+from surehand.activities.tools.outputs import clean_text, to_json
+from surehand.activities.worker import clock
+from surehand.workflows.errors import ErrorType
+
+log = structlog.get_logger()
+
+Settled = Done | SaidNo | Asked | ClaimResult
+
+#: How often an effect is looked for while "not found" proves nothing.
+_LOOK_AGAIN: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True)
+class Settling:
+    """One attempt to settle an entry that is in doubt under its fencing token.
+
+    ``forward`` says whether the tool may be called when the effect is proven not to have happened;
+    a run that is being undone only records that.
+    """
+
+    recorder: Recorder
+    params: BaseModel
+    entry: Entry
+    forward: bool
+
+    async def run(self) -> Settled:
+        """Return what is recorded now; a ``ClaimResult`` says how the call goes on."""
+        tool, recorder = self.recorder.tool, self.recorder
+        never_in_doubt = tool.transactional and self.entry.tool_version == tool.version
+        if never_in_doubt and not self.forward:
+            # However late: without an outcome nothing has happened.
+            return await self._not_applied("transactional", clock.now())
+        if self.entry.observed == UNASKED:
+            # A lookup by state is asked, and its answer recorded, before anything is called.
+            return await self._not_applied("not_called", clock.now())
+        limit = recorder.request.recovery_limit
+        # By the database's clock, as it was in the newest transaction.
+        if self.entry.recovers_too_long(limit, await recorder.now_ms()):
+            seconds = limit.total_seconds()
+            return await self._ask(f"its recovery has taken longer than {seconds:g} s")
+        if never_in_doubt:
+            return await self._not_applied("transactional", clock.now())
+        if tool.lookup is None:
+            return await self._ask("a crash left its outcome unknown")
+        if tool.lookup_by == "state" and (proves_nothing := self._proves_nothing()):
+            return await self._ask(proves_nothing)
+        looked = clock.now()
+        try:
+            async with asyncio.timeout(recorder.request.timeout.total_seconds()):
+                answer: object = await tool.lookup(self.params, recorder.context(self.entry))
+        except (Exception, asyncio.CancelledError) as error:
+            why = f"lookup failed: {classify(error).message}"
+            return await recorder.unsettled(self.entry, why)
+        answered = type(answer).__name__
+        log.info("effect.looked_up", entry_id=self.entry.entry_id, answer=answered)
+        return await self._believe(answer, looked)
+
+    async def _believe(self, answer: object, looked: float) -> Settled:
+        match answer:
+            case Found(receipt):
+                evidence: dict[str, Any] = {"rule": "lookup", "answer": "found"}
+                if self.recorder.tool.lookup_by == "state":
+                    evidence["before"] = self.entry.observed
+                return await self.recorder.commit(self.entry, to_json(receipt), evidence)
+            case NotFound() if self.entry.settle_ms is None:
+                return await self._ask(
+                    "the lookup found nothing, and the call was made without a settle time"
+                )
+            case NotFound():
+                return await self._not_applied("lookup_not_found", looked)
+            case No():
+                return await self.recorder.say_no(self.entry, answer.cleaned())
+            case Partial(details, receipt):
+                resources, tenant = self.recorder.resources, self.recorder.request.tenant
+                part = await resources.artifacts.keep(tenant, to_json(receipt))
+                why = clean_text(f"it happened in part: {details}")
+                return await self.recorder.ask(self.entry, why, part=part)
+            case Unknown(reason):
+                return await self._ask(clean_text(f"the lookup cannot tell: {reason}"))
+        # User code may return anything at all; then it says nothing.
+        why = f"lookup answered {type(answer).__name__}"
+        return await self.recorder.unsettled(self.entry, why)
+
+    async def _ask(self, why: str) -> Asked:
+        return await self.recorder.ask(self.entry, why)
+
+    def _proves_nothing(self) -> str | None:
+        """Return why the state of the world, as it is now, tells nothing of the call."""
+        before = (self.entry.observed or {}).get("answer")
+        if before == "not_found":
+            return None
+        if before == "found":
+            return "a crash left its outcome unknown, and its lookup was true before the call"
+        return "a crash left its outcome unknown, and its lookup could not tell before the call"
+
+    async def _not_applied(self, rule: reconcile.Proof, looked: float) -> ClaimResult:
+        def go_on(tx: Transaction) -> ClaimResult:
+            # What was not there when it was looked for may have come since.
+            return reconcile.after_not_found(
+                tx,
+                self.recorder.request,
+                self.entry,
+                forward=self.forward,
+                rule=rule,
+                looked=timedelta(seconds=clock.now() - looked),
+            )
+
+        result = await self.recorder.in_ledger(go_on)
+        if isinstance(result, Held):
+            tool = self.recorder.tool.name
+            self.recorder.resources.metrics.lease_wait(tool, "settling", result.wait)
+            message = f"{tool}: not found, but the first call may still arrive"
+            # Until then it may be found as well.
+            raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))
+        return result

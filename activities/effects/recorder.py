@@ -1,0 +1,296 @@
+"""What one attempt at a write records: fenced by its token, and never lost while in hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final, NoReturn, TypeVar
+
+import structlog
+
+from surehand.activities.activity_errors import again
+from surehand.activities.effects.next_claim import Ahead, Begun, Next
+from surehand.activities.effects.resource_leases import (
+    NO_RESOURCES,
+    HeldResources,
+)
+from surehand.activities.ledger.core.session import LongTransaction
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import (
+    Asked,
+    Claimed,
+    ClaimRequest,
+    Entry,
+    milliseconds,
+)
+from surehand.activities.tools.answers import No
+from surehand.activities.tools.failures import Failure
+from surehand.activities.tools.questions import Answers, NeedsAnswer
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.worker import clock
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.errors import ErrorType
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: Seconds between tries to write something that must not be lost.
+DATABASE_PAUSE: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Done:
+    """The effect is recorded as committed."""
+
+    entry: Entry
+    receipt: Any
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class SaidNo:
+    """The tool answered no."""
+
+    reason: str
+    code: str
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class WantsAnswer:
+    """The tool asks a human before its effect."""
+
+    question: str
+    schema: dict[str, Any]
+
+
+@dataclass
+class Recorder:
+    """Writes what becomes of one attempt, and knows the ledger's clock as of then."""
+
+    resources: WorkerContext
+    tool: Tool
+    request: ClaimRequest
+    held: HeldResources = NO_RESOURCES
+    answers: tuple[Any, ...] = ()
+    head: ChainHead | None = field(default=None, init=False)
+    """The run's chain after the newest of this attempt's transactions."""
+    asked: float = field(default=0.0, init=False)
+    """When the newest transaction began, by ``clock.now()``."""
+    _now_ms: int | None = field(default=None, init=False)
+    """The same by the database's clock."""
+
+    async def now_ms(self) -> int:
+        """Return the database's clock as it was in the newest transaction, or is now."""
+        if self._now_ms is None:
+            ledger = self.resources.ledger
+            self._now_ms = await ledger.transact(self.request.tenant, lambda tx: tx.now_ms)
+        return self._now_ms
+
+    def crash(self, point: CrashPoint) -> None:
+        """Pass a crash point."""
+        self.resources.crash.at(self.tool.name, self.request.step_id, point)
+
+    async def in_ledger(self, work: Callable[[Transaction], T], *, first: bool = False) -> T:
+        """Do something in one transaction; ``first``: before other work.
+
+        Raises:
+            LedgerUnavailable: The database is away; whether it has committed is unknown.
+        """
+
+        def whole(tx: Transaction) -> tuple[T, Transaction]:
+            return work(tx), tx
+
+        self.asked, ledger = clock.now(), self.resources.ledger
+        transact = ledger.transact_first if first else ledger.transact
+        result, tx = await transact(self.request.tenant, whole)
+        self._note(tx)
+        return result
+
+    async def in_long_transaction(self, work: Callable[[LongTransaction], Awaitable[T]]) -> T:
+        """Do something, and await what is done in between, in one transaction.
+
+        Raises:
+            LedgerUnavailable: The database is away; whether it has committed is unknown.
+        """
+        self.asked, request = clock.now(), self.request
+        ledger = self.resources.ledger
+        async with ledger.long_transaction(request.tenant, request.timeout) as opened:
+            result = await work(opened)
+        self._note(opened.tx)
+        return result
+
+    def _note(self, tx: Transaction) -> None:
+        self._now_ms = tx.now_ms
+        self.head = tx.heads.get(self.request.run_id, self.head)
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Write what is in hand, however long the database is away: it must not be lost."""
+
+        def marked(tx: Transaction) -> T:
+            result = work(tx)
+            self.held.mark(tx, self.request.run_id)
+            return result
+
+        while True:
+            try:
+                return await self.in_ledger(marked, first=True)
+            except LedgerUnavailable as error:
+                log.warning("ledger.unavailable", error=str(error), holding="an outcome")
+                await asyncio.sleep(DATABASE_PAUSE)
+
+    async def commit(
+        self,
+        entry: Entry,
+        receipt: Any,
+        evidence: dict[str, Any] | None = None,
+        ahead: Ahead | None = None,
+    ) -> Done:
+        """Record that the effect happened; an attempt that is fenced leaves its receipt behind.
+
+        With it, a batch's next write is claimed, where that is simple.
+        """
+        kept = await self.resources.artifacts.keep(self.request.tenant, receipt)
+        following = ahead.find(kept.value) if ahead and not self.held.leases else None
+        if following is not None:
+            call = following.call
+            self.resources.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
+
+        def record(tx: Transaction) -> int | None:
+            return outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
+
+        if ahead is None or following is None:
+            commit = await self.write(record)
+        else:
+            commit = await self._commit_and_claim(record, ahead, following)
+        if commit is None:
+            await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return Done(entry, kept.value, False)
+
+    async def _commit_and_claim(
+        self,
+        record: Callable[[Transaction], int | None],
+        ahead: Ahead,
+        following: Next,
+    ) -> int | None:
+        """Record that the effect happened, and claim the write that follows."""
+
+        def both(tx: Transaction) -> tuple[int | None, Claimed | None]:
+            commit = record(tx)
+            claimed = None
+            if commit is not None:
+                claimed = claims.claim_at_once(tx, following.request)
+            return commit, claimed
+
+        try:
+            commit, claimed = await self.write(both)
+        except Exception as error:
+            # Whatever is wrong with the claim of the next write, this outcome must not be lost.
+            log.warning("ahead.claim_failed", step_id=following.call.step_id, error=repr(error))
+            return await self.write(record)
+        # Also where it is not claimed: an answer that was lost may have said that it is.
+        ahead.begun = Begun(following, claimed, self.asked)
+        return commit
+
+    async def say_no(self, entry: Entry, answer: No) -> SaidNo:
+        """Record that the tool answered no."""
+        recorded = await self.write(
+            lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
+        )
+        if not recorded:
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return SaidNo(answer.reason, answer.code, False)
+
+    async def fail(self, entry: Entry, failure: Failure) -> timedelta | None:
+        """Record a call that has not applied the effect; returns the pause before the next one."""
+
+        def record(tx: Transaction) -> tuple[int | None, timedelta | None]:
+            class_, text = failure.failure_class.value, failure.message
+            delay = self._next_try(entry, failure, tx.now_ms)
+            return outcomes.fail(tx, self.request, entry, class_, text, delay=delay), delay
+
+        recorded, delay = await self.write(record)
+        if recorded is None:
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return delay
+
+    def _next_try(self, entry: Entry, failure: Failure, now_ms: int) -> timedelta | None:
+        """Return the pause before the call is tried again; ``None``: it is not."""
+        retries = self.resources.retries
+        delay = retries.delay(failure, entry.failures.get(failure.failure_class.value, 0))
+        if delay is None or self.request.undoes is None or entry.first_call_ms is None:
+            return delay
+        limit = entry.first_call_ms + milliseconds(retries.compensation_limit)
+        return delay if now_ms + milliseconds(delay) <= limit else None
+
+    async def not_begun(self, entry: Entry, message: str, pause: timedelta) -> NoReturn:
+        """Give up a claim under which nothing was called; that counts for no class of failures."""
+        class_ = ErrorType.RESOURCE_BUSY.value
+        await self.write(
+            lambda tx: outcomes.fail(tx, self.request, entry, class_, message, delay=pause)
+        )
+        raise again(ErrorType.RESOURCE_BUSY, message, pause)
+
+    async def wants_answer(self, entry: Entry, asked: NeedsAnswer) -> WantsAnswer:
+        """Give up a claim whose tool asks a human: it has applied nothing yet."""
+        text, at_once = f"asks: {asked.question}", timedelta(0)
+        recorded = await self.write(
+            lambda tx: outcomes.fail(tx, self.request, entry, "asked", text, delay=at_once)
+        )
+        if recorded is None:
+            self.fenced()
+        self.crash(CrashPoint.AFTER_OUTCOME)
+        return WantsAnswer(asked.question, asked.schema)
+
+    async def unsettled(self, entry: Entry, message: str) -> Asked:
+        """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
+        earlier = await self.write(
+            lambda tx: outcomes.leave_in_doubt(tx, self.request, entry, message)
+        )
+        if earlier is None:
+            self.fenced()
+        pauses = self.resources.retries.in_doubt
+        if self.tool.recovery is Recovery.HUMAN or earlier >= len(pauses):
+            return await self.ask(replace(entry, state="in_doubt"), message)
+        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pauses[earlier])
+
+    async def ask(self, entry: Entry, why: str, *, part: Kept | None = None) -> Asked:
+        """Open an intervention: only a human can tell."""
+        question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
+        if self.tool.compensate is not None:
+            question += f" Settled as undo, {self.tool.compensate.tool} takes it back."
+        intervention_id = await self.write(
+            lambda tx: outcomes.ask_human(tx, entry, question, part=part)
+        )
+        if intervention_id is None:
+            self.fenced()
+        return Asked(entry, intervention_id, question)
+
+    def fenced(self) -> NoReturn:
+        """End an attempt whose entry has a newer fencing token."""
+        message = f"{self.tool.name}: another attempt has taken this effect over"
+        raise again(ErrorType.LEASE_HELD, message, timedelta(seconds=1))
+
+    def context(self, entry: Entry) -> ToolContext:
+        """Return what the tool may know about its call."""
+        return ToolContext(
+            tenant=self.request.tenant,
+            run_id=self.request.run_id,
+            step_id=self.request.step_id,
+            user=self.request.user,
+            attempt=self.request.attempt,
+            idempotency_key=entry.provider_key,
+            fencing_tokens=self.held.fencing_tokens(),
+            answers=None if self.request.undoes else Answers(self.answers),
+        )

@@ -1,0 +1,334 @@
+"""One write, from claim to outcome: intent, effect, outcome (guarantees G1, G2, G3).
+
+``EffectCall`` is what ``execute_tool`` and ``compensate`` share. Its life: claim in one
+transaction; call the tool with no transaction open, the lease renewed beside it; record the
+outcome in another transaction, guarded by the fencing token. What it finds in doubt is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, assert_never
+
+import structlog
+from pydantic import BaseModel
+from temporalio.exceptions import ApplicationError
+
+from surehand.activities.activity_errors import again, stop
+from surehand.activities.effects.health import STILL_DOWN, is_healthy
+from surehand.activities.effects.lease import hold
+from surehand.activities.effects.next_claim import Ahead, Begun
+from surehand.activities.effects.reconcile import Settling
+from surehand.activities.effects.recorder import (
+    DATABASE_PAUSE,
+    Done,
+    Recorder,
+    SaidNo,
+    WantsAnswer,
+)
+from surehand.activities.effects.resource_leases import (
+    BUSY_PAUSE,
+    NO_RESOURCES,
+    HeldResources,
+)
+from surehand.activities.ledger.core.session import LongTransaction, Session
+from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.effects import claim_entry, claims, outcomes
+from surehand.activities.ledger.steps.entries import (
+    UNASKED,
+    Answered,
+    ApprovalRefused,
+    Asked,
+    Barred,
+    Claimed,
+    ClaimRequest,
+    ClaimResult,
+    Committed,
+    Doubtful,
+    Drifted,
+    Entry,
+    Forbidden,
+    Held,
+    Mismatch,
+)
+from surehand.activities.runs.executions import as_newest
+from surehand.activities.tools.answers import Found, No, NotFound
+from surehand.activities.tools.classify import classify, classify_call
+from surehand.activities.tools.failures import Failure, FailureClass
+from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.questions import NeedsAnswer
+from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.worker import clock
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.activities.worker.watchdog import grace
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import digest
+
+log = structlog.get_logger()
+
+#: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
+_CLAIM_TRIES: Final = 3
+
+
+class _GaveUp(Exception):
+    """A transactional tool has not made its effect: its transaction is rolled back."""
+
+    def __init__(self, why: No | Failure | NeedsAnswer) -> None:
+        super().__init__()
+        self.why = why
+
+
+CallResult = Done | SaidNo | WantsAnswer | ApprovalRefused | Asked | Barred | Drifted | Forbidden
+
+
+@dataclass
+class EffectCall:
+    """One attempt at one write."""
+
+    resources: WorkerContext
+    tool: Tool
+    params: BaseModel
+    request: ClaimRequest
+    held: HeldResources = NO_RESOURCES
+    answers: tuple[Any, ...] = ()
+    ahead: Ahead | None = None
+    """What a batch does after this write."""
+
+    def __post_init__(self) -> None:
+        """Make what records this attempt."""
+        self._recorder = Recorder(self.resources, self.tool, self.request, self.held, self.answers)
+
+    @property
+    def head(self) -> ChainHead | None:
+        """The run's chain after the newest of this attempt's transactions."""
+        return self._recorder.head
+
+    def before_report(self) -> None:
+        """Pass the last crash point: recorded, and Temporal has not heard of it."""
+        self._recorder.crash(CrashPoint.BEFORE_REPORT)
+
+    async def run(self, begun: Begun | None = None) -> CallResult:
+        """Claim, call and record; or say what stands there already.
+
+        Args:
+            begun: The claim, if it was made with the outcome of the write before.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows/errors.py``; retryable ones carry their delay.
+        """
+        if self.tool.transactional:
+            # Before its claim: what waits here holds nothing, and lets others' work be done.
+            async with self.resources.ledger.transactional.place(self.request.tenant):
+                return await self._run(begun)
+        return await self._run(begun)
+
+    async def _run(self, begun: Begun | None) -> CallResult:
+        if begun is not None and begun.claimed is not None:
+            self._recorder.asked = begun.asked
+            return await self._go_on(begun.claimed)
+        self._recorder.crash(CrashPoint.BEFORE_CLAIM)
+        return await self._go_on(await self._claim())
+
+    async def reconcile(self, entry: Entry, *, forward: bool = True) -> CallResult:
+        """Settle an entry that is in doubt under our fencing token.
+
+        Args:
+            entry: The entry in doubt.
+            forward: Whether the tool may be called when the effect is proven not to have happened.
+        """
+        settled = await Settling(self._recorder, self.params, entry, forward).run()
+        return settled if isinstance(settled, Done | SaidNo) else await self._go_on(settled)
+
+    async def _claim(self) -> ClaimResult:
+        tries, recorder = 1, self._recorder
+
+        async def claim() -> ClaimResult:
+            return await recorder.in_ledger(lambda tx: claims.claim(tx, self.request))
+
+        while True:
+            try:
+                return await as_newest(self.resources.ledger, claim)
+            except LedgerUnavailable:
+                if tries == _CLAIM_TRIES:
+                    raise
+                tries += 1
+                await asyncio.sleep(DATABASE_PAUSE)
+
+    async def _go_on(self, result: ClaimResult) -> CallResult:
+        match result:
+            case Claimed(entry):
+                if entry.observed == UNASKED:
+                    observed = await self._observe(entry)
+                    if not isinstance(observed, Entry):
+                        return observed
+                    entry = observed
+                self._recorder.crash(CrashPoint.AFTER_CLAIM)
+                return await self._call(entry)
+            case Committed(entry):
+                return Done(entry, entry.receipt, True)
+            case Answered(entry):
+                return SaidNo(entry.answer["reason"], entry.answer["code"], True)
+            case Doubtful(entry):
+                return await self.reconcile(entry)
+            case Held(wait):
+                message = f"{self.tool.name}: another attempt holds this effect"
+                self.resources.metrics.lease_wait(self.tool.name, "held", wait)
+                raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
+            case Mismatch(reason):
+                raise stop(ErrorType.PARAMS_MISMATCH, f"{self.tool.name}: {reason}")
+            case ApprovalRefused() | Asked() | Barred() | Drifted() | Forbidden():
+                return result
+            case _:
+                assert_never(result)
+
+    async def _observe(self, entry: Entry) -> Entry | Asked:
+        """Ask a lookup that goes by the state of the world, before the call, and keep its answer.
+
+        Where it is so already, the call is made all the same: that is what was decided. What was so
+        before the call proves nothing after it.
+        """
+        tool, request = self.tool, self.request
+        assert tool.lookup is not None, "only its tool says that it is to be asked"
+        said, evidence = "unknown", None
+        try:
+            answer: object = await hold(
+                tool.lookup(self.params, self._recorder.context(entry)),
+                lambda: self._renew(entry),
+                lease=request.lease,
+                every=self.resources.renew_every,
+                timeout=request.timeout,
+                claimed=self._recorder.asked,
+                under=self.held.kept,
+            )
+        except Exception as error:
+            log.info("effect.not_observed", entry_id=entry.entry_id, error=classify(error).message)
+        else:
+            said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
+            evidence = digest(to_json(answer))
+        kept = await self._recorder.in_ledger(
+            lambda tx: claim_entry.keep_observed(tx, request, entry, said, evidence)
+        )
+        if kept is None:
+            self._recorder.fenced()
+        if said == "not_found" or entry.recovering_ms is None:
+            return kept
+        # Another attempt has died over this call: what is so now may be its work.
+        why = "a crash left its outcome unknown, and its lookup does not say that it is still to do"
+        return await self._recorder.ask(kept, why)
+
+    async def _call(self, entry: Entry) -> CallResult:
+        if clock.now() >= self._recorder.asked + self.request.lease.total_seconds():
+            # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
+            return await self._go_on(await self._claim())
+        if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
+            return await self._failed(entry, STILL_DOWN)
+        if (lost := self.held.lost()) is not None:
+            message = f"{self.tool.name}: not called: a resource: {lost}"
+            await self._recorder.not_begun(entry, message, BUSY_PAUSE)
+        if self.tool.transactional:
+            return await self._call_in_ledger(entry)
+        try:
+            answer = await hold(
+                self._watched(self._recorder.asked, self._recorder.context(entry)),
+                lambda: self._renew(entry),
+                lease=self.request.lease,
+                every=self.resources.renew_every,
+                timeout=self.request.timeout,
+                claimed=self._recorder.asked,
+                under=self.held.kept,
+            )
+        except NeedsAnswer as asked:
+            return await self._recorder.wants_answer(entry, asked)
+        except Exception as error:
+            self._recorder.crash(CrashPoint.AFTER_CALL)
+            return await self._failed(entry, self._classified(error))
+        self._recorder.crash(CrashPoint.AFTER_CALL)
+        if isinstance(answer, No):
+            return await self._recorder.say_no(entry, answer.cleaned())
+        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead)
+
+    async def _call_in_ledger(self, entry: Entry) -> CallResult:
+        """Call a transactional tool: its effect and its outcome commit together, or not at all."""
+        try:
+            receipt = await self._recorder.in_long_transaction(partial(self._work, entry))
+        except _GaveUp as ended:
+            if isinstance(ended.why, No):
+                return await self._recorder.say_no(entry, ended.why)
+            if isinstance(ended.why, NeedsAnswer):
+                return await self._recorder.wants_answer(entry, ended.why)
+            return await self._failed(entry, ended.why)
+        except LedgerUnavailable:
+            # Whether it committed, the entry says.
+            return await self._go_on(await self._claim())
+        except ApplicationError:
+            raise
+        except Exception as error:
+            # The database refuses what the tool has written (a deferred constraint), or goes on
+            # with nothing after an error that the tool has swallowed: all of it is rolled back.
+            failure = classify(error).message
+            return await self._failed(entry, Failure(FailureClass.TRANSIENT, failure))
+        self._recorder.crash(CrashPoint.AFTER_OUTCOME)
+        return Done(entry, receipt, False)
+
+    async def _work(self, entry: Entry, transaction: LongTransaction) -> Any:
+        if not await transaction.do(outcomes.still_ours, entry):
+            self._recorder.fenced()
+        context = replace(self._recorder.context(entry), session=Session(transaction))
+        try:
+            async with asyncio.timeout(self.request.timeout.total_seconds()):
+                answer = await self._watched(clock.now(), context)
+        except NeedsAnswer as asked:
+            raise _GaveUp(asked) from asked
+        except (Exception, asyncio.CancelledError) as error:
+            self._recorder.crash(CrashPoint.AFTER_CALL)
+            failure = self._classified(error)
+            if failure.failure_class is FailureClass.IN_DOUBT:
+                # Whatever it was: what the tool has written goes with the transaction.
+                failure = Failure(FailureClass.TRANSIENT, failure.message)
+            raise _GaveUp(failure) from error
+        self._recorder.crash(CrashPoint.AFTER_CALL)
+        if isinstance(answer, No):
+            raise _GaveUp(answer.cleaned())
+        kept = await self.resources.artifacts.keep(self.request.tenant, to_json(answer))
+        commit = await transaction.do(outcomes.commit, self.request, entry, kept)
+        await transaction.do(self.held.mark, self.request.run_id)
+        assert commit is not None, "the entry's row is locked by this transaction"
+        return kept.value
+
+    async def _renew(self, entry: Entry) -> bool:
+        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)
+
+    async def _watched(self, claimed: float, context: ToolContext) -> Any:
+        # Inside the call's own task: one that ignores its cancellation stays watched.
+        must_end = self.request.timeout + grace(self.tool.settle)
+        deadline = claimed + must_end.total_seconds()
+        what = f"{self.tool.name} of run {self.request.run_id}"
+        crashing = self.resources.crash.during(self.tool.name, self.request.step_id)
+        must_end_at = partial(self.held.must_end, deadline)
+        with self.resources.watchdog.watching(what, must_end_at), crashing:
+            return await self.tool.fn(self.params, context)
+
+    def _classified(self, error: BaseException) -> Failure:
+        tool = self.tool
+        return classify_call(error, tool.name, tool.fn.__module__, tool.errors)
+
+    async def _failed(self, entry: Entry, failure: Failure) -> CallResult:
+        message = f"{self.tool.name}: {failure.message}"
+        if failure.failure_class is FailureClass.IN_DOUBT:
+            return await self._recorder.unsettled(entry, failure.message)
+        delay = await self._recorder.fail(entry, failure)
+        if delay is None and entry.unproven:
+            doubtful = replace(entry, state="in_doubt")
+            if self.tool.lookup is not None:
+                return await self.reconcile(doubtful)
+            why = f"an earlier call was never answered, and calling again ended with: {message}"
+            return await self._recorder.ask(doubtful, why)
+        self.before_report()
+        if delay is None:
+            raise stop(ErrorType.TOOL_FAILED, message)
+        raise again(ErrorType.for_failure(failure.failure_class.value), message, delay)

@@ -1,0 +1,1 @@
+"""Approval requests, decisions, votes."""

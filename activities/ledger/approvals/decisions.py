@@ -1,0 +1,369 @@
+"""Decisions: each delivery gets one recorded verdict, and the approval's row decides (G3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from surehand.activities.ledger.approvals.requests import locked
+from surehand.activities.ledger.approvals.standing_grants import give_back
+from surehand.activities.ledger.approvals.votes import (
+    Vote,
+    folded,
+    may_edit,
+    missing,
+    needs_of,
+    refusal,
+    requesters,
+    unknown_requester,
+    votes_now,
+)
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, decisions, effects
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.proofs import Proof, Refusal, prove
+from surehand.workflows.contracts.approvals import (
+    ApprovalState,
+    Assurance,
+    Decision,
+    DecisionOutcome,
+    Verdict,
+    VerdictCode,
+    VerifyDecision,
+)
+
+#: Entries in these states leave their key free for other params.
+_FREE = ("failed", "compensated")
+
+
+@dataclass(frozen=True)
+class Edited:
+    """Other params for a call, as its tool takes them."""
+
+    params: dict[str, Any]
+    params_hash: str
+    key: str
+
+
+#: Validates an edit with the tool of an approval's row; a text says why it cannot be.
+CheckEdit = Callable[[Mapping[str, Any], Mapping[str, Any]], Edited | str]
+
+
+def checked_edit(
+    tx: Transaction,
+    decision: Decision,
+    row: Mapping[str, Any],
+    vote: Vote,
+    check_edit: CheckEdit,
+) -> Edited | Refusal:
+    """Return the params that an edit of an approval's row asks for, or why it cannot be."""
+    if not may_edit(needs_of(row).requirements, vote.roles):
+        return VerdictCode.NOT_PERMITTED, f"{decision.approver} may decide, but not edit"
+    checked = check_edit(row, decision.params or {})
+    if isinstance(checked, str):
+        return VerdictCode.NOT_EDITABLE, checked
+    if checked.params_hash == row["params_hash"]:
+        return VerdictCode.NOT_EDITABLE, "the edit changes nothing"
+    taken = tx.one(
+        select(effects.c.entry_id, effects.c.state).where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.tool == row["tool"],
+            effects.c.key.in_([row["key"], checked.key]),
+            effects.c.state.not_in(_FREE),
+        )
+    )
+    if taken is not None:
+        return VerdictCode.NOT_EDITABLE, f"its key has entry {taken['entry_id']} ({taken['state']})"
+    return checked
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the params of an edit that counts."""
+
+    verdict: Verdict
+    params: dict[str, Any] | None = None
+
+
+def judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> Judged:
+    """Return what was recorded of a delivery; ``row`` is the approval's as it is now."""
+    verdict = Verdict(
+        decision_id=recorded["decision_id"],
+        approval_id=recorded["approval_id"],
+        code=VerdictCode(recorded["verdict"]),
+        message=recorded["message"],
+        state=ApprovalState(row["state"]) if row else None,
+        verified=recorded["verified"],
+    )
+    counted = verdict.code is VerdictCode.ACCEPTED
+    return Judged(verdict, recorded["edited"] if counted else None)
+
+
+def verdict_on(
+    asked: VerifyDecision,
+    code: VerdictCode,
+    message: str,
+    state: ApprovalState | None,
+    proof: Proof,
+) -> Verdict:
+    """Return the verdict on a delivery, as its run is told."""
+    return Verdict(
+        decision_id=asked.decision_id,
+        approval_id=asked.decision.approval_id[:400] if asked.decision else "",
+        code=code,
+        message=message,
+        state=state,
+        verified=proof.verified,
+    )
+
+
+def record(
+    tx: Transaction,
+    asked: VerifyDecision,
+    verdict: Verdict,
+    row: Mapping[str, Any] | None,
+    proof: Proof,
+    edited: Edited | None,
+) -> None:
+    """Write down a delivery, its verdict and what proves it."""
+    decision = asked.decision
+    tx.execute(
+        insert(decisions).values(
+            tenant_id=tx.tenant,
+            decision_id=asked.decision_id,
+            run_id=asked.run_id,
+            approval_id=verdict.approval_id,
+            approver=decision.approver if decision else "",
+            outcome=decision.outcome.value if decision else "",
+            params_hash=decision.params_hash[:200] if decision else "",
+            reason=decision.reason if decision else "",
+            verdict=verdict.code.value,
+            message=verdict.message,
+            verified=verdict.verified,
+            edited=edited.params if edited else None,
+            signature=decision.signature if decision and proof.verified else None,
+            kid=proof.kid,
+            nonce=proof.claims.jti if proof.claims else None,
+            at_ms=tx.now_ms,
+        )
+    )
+    accepted = verdict.code is VerdictCode.ACCEPTED
+    tx.event(
+        asked.run_id,
+        "decision.accepted" if accepted else "decision.refused",
+        step_id=row["step_id"] if row else None,
+        decision_id=asked.decision_id,
+        approval_id=verdict.approval_id,
+        outcome=decision.outcome.value if decision else None,
+        approver=decision.approver if decision else None,
+        verified=verdict.verified,
+        kid=proof.kid,
+        reason=None if accepted else verdict.code.value,
+    )
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """That a decision counts: what follows for its request, and why."""
+
+    state: ApprovalState
+    message: str
+    verified: bool
+    edited: Edited | None = None
+
+
+def verify(
+    tx: Transaction, asked: VerifyDecision, *, assurance: Assurance, check_edit: CheckEdit
+) -> Judged:
+    """Return the verdict on a delivered decision, and apply it if it is accepted.
+
+    Verifying the same delivery again returns the recorded verdict.
+
+    Args:
+        tx: The transaction.
+        asked: The delivery.
+        assurance: What this worker asks for; the request's own may be stricter.
+        check_edit: Validates the params of an edit.
+    """
+    decision = asked.decision
+    # Locked before looking for a verdict: the same delivery may be verified twice at once.
+    row = locked(tx, decision.approval_id) if decision else None
+    if row is not None and row["run_id"] != asked.run_id:
+        row = None
+    recorded = tx.one(
+        select(decisions).where(
+            decisions.c.tenant_id == tx.tenant, decisions.c.decision_id == asked.decision_id
+        )
+    )
+    if recorded is not None:
+        return judged_before(recorded, row)
+    found: Proof | Refusal
+    counts: _Counts | Refusal
+    if decision is None:
+        found, counts = Proof(), (VerdictCode.MALFORMED, asked.refused or "not a decision")
+    else:
+        found = prove(tx, asked.run_id, decision)
+        counts = _weigh(tx, decision, row, found, assurance, check_edit)
+    proof = found if isinstance(found, Proof) else Proof()
+    if not isinstance(counts, _Counts):
+        code, message = counts
+        state = ApprovalState(row["state"]) if row else None
+        verdict = verdict_on(asked, code, message, state, proof)
+        record(tx, asked, verdict, row, proof, None)
+        return Judged(verdict)
+    assert decision is not None and row is not None, "nothing else can count"
+    verdict = verdict_on(asked, VerdictCode.ACCEPTED, counts.message, counts.state, proof)
+    record(tx, asked, verdict, row, proof, counts.edited)
+    if counts.state is not ApprovalState.PENDING:
+        _close(tx, decision, row, counts)
+    return Judged(verdict, counts.edited.params if counts.edited else None)
+
+
+def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
+    """Return what has rejected or edited a request; ``None`` if nothing has."""
+    outcomes = {"rejected": DecisionOutcome.REJECT, "superseded": DecisionOutcome.EDIT}
+    outcome = outcomes.get(row["state"])
+    if outcome is None:
+        return None
+    found = tx.one(
+        select(decisions).where(
+            decisions.c.tenant_id == tx.tenant,
+            decisions.c.approval_id == row["approval_id"],
+            decisions.c.verdict == VerdictCode.ACCEPTED.value,
+            decisions.c.outcome == outcome.value,
+        )
+    )
+    assert found is not None, "the row and the decision are written in one transaction"
+    return Decision(
+        approval_id=row["approval_id"],
+        params_hash=row["params_hash"],
+        outcome=outcome,
+        approver=found["approver"],
+        reason=found["reason"],
+        params=found["edited"],
+    )
+
+
+def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> Refusal | None:
+    """Return why a decision on an approval row comes too late or is for something else; pure."""
+    if row is None:
+        return (
+            VerdictCode.UNKNOWN_APPROVAL,
+            f"this run has no approval request {decision.approval_id[:400]!r}",
+        )
+    if row["state"] in ("approved", "rejected"):
+        mark = "" if row["verified"] else " (unverified)"
+        decided = f"already {row['state']} by {row['decided_by']}{mark}"
+        return VerdictCode.ALREADY_DECIDED, decided
+    if row["state"] == "superseded":
+        return VerdictCode.NOT_WAITING, f"{row['decided_by']} has edited it: another request asks"
+    if row["state"] == "expired" or row["expires_ms"] <= now_ms:
+        return VerdictCode.EXPIRED, "the request has expired"
+    if row["state"] != "pending":
+        return VerdictCode.NOT_WAITING, f"the request is {row['state']}"
+    if decision.params_hash != row["params_hash"]:
+        return (
+            VerdictCode.WRONG_HASH,
+            f"the decision is for params {decision.params_hash[:200]},"
+            f" asked is {row['params_hash']}",
+        )
+    return None
+
+
+def _weigh(
+    tx: Transaction,
+    decision: Decision,
+    row: Mapping[str, Any] | None,
+    found: Proof | Refusal,
+    assurance: Assurance,
+    check_edit: CheckEdit,
+) -> _Counts | Refusal:
+    """Return what follows from a decision, or why it does not count."""
+    refused = judge(decision, row, tx.now_ms)
+    if refused is not None or row is None:
+        assert refused is not None, "there is nothing to decide"
+        return refused
+    if not isinstance(found, Proof):
+        return found
+    assurance = Assurance(row["assurance"]).stricter(assurance)
+    if assurance is Assurance.SIGNED and not found.verified:
+        return VerdictCode.UNSIGNED, "only signed decisions count here"
+    requirements = needs_of(row).requirements
+    unknown = unknown_requester(tx, row["run_id"], requirements, assurance)
+    if unknown is not None:
+        return VerdictCode.FOUR_EYES, unknown
+    people = principals.find(tx, [decision.approver])
+    vote = Vote(decision.approver, people[decision.approver].roles)
+    refused = refusal(requirements, vote, requesters(tx, row))
+    if refused is not None:
+        return refused
+    match decision.outcome:
+        case DecisionOutcome.REJECT:
+            message = f"rejected by {decision.approver}"
+            return _Counts(ApprovalState.REJECTED, message, found.verified)
+        case DecisionOutcome.EDIT:
+            edited = checked_edit(tx, decision, row, vote, check_edit)
+            if not isinstance(edited, Edited):
+                return edited
+            message = f"edited by {decision.approver}"
+            return _Counts(ApprovalState.SUPERSEDED, message, found.verified, edited)
+        case DecisionOutcome.APPROVE:
+            return _with_vote(tx, row, vote, found, assurance)
+
+
+def _with_vote(
+    tx: Transaction,
+    row: Mapping[str, Any],
+    vote: Vote,
+    proof: Proof,
+    assurance: Assurance,
+) -> _Counts | Refusal:
+    """Return where a request stands with one more yes."""
+    recorded = tx.all(
+        select(decisions.c.approver, decisions.c.verified, decisions.c.standing_id).where(
+            decisions.c.tenant_id == tx.tenant,
+            decisions.c.approval_id == row["approval_id"],
+            decisions.c.verdict == VerdictCode.ACCEPTED.value,
+        )
+    )
+    needs = needs_of(row)
+    votes = votes_now(tx, row["approval_id"], assurance, in_advance=needs.standing)
+    # Whose standing approval has ended since may look at the call and vote in person.
+    in_person = {folded(one["approver"]) for one in recorded if one["standing_id"] is None}
+    if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:
+        return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
+    votes = [*votes, vote]
+    lacking = missing(needs.requirements, votes, requesters(tx, row))
+    if lacking is not None:
+        message = f"approved by {vote.approver}; so far {lacking}"
+        return _Counts(ApprovalState.PENDING, message, proof.verified)
+    verified = proof.verified and all(one["verified"] for one in recorded)
+    message = f"approved by {', '.join(one.label for one in votes)}"
+    return _Counts(ApprovalState.APPROVED, message, verified)
+
+
+def _close(tx: Transaction, decision: Decision, row: Mapping[str, Any], counts: _Counts) -> None:
+    """Let a request's row follow the decision that has decided it."""
+    tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == decision.approval_id,
+            approvals.c.state == "pending",
+        )
+        .values(state=counts.state.value, decided_by=decision.approver, verified=counts.verified)
+    )
+    tx.event(
+        row["run_id"],
+        f"approval.{counts.state}",
+        step_id=row["step_id"],
+        approval_id=decision.approval_id,
+        params_hash=row["params_hash"],
+        edited_hash=counts.edited.params_hash if counts.edited else None,
+        verified=counts.verified,
+    )
+    if counts.state is not ApprovalState.APPROVED:
+        give_back(tx, row["run_id"], approval_id=decision.approval_id)

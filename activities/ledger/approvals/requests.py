@@ -1,0 +1,284 @@
+"""Approval rows: requested once, decided once, consumed once (guarantee G3).
+
+The row decides and the run follows it: every change is a guarded update under the row's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from surehand.activities.ledger.approvals.standing_grants import Covers, apply, give_back
+from surehand.activities.ledger.approvals.votes import (
+    missing,
+    needs_of,
+    requesters,
+    unknown_requester,
+    votes_now,
+)
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, effects
+from surehand.activities.ledger.outbox.notification import Kind
+from surehand.activities.ledger.outbox.notifications import write_approval
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    ClaimRequest,
+    ClaimResult,
+    Mismatch,
+    milliseconds,
+)
+from surehand.workflows.contracts.approvals import ApprovalState, Assurance
+from surehand.workflows.plan.policy import Needs
+
+
+def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
+    """Return an approval's row under its lock; the clock is read once the lock is held."""
+    row = tx.one(
+        select(approvals)
+        .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == approval_id)
+        .with_for_update()
+    )
+    tx.tick()
+    return row
+
+
+def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
+    """Return whether the effect of ``call`` is recorded, so that nobody has to be asked."""
+    row = tx.one(
+        select(effects.c.entry_id).where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.tool == call.tool,
+            effects.c.key == call.key,
+            effects.c.identity_hash == call.identity_hash,
+            effects.c.state == "committed",
+        )
+    )
+    return row is not None
+
+
+def request(
+    tx: Transaction,
+    call: ClaimRequest,
+    *,
+    approval_id: str,
+    description: str,
+    undo: str,
+    needs: Needs,
+    assurance: Assurance = Assurance.OPEN,
+    editors: Sequence[str] = (),
+    covers: Covers | None = None,
+) -> Mapping[str, Any]:
+    """Write an approval request, or return the one of that id.
+
+    Args:
+        tx: The transaction.
+        call: What is asked about.
+        approval_id: Its id.
+        description: The call in one line.
+        undo: How its effect would be undone.
+        needs: Whose yes it needs.
+        assurance: What has to prove a decision.
+        editors: Who has changed the params.
+        covers: Says which standing approvals cover the call; they vote at once.
+    """
+    already = locked(tx, approval_id)
+    if already is not None:
+        return already
+    # What this step has been approved for before and has not used is not used any more.
+    give_back(tx, call.run_id, step_id=call.step_id)
+    row = tx.one(
+        insert(approvals)
+        .values(
+            tenant_id=tx.tenant,
+            approval_id=approval_id,
+            run_id=call.run_id,
+            step_id=call.step_id,
+            tool=call.tool,
+            tool_version=call.tool_version,
+            key=call.key,
+            params_hash=call.params_hash,
+            params=call.params,
+            description=description,
+            undo=undo,
+            user_id=call.user,
+            editors=list(editors),
+            needs=needs.model_dump(mode="json"),
+            assurance=assurance.value,
+            precondition=call.precondition,
+            state="pending",
+            requested_ms=tx.now_ms,
+            expires_ms=tx.now_ms + milliseconds(needs.expires_in),
+            remind_ms=needs.remind_every and tx.now_ms + milliseconds(needs.remind_every),
+        )
+        .returning(approvals)
+    )
+    assert row is not None
+    tx.event(
+        call.run_id,
+        "approval.requested",
+        step_id=call.step_id,
+        approval_id=approval_id,
+        tool=call.tool,
+        version=call.tool_version,
+        params_hash=call.params_hash,
+        expires_ms=row["expires_ms"],
+        assurance=assurance.value,
+        quorum=max(requirement.quorum for requirement in needs.requirements),
+    )
+    voted = row if covers is None else apply(tx, row, covers)
+    if voted["state"] == "pending":  # standing approvals may have answered it
+        write_approval(tx, voted, Kind.APPROVAL)
+    return voted
+
+
+@dataclass(frozen=True)
+class _Holds:
+    """That an approval allows a call now."""
+
+    row: Mapping[str, Any]
+
+
+def refusal(tx: Transaction, call: ClaimRequest) -> ApprovalRefused | Mismatch | None:
+    """Return why an approval does not allow a read now, or ``None``.
+
+    A read changes nothing, so it consumes nothing: it is looked at before each call of the read.
+    """
+    found = _looked_at(tx, call)
+    if not isinstance(found, _Holds):
+        return found
+    return _changed(call, found)
+
+
+def consume(
+    tx: Transaction, call: ClaimRequest, entry_id: str, generation: int
+) -> ClaimResult | None:
+    """Use an approval for one entry and generation; ``None`` once that is done.
+
+    The retries of that entry find it consumed by themselves; no other entry may use it.
+    """
+    found = _looked_at(tx, call)
+    if not isinstance(found, _Holds):
+        return found
+    consumer = (found.row["consumed_entry"], found.row["consumed_generation"])
+    if consumer == (entry_id, generation):
+        return None
+    if consumer != (None, None):
+        return ApprovalRefused(f"approval {call.approval_id} was used by {consumer[0]}")
+    # Not for the retries of an entry: its own first call may be what has changed the world.
+    changed = _changed(call, found)
+    if changed is not None:
+        return changed
+    tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == call.approval_id,
+            approvals.c.consumed_entry.is_(None),
+        )
+        .values(consumed_entry=entry_id, consumed_generation=generation)
+    )
+    tx.event(
+        call.run_id,
+        "approval.consumed",
+        step_id=call.step_id,
+        approval_id=call.approval_id,
+        entry_id=entry_id,
+        generation=generation,
+        params_hash=call.params_hash,
+    )
+    return None
+
+
+def _changed(call: ClaimRequest, found: _Holds) -> ApprovalRefused | None:
+    if found.row["precondition"] == call.precondition:
+        return None
+    return ApprovalRefused(f"what approval {call.approval_id} was given for has changed since")
+
+
+def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused | Mismatch:
+    """Look at an approval, under its lock, right before the call that it is for.
+
+    Expiry is checked at each forward call, by the database's clock, and so are the votes: by what
+    the policies ask for then and now, and by who may vote now.
+    """
+    if call.approval_id is None:
+        return ApprovalRefused("this call needs an approval")
+    row = locked(tx, call.approval_id)
+    if row is None:
+        return ApprovalRefused(f"there is no approval {call.approval_id!r}")
+    if row["params_hash"] != call.params_hash:
+        return Mismatch(
+            f"approval {call.approval_id} is for params {row['params_hash']},"
+            f" this call has {call.params_hash}"
+        )
+    bound = {
+        "run_id": call.run_id,
+        "step_id": call.step_id,
+        "tool": call.tool,
+        "tool_version": call.tool_version,
+        "key": call.key,
+        "user_id": call.user,
+    }
+    differs = [name for name, value in bound.items() if row[name] != value]
+    if differs:
+        return Mismatch(f"approval {call.approval_id} is for another {', '.join(differs)}")
+    if row["state"] != ApprovalState.APPROVED:
+        return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
+    if row["expires_ms"] <= tx.now_ms:
+        return ApprovalRefused(f"approval {call.approval_id} has expired")
+    assurance = Assurance(row["assurance"]).stricter(call.assurance)
+    then = needs_of(row)
+    in_advance = then.standing and call.standing
+    votes = votes_now(tx, call.approval_id, assurance, in_advance=in_advance)
+    now = [one.escalated() if then.escalated_to else one for one in call.requirements]
+    asked = (*then.requirements, *now)
+    lacking = unknown_requester(tx, call.run_id, asked, assurance)
+    if lacking is None:
+        lacking = missing(asked, votes, requesters(tx, row))
+    if lacking is not None:
+        return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")
+    return _Holds(row)
+
+
+def waive(tx: Transaction, call: ClaimRequest) -> None:
+    """Record that no policy asks a human about this call: an audit looks for that."""
+    tx.event(
+        call.run_id,
+        "approval.waived",
+        step_id=call.step_id,
+        tool=call.tool,
+        params_hash=call.params_hash,
+    )
+
+
+def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalState:
+    """Expire or void a pending approval; returns its state now, a decision may have been quicker.
+
+    An approved one that nothing has consumed is voided too when its run stops asking.
+    """
+    row = locked(tx, approval_id)
+    if row is None or row["run_id"] != run_id:
+        return ApprovalState.VOID
+    may_close = row["state"] == "pending" or (
+        row["state"] == "approved" and row["consumed_entry"] is None
+    )
+    if to == "expired" and row["expires_ms"] > tx.now_ms:
+        may_close = False
+    if not may_close:
+        return ApprovalState(row["state"])
+    tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == approval_id,
+            approvals.c.state == row["state"],
+            approvals.c.consumed_entry.is_(None),
+        )
+        .values(state=to, decided_by=None, verified=None)
+    )
+    tx.event(run_id, f"approval.{to}", step_id=row["step_id"], approval_id=approval_id)
+    give_back(tx, run_id, approval_id=approval_id)
+    return ApprovalState(to)

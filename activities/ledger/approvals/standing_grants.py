@@ -1,0 +1,404 @@
+"""Standing approvals, granted, listed and revoked, and their uses: one vote each (G3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact
+from typing import Any, Final
+
+from sqlalchemy import func, insert, select, update
+
+from surehand.activities.ledger.approvals.standing import Standing, of_tool, worthless
+from surehand.activities.ledger.approvals.votes import (
+    Vote,
+    helps,
+    missing,
+    needs_of,
+    requesters,
+    unknown_requester,
+)
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import PrincipalError
+from surehand.activities.ledger.people.signatures import BadSignature, header_kid
+from surehand.workflows.contracts.approvals import (
+    ApprovalState,
+    Assurance,
+    DecisionOutcome,
+    VerdictCode,
+)
+from surehand.workflows.contracts.standing import (
+    LONGEST_STANDING,
+    MOST_USES,
+    Scope,
+    StandingClaims,
+    StandingGrant,
+    standing_id_of,
+    standing_label,
+)
+from surehand.workflows.identity import digest
+
+#: Sums of as many amounts as there can be uses, each with 30 digits before and after the point;
+#: nothing is ever rounded.
+_EXACT: Final = Context(prec=60 + len(str(MOST_USES)), traps=[Inexact])
+#: As long as the column for who has decided is.
+_LONGEST_NAME: Final = 200
+
+
+@dataclass(frozen=True)
+class Covered:
+    """That a call lies within a scope, and what it adds to the sum, if that is limited."""
+
+    amount: Decimal | None = None
+
+
+#: Says whether a scope covers the call that is asked about.
+Covers = Callable[[Scope], Covered | None]
+
+
+def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[str, Any]:
+    """Let standing approvals vote for a request that was just written; returns its row then.
+
+    Only those that help, and none once there are votes enough. They are used under one lock for
+    all of a tool, taken after the approval's row: workers may not change the rows of standing
+    approvals, so they cannot lock them.
+    """
+    needs = needs_of(row)
+    if not needs.standing or not of_tool(tx, row["tool"]):
+        return row
+    lock_name(tx.connection, f"standing:{tx.tenant}:{row['tool']}")
+    tx.tick()
+    assurance = Assurance(row["assurance"])
+    if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
+        return row
+    waiting, asked_by = of_tool(tx, row["tool"]), requesters(tx, row)
+    people = principals.find(tx, [one.granter for one in waiting])
+    votes: list[Vote] = []
+    verified = True
+    for standing in waiting:
+        vote = Vote(standing.granter, people[standing.granter].roles, standing.standing_id)
+        if not helps(needs.requirements, votes, vote, asked_by):
+            continue
+        found = covers(standing.scope)
+        if found is None or not _usable(tx, row, standing, found):
+            continue
+        _use(tx, row, standing, found)
+        votes, verified = [*votes, vote], verified and standing.signed
+        if missing(needs.requirements, votes, asked_by) is None:
+            return _approved(tx, row, standing, verified=verified)
+    return row
+
+
+def voters(tx: Transaction, approval_id: str) -> tuple[str, ...]:
+    """Return whose standing approvals have voted for a request, as people are told."""
+    rows = tx.all(
+        select(decisions.c.approver, decisions.c.standing_id, decisions.c.verified)
+        .where(
+            decisions.c.tenant_id == tx.tenant,
+            decisions.c.approval_id == approval_id,
+            decisions.c.standing_id.is_not(None),
+        )
+        .order_by(decisions.c.at_ms, decisions.c.standing_id)
+    )
+    return tuple(
+        standing_label(row["approver"], row["standing_id"])
+        + ("" if row["verified"] else " (unverified)")
+        for row in rows
+    )
+
+
+def give_back(
+    tx: Transaction, run_id: str, *, step_id: str | None = None, approval_id: str | None = None
+) -> None:
+    """Give back what a run's approvals have used that no effect has used, and none can any more.
+
+    A vote whose use is given back counts no more, so that a late attempt at the old approval finds
+    it missing.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        step_id: Of this step only.
+        approval_id: Of this approval only.
+    """
+    live = standing_uses.c
+    waiting = select(live.approval_id).where(
+        live.tenant_id == tx.tenant, live.run_id == run_id, live.returned_ms.is_(None)
+    )
+    if step_id is not None:
+        waiting = waiting.where(live.step_id == step_id)
+    if approval_id is not None:
+        waiting = waiting.where(live.approval_id == approval_id)
+    # Locked, in order of their ids: a claim may be about to consume one of them.
+    ended = tx.all(
+        select(approvals.c.approval_id, approvals.c.step_id)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.consumed_entry.is_(None),
+            approvals.c.approval_id.in_(waiting),
+        )
+        .order_by(approvals.c.approval_id)
+        .with_for_update()
+    )
+    for row in ended:
+        returned = tx.all(
+            update(standing_uses)
+            .where(
+                standing_uses.c.tenant_id == tx.tenant,
+                standing_uses.c.approval_id == row["approval_id"],
+                standing_uses.c.returned_ms.is_(None),
+            )
+            .values(returned_ms=tx.now_ms)
+            .returning(standing_uses.c.standing_id)
+        )
+        for use in sorted(returned, key=lambda use: str(use["standing_id"])):
+            tx.event(
+                run_id,
+                "approval.standing_returned",
+                step_id=row["step_id"],
+                approval_id=row["approval_id"],
+                standing_id=use["standing_id"],
+            )
+
+
+def used(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
+    """Return how often a standing approval is used up now, and what its amounts come to."""
+    live = (
+        standing_uses.c.tenant_id == tx.tenant,
+        standing_uses.c.standing_id == standing.standing_id,
+        standing_uses.c.returned_ms.is_(None),
+    )
+    if standing.scope.total is None:
+        row = tx.one(select(func.count().label("uses")).where(*live))
+        assert row is not None
+        return int(row["uses"]), Decimal(0)
+    # Added up here: SQLite's own sums are floats.
+    rows = tx.all(select(standing_uses.c.amount).where(*live))
+    total = Decimal(0)
+    for row in rows:
+        total = _EXACT.add(total, Decimal(row["amount"]))
+    return len(rows), total
+
+
+def _usable(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered) -> bool:
+    if Assurance(row["assurance"]) is Assurance.SIGNED and not standing.signed:
+        return False
+    return worthless(tx, standing) is None and _within(tx, standing, found)
+
+
+def _within(tx: Transaction, standing: Standing, found: Covered) -> bool:
+    """Return whether one more use is within the count and the total."""
+    scope = standing.scope
+    if scope.count is None and scope.total is None:
+        return True
+    uses, total = used(tx, standing)
+    if uses >= (MOST_USES if scope.count is None else scope.count):
+        return False
+    if scope.total is None:
+        return True
+    assert found.amount is not None, "a scope with a total covers nothing without an amount"
+    return _EXACT.add(total, found.amount) <= Decimal(scope.total)
+
+
+def _use(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered) -> None:
+    approval_id = row["approval_id"]
+    tx.execute(
+        insert(standing_uses).values(
+            tenant_id=tx.tenant,
+            approval_id=approval_id,
+            standing_id=standing.standing_id,
+            run_id=row["run_id"],
+            step_id=row["step_id"],
+            amount=None if found.amount is None else f"{found.amount:f}",
+            used_ms=tx.now_ms,
+        )
+    )
+    # Its own nonce has counted when it was granted; a use has one of its own, bound to both.
+    nonce = digest([standing.nonce, approval_id]) if standing.signed else None
+    tx.execute(
+        insert(decisions).values(
+            tenant_id=tx.tenant,
+            decision_id=f"{approval_id}#{standing.standing_id}",
+            run_id=row["run_id"],
+            approval_id=approval_id,
+            approver=standing.granter,
+            outcome=DecisionOutcome.APPROVE.value,
+            params_hash=row["params_hash"],
+            reason=standing.reason,
+            verdict=VerdictCode.ACCEPTED.value,
+            message=f"approved by {standing.label}",
+            verified=standing.signed,
+            signature=standing.signature,
+            kid=standing.kid,
+            nonce=nonce,
+            at_ms=tx.now_ms,
+            standing_id=standing.standing_id,
+        )
+    )
+    tx.event(
+        row["run_id"],
+        "approval.standing_used",
+        step_id=row["step_id"],
+        approval_id=approval_id,
+        standing_id=standing.standing_id,
+        approver=standing.granter,
+        verified=standing.signed,
+        kid=standing.kid,
+    )
+
+
+def _approved(
+    tx: Transaction, row: Mapping[str, Any], standing: Standing, *, verified: bool
+) -> Mapping[str, Any]:
+    by = standing.label if len(standing.label) <= _LONGEST_NAME else standing.standing_id
+    changes = {
+        "state": ApprovalState.APPROVED.value,
+        "decided_by": by,
+        "verified": verified,
+    }
+    tx.execute(
+        update(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.approval_id == row["approval_id"],
+            approvals.c.state == ApprovalState.PENDING.value,
+        )
+        .values(changes)
+    )
+    tx.event(
+        row["run_id"],
+        "approval.approved",
+        step_id=row["step_id"],
+        approval_id=row["approval_id"],
+        params_hash=row["params_hash"],
+        verified=verified,
+    )
+    return {**row, **changes}
+
+
+class StandingError(PrincipalError):
+    """A standing approval that cannot be granted or revoked; the message says why."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A standing approval, and what is left of it."""
+
+    standing: Standing
+    uses: int
+    total: Decimal
+    """What its uses come to, where a total limits them."""
+    over: bool
+    worthless: str | None
+    """Why it does not count now."""
+
+
+def grant(tx: Transaction, given: StandingGrant) -> Standing:
+    """Write a standing approval; a signature has to be its granter's own, and just made.
+
+    Raises:
+        StandingError: It would count for nothing, or it was granted before.
+    """
+    scope, signature = given.scope, given.signature
+    try:
+        kid = None if signature is None else header_kid(signature, StandingClaims.typ)
+    except BadSignature as error:
+        raise StandingError(f"the standing approval would count for nothing: {error}") from error
+    standing = Standing(
+        standing_id=standing_id_of(given.nonce),
+        granter=given.granter,
+        scope=scope,
+        reason=given.reason,
+        nonce=given.nonce,
+        signature=signature,
+        kid=kid,
+        granted_ms=tx.now_ms,
+    )
+    lock_name(tx.connection, f"standing:{tx.tenant}:{standing.standing_id}")
+    if scope.until * 1000 > tx.now_ms + LONGEST_STANDING.total_seconds() * 1000:
+        raise StandingError(f"it would last longer than {LONGEST_STANDING.days} d")
+    why = worthless(tx, standing)
+    if why is not None:
+        raise StandingError(f"the standing approval would count for nothing: {why}")
+    if _row(tx, standing.standing_id) is not None:
+        raise StandingError("this signature has counted already")
+    tx.execute(
+        insert(standing_approvals).values(
+            tenant_id=tx.tenant,
+            standing_id=standing.standing_id,
+            granter=given.granter,
+            tool=scope.tool,
+            tool_version=scope.version,
+            schema_hash=scope.schema_hash,
+            condition=scope.when,
+            most_uses=scope.count,
+            total_of=scope.total_of,
+            most_total=scope.total,
+            until_ms=scope.until * 1000,
+            reason=given.reason,
+            nonce=given.nonce,
+            signature=signature,
+            kid=kid,
+            granted_ms=standing.granted_ms,
+        )
+    )
+    return standing
+
+
+def revoke(tx: Transaction, standing_id: str, actor: str) -> bool:
+    """Revoke a standing approval for good; returns whether that changed anything.
+
+    It counts from then on, also for approvals it has given and that no effect has used.
+
+    Raises:
+        StandingError: There is none of that id.
+    """
+    touched = tx.execute(
+        update(standing_approvals)
+        .where(
+            standing_approvals.c.tenant_id == tx.tenant,
+            standing_approvals.c.standing_id == standing_id,
+            standing_approvals.c.revoked_ms.is_(None),
+        )
+        .values(revoked_ms=tx.now_ms, revoked_by=actor)
+    )
+    if not touched and _row(tx, standing_id) is None:
+        raise StandingError(f"there is no standing approval {standing_id!r}")
+    return bool(touched)
+
+
+def all_standing(tx: Transaction) -> list[Listed]:
+    """Return all that was ever granted, oldest first."""
+    rows = tx.all(
+        select(standing_approvals)
+        .where(standing_approvals.c.tenant_id == tx.tenant)
+        .order_by(standing_approvals.c.granted_ms, standing_approvals.c.standing_id)
+    )
+    found = [one for one in map(Standing.from_row, rows) if one is not None]
+    return [_listed(tx, one) for one in found]
+
+
+def listed(tx: Transaction, standing_id: str) -> Listed | None:
+    """Return one of them, and what is left of it."""
+    row = _row(tx, standing_id)
+    found = None if row is None else Standing.from_row(row)
+    return None if found is None else _listed(tx, found)
+
+
+def _listed(tx: Transaction, one: Standing) -> Listed:
+    uses, total = used(tx, one)
+    over = one.scope.until * 1000 <= tx.now_ms
+    return Listed(one, uses, total, over, worthless(tx, one))
+
+
+def _row(tx: Transaction, standing_id: str) -> dict[str, Any] | None:
+    return tx.one(
+        select(standing_approvals).where(
+            standing_approvals.c.tenant_id == tx.tenant,
+            standing_approvals.c.standing_id == standing_id,
+        )
+    )

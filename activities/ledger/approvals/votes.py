@@ -1,0 +1,202 @@
+"""Votes: who has said yes to a request, and whether that is enough *now*."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from surehand.activities.ledger.approvals import standing
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import decisions
+from surehand.activities.ledger.people import principals, starts
+from surehand.activities.ledger.people.proofs import Refusal, unproven
+from surehand.workflows.contracts.approvals import Assurance, VerdictCode
+from surehand.workflows.contracts.standing import standing_label
+from surehand.workflows.plan.policy import Needs, Requirement
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One person's yes, with the roles that person has."""
+
+    approver: str
+    roles: frozenset[str]
+    standing_id: str | None = None
+    """The standing approval that has voted: the person has not looked at this call."""
+
+    @property
+    def label(self) -> str:
+        """How people are told whose yes it is."""
+        if self.standing_id is None:
+            return self.approver
+        return standing_label(self.approver, self.standing_id)
+
+
+def folded(name: str) -> str:
+    """Return what the spellings of a name have in common; pure.
+
+    Case, width, blanks, how accents are made and characters that nobody sees make no other person.
+    Only to tell people apart: nobody has a role, a permission or a key but by the exact name.
+    """
+    seen = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    alike = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
+    return " ".join(alike.split())
+
+
+def refusal(
+    requirements: Iterable[Requirement], vote: Vote, requesters: Collection[str]
+) -> Refusal | None:
+    """Return why a person's decision can count for none of the requirements, or ``None``; pure."""
+    requirements = tuple(requirements)
+    fitting = [r for r in requirements if _has_role(r.roles, vote.roles)]
+    if not fitting:
+        wanted = sorted({role for r in requirements for role in r.roles})
+        return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
+    if folded(vote.approver) in _not_counted(requirements, requesters):
+        return VerdictCode.FOUR_EYES, f"{vote.approver} has asked for this call, or edited it"
+    return None
+
+
+def missing(
+    requirements: Iterable[Requirement], votes: Sequence[Vote], requesters: Collection[str]
+) -> str | None:
+    """Return what the votes do not satisfy, as one clause, or ``None``; pure."""
+    requirements = tuple(requirements)
+    excluded = _not_counted(requirements, requesters)
+    for requirement in requirements:
+        counted = _counted(requirement, votes, excluded)
+        if len(counted) < requirement.quorum:
+            who = f" of {' or '.join(sorted(requirement.roles))}" if requirement.roles else ""
+            eyes = ", the requester's own not counted" if requirement.four_eyes else ""
+            return f"{len(counted)} of {requirement.quorum} approvals{who}{eyes}"
+    return None
+
+
+def helps(
+    requirements: Iterable[Requirement],
+    votes: Sequence[Vote],
+    vote: Vote,
+    requesters: Collection[str],
+) -> bool:
+    """Return whether one more vote counts for a requirement that is not satisfied yet; pure."""
+    requirements = tuple(requirements)
+    excluded = _not_counted(requirements, requesters)
+    return any(
+        len(before) < requirement.quorum
+        and before != _counted(requirement, [*votes, vote], excluded)
+        for requirement in requirements
+        for before in [_counted(requirement, votes, excluded)]
+    )
+
+
+def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool:
+    """Return whether somebody with these roles may change the params; pure.
+
+    For each policy: those it names, or else those who may decide for it.
+    """
+    return all(_has_role(one.may_edit or one.roles, roles) for one in requirements)
+
+
+def requesters(tx: Transaction, row: Mapping[str, Any]) -> frozenset[str]:
+    """Return who has asked for the call of an approval's row, with its params as they are.
+
+    Whom its run acts for, who has started it or given it another plan, and who has changed the
+    params.
+    """
+    planned = starts.planners(tx, row["run_id"])
+    return frozenset((row["user_id"], *planned, *row["editors"]))
+
+
+def unknown_requester(
+    tx: Transaction, run_id: str, requirements: Iterable[Requirement], assurance: Assurance
+) -> str | None:
+    """Return why nobody can tell whose eyes are others', where votes have to be signed."""
+    if assurance is Assurance.OPEN or not any(one.four_eyes for one in requirements):
+        return None
+    why = starts.unproven(tx, run_id)
+    return None if why is None else f"nothing proves who has started run {run_id}: {why}"
+
+
+def needs_of(row: Mapping[str, Any]) -> Needs:
+    """Return what was asked for when an approval's row was written."""
+    return Needs.model_validate(row["needs"])
+
+
+def votes_now(
+    tx: Transaction, approval_id: str, assurance: Assurance, *, in_advance: bool
+) -> list[Vote]:
+    """Return the votes that stand now.
+
+    A role that was taken away since, or the revocation of the key that signed, takes the vote away;
+    the end of a standing approval takes away those that it has given. Signatures are verified each
+    time, as they are on record: a row without its own is no vote where votes have to be signed.
+
+    Args:
+        tx: The transaction.
+        approval_id: The request.
+        assurance: What has to prove a vote.
+        in_advance: Whether votes of standing approvals count.
+    """
+    rows = tx.all(
+        select(decisions)
+        .where(
+            decisions.c.tenant_id == tx.tenant,
+            decisions.c.approval_id == approval_id,
+            decisions.c.verdict == "accepted",
+            decisions.c.outcome == "approve",
+        )
+        .order_by(decisions.c.at_ms)
+    )
+    people = principals.find(tx, [row["approver"] for row in rows])
+    given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
+    standing_now = standing.voting(tx, approval_id, given) if in_advance else {}
+
+    def stands(row: Mapping[str, Any]) -> bool:
+        if row["standing_id"] is not None:
+            found = standing_now.get(row["standing_id"])
+            if found is None or not is_of(row, found):
+                return False
+        if row["kid"] is None and row["signature"] is None:
+            return assurance is Assurance.OPEN
+        # What a standing approval has signed, is verified with it.
+        return row["standing_id"] is not None or unproven(tx, row) is None
+
+    return [
+        Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])
+        for row in rows
+        if stands(row)
+    ]
+
+
+def is_of(row: Mapping[str, Any], found: standing.Standing) -> bool:
+    """Return whether a vote on record is that of a standing approval; pure."""
+    return (row["approver"], row["kid"], row["signature"]) == (
+        found.granter, found.kid, found.signature
+    )  # fmt: skip
+
+
+def _counted(
+    requirement: Requirement, votes: Iterable[Vote], excluded: Collection[str]
+) -> frozenset[str]:
+    return frozenset(
+        folded(vote.approver)
+        for vote in votes
+        if _has_role(requirement.roles, vote.roles) and folded(vote.approver) not in excluded
+    )
+
+
+def _has_role(wanted: Collection[str], held: frozenset[str]) -> bool:
+    return not wanted or not held.isdisjoint(wanted)
+
+
+def _not_counted(
+    requirements: Iterable[Requirement], requesters: Collection[str]
+) -> Collection[str]:
+    # One policy that wants four eyes keeps the requesters out of all of them.
+    if not any(requirement.four_eyes for requirement in requirements):
+        return ()
+    return {folded(requester) for requester in requesters}

@@ -1,0 +1,1 @@
+"""The ledger's database: engines, transactions, tables, the event chain."""

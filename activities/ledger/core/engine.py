@@ -1,0 +1,309 @@
+"""Engines for the two databases: how each is opened, its clock, its locks and its tenant.
+
+Guarantees rest on advisory locks and on commits that outlast a power cut. A server that speaks
+PostgreSQL's protocol may answer without doing either.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url, text
+from sqlalchemy.exc import DBAPIError
+
+from surehand.process.program import command
+
+#: How long a statement may take, and a SQLite writer waits for another process's transaction.
+PATIENCE: Final = timedelta(seconds=10)
+#: Connections a worker keeps to PostgreSQL; each activity holds one for a few milliseconds only,
+#: but for transactional tools, which hold one while they work.
+CONNECTIONS: Final = 14
+#: Of these, for the renewals and outcomes of calls under way alone.
+KEPT_BACK: Final = 4
+#: Transactional tools that work at once: well below what is left. On SQLite it is one.
+TRANSACTIONAL: Final = 5
+
+#: How much longer than a statement may take, its server has to say that it took too long.
+_ANSWERING: Final = timedelta(seconds=2)
+#: Seconds. A host that loses its power says nothing: without a limit its clients wait for ever.
+CONNECT_TIMEOUT: Final = 5
+
+_SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+#: Commits that were told are kept, whatever the database, or the role, has as its default.
+_POSTGRES_DURABLE: Final = (
+    "set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
+    " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
+)
+_POSTGRES_BEGIN: Final = (
+    f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', %s, true), {_POSTGRES_DURABLE},"
+    " set_config('statement_timeout', %s, true)"
+)
+_POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
+_POSTGRES_LOCK: Final = "pg_advisory_xact_lock{}(hashtextextended(%s, 0))"
+_POSTGRES_TRY: Final = "pg_try_advisory_xact_lock{}(hashtextextended(%s, 0))"
+
+
+class LedgerUnavailable(Exception):
+    """The database cannot be reached or did not answer; whether it committed is unknown."""
+
+
+#: SQLSTATEs of a server that is away or has given up: 08 connection, 40 serialization, 53 lack of
+#: resources, 57 operator intervention: shutdown, crash, a statement that took too long.
+_GIVEN_UP: Final = ("08", "40", "53", "57")
+
+
+def unreachable(error: BaseException) -> bool:
+    """Return whether an error says that the database is away, rather than that we are wrong."""
+    if not isinstance(error, exc.DBAPIError):
+        return isinstance(error, (exc.TimeoutError, OSError))
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_GIVEN_UP)
+    gone = isinstance(error, (exc.OperationalError, exc.InterfaceError))
+    return (gone or error.connection_invalidated) and not _is_wrong_sql(error)
+
+
+def first_line(error: Exception) -> str:
+    """Return what the driver says of an error, in one line; its type where it says nothing."""
+    said = getattr(error, "orig", None) or error
+    line = (str(said).splitlines() or [type(said).__name__])[0]
+    if isinstance(said, sqlite3.OperationalError) and line == "database is locked":
+        return f"{line} by another process, which `{command('doctor')}` names"
+    return line
+
+
+def _is_wrong_sql(error: BaseException) -> bool:
+    original = getattr(error, "orig", None)
+    return isinstance(original, sqlite3.OperationalError) and "no such" in str(original)
+
+
+class _Patient(psycopg.Connection[Any]):
+    """A connection that gives up a server which says nothing, and is closed then."""
+
+    limit: float
+    """Seconds that an answer may take."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, self.limit if timeout is None else timeout)
+        except psycopg.OperationalError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.pgconn.finish()  # what it would answer now, nobody waits for
+            raise
+
+
+def as_url(database_url: str) -> URL:
+    """Return where a ledger is, with the driver that is used there."""
+    url = make_url(database_url)
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+
+
+def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
+    """Return an engine for a ledger URL, prepared for short write transactions.
+
+    What takes longer than ``patience`` is given up as ``LedgerUnavailable``.
+
+    It never creates a SQLite file: whoever is in the wrong folder would get an empty ledger there,
+    which knows of no effect. Connecting then raises ``LedgerUnavailable``.
+    """
+    url = as_url(database_url)
+    if url.get_backend_name() == "sqlite":
+        # One connection: a process has one writer, and others queue for it in order.
+        engine = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=60)
+        event.listen(engine, "do_connect", _only_existing)
+        event.listen(engine, "connect", partial(_prepare_sqlite, patience))
+        event.listen(engine, "begin", _begin_immediate)
+        return engine
+    engine = create_engine(
+        url,
+        # Said at each BEGIN. What is read after waiting for a lock must be what was committed
+        # meanwhile: under any other level, which a database may have as its default, it is not.
+        isolation_level="READ COMMITTED",
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=30,
+        use_native_hstore=False,  # nothing to ask the server for
+        connect_args={"connect_timeout": CONNECT_TIMEOUT},
+    )
+    event.listen(engine, "do_connect", partial(_connect_patiently, patience))
+    return engine
+
+
+def _connect_patiently(
+    patience: timedelta, _dialect: Any, _record: Any, where: list[Any], options: dict[str, Any]
+) -> _Patient:
+    connection = _Patient.connect(*where, **options)
+    connection.limit = (patience + _ANSWERING).total_seconds()
+    return connection
+
+
+def _only_existing(dialect: Any, _record: Any, where: list[Any], options: dict[str, Any]) -> Any:
+    if where[0] == ":memory:" or where[0].startswith("file:"):
+        return None  # not a file, or a URI that says by itself how it is opened
+    file = Path(where[0])
+    if not file.exists():
+        raise LedgerUnavailable(
+            f"no ledger at {file} (SUREHAND_DATABASE_URL): run"
+            " `python -m surehand.cli.operate.migrate` to make one there; if it is elsewhere, start"
+            " in its folder or name it with its absolute path, sqlite:////folder/file"
+        )
+    uri = f"{file.as_uri()}?mode=rw"  # should it go away in between
+    return dialect.connect(uri, **{**options, "uri": True})
+
+
+def _prepare_sqlite(patience: timedelta, connection: Any, _record: Any) -> None:
+    # None: the driver starts no transaction of its own; `_begin_immediate` does.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={patience // timedelta(milliseconds=1)}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_immediate(connection: Any) -> None:
+    # A deferred transaction that turns into a writer fails at once when another writer is there.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def enter_transaction(connection: Connection, tenant: str, limit: timedelta) -> int:
+    """Bind the transaction to a tenant and return the database's clock in milliseconds.
+
+    Args:
+        connection: Of the transaction.
+        tenant: Whose.
+        limit: How long a statement may take; on SQLite nothing but another writer takes time.
+    """
+    if connection.dialect.name == "sqlite":
+        row = connection.exec_driver_sql(f"SELECT {_SQLITE_CLOCK}")
+    else:
+        longest = str(limit // timedelta(milliseconds=1))
+        row = connection.exec_driver_sql(_POSTGRES_BEGIN, (tenant, longest))
+    return int(row.one()[0])
+
+
+def read_clock(connection: Connection) -> int:
+    """Return the database's clock in milliseconds, inside a transaction that has waited.
+
+    On SQLite a transaction waits before it begins, so its first reading stays good.
+    """
+    if connection.dialect.name == "sqlite":
+        return 0
+    return int((connection.exec_driver_sql(_POSTGRES_CLOCK)).scalar_one())
+
+
+def lock_name(connection: Connection, *names: str, shared: str | None = None) -> int:
+    """Hold locks of these names, taken in this order, until the transaction ends.
+
+    Returns the database's clock in milliseconds, read once they are held. On SQLite every
+    transaction is the only writer, so there is nothing to take, and the first reading stays good.
+
+    Args:
+        connection: Of the transaction.
+        names: Of the locks.
+        shared: One more, taken first, that others may share.
+    """
+    if connection.dialect.name == "sqlite":
+        return 0
+    locks, names = _locks(_POSTGRES_LOCK, names, shared)
+    # What is selected is worked out from left to right: the clock comes last.
+    selected = ", ".join([*locks, _POSTGRES_NOW])
+    row = connection.exec_driver_sql(f"SELECT {selected}", names)
+    return int(row.one()[-1])
+
+
+def try_lock_names(connection: Connection, *names: str, shared: str | None = None) -> bool:
+    """Hold locks of these names until the transaction ends, if all of them are free now."""
+    if connection.dialect.name == "sqlite":
+        return True
+    locks, names = _locks(_POSTGRES_TRY, names, shared)
+    row = connection.exec_driver_sql(f"SELECT {' AND '.join(locks)}", names)
+    return bool(row.scalar_one())
+
+
+def _locks(
+    lock: str, names: tuple[str, ...], shared: str | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return what takes locks, in order, and the names that go with it."""
+    locks = [lock.format("")] * len(names)
+    if shared is None:
+        return locks, names
+    return [lock.format("_shared"), *locks], (shared, *names)
+
+
+_LOCK = text("SELECT pg_advisory_xact_lock(:name)")
+_TRY = text("SELECT pg_try_advisory_xact_lock(:name)")
+#: What others that speak the protocol say of themselves beside PostgreSQL's own words.
+_OTHERS = ("cockroach", "yugabyte", "-yb-", "redshift", "materialize", "cratedb", "questdb")
+
+
+class LedgerUnfit(LedgerUnavailable):
+    """The server answers, but a ledger on it would promise what it does not keep."""
+
+
+def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
+    """Check that the ledger's server can keep what the ledger promises; SQLite can.
+
+    Args:
+        engine: The ledger's.
+        fsync_off: Whether a server that does not wait for its disk is meant: for tests.
+
+    Raises:
+        LedgerUnfit: It cannot; the message says what to do.
+        LedgerUnavailable: The database cannot be reached.
+    """
+    if engine.dialect.name == "sqlite":
+        return
+    where = engine.url.render_as_string(hide_password=True)
+    try:
+        with engine.connect() as one, engine.connect() as other:
+            wrong = _wrong(one, other, fsync_off=fsync_off)
+    except (DBAPIError, OSError) as error:
+        raise LedgerUnavailable(
+            f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL):"
+            f" {first_line(error)}"
+        ) from error
+    except AssertionError as error:
+        # The driver has not found PostgreSQL's version in what the server says of itself.
+        raise LedgerUnfit(_unfit(where, f"it says: {error}")) from error
+    if wrong is not None:
+        raise LedgerUnfit(_unfit(where, wrong))
+
+
+def _unfit(where: str, wrong: str) -> str:
+    return f"the ledger cannot lie at {where} (SUREHAND_DATABASE_URL): {wrong}"
+
+
+def _wrong(one: Connection, other: Connection, *, fsync_off: bool) -> str | None:
+    version = str((one.execute(text("SELECT version()"))).scalar_one())
+    lowered = version.lower()
+    if not lowered.startswith("postgresql") or any(name in lowered for name in _OTHERS):
+        return f"it is no PostgreSQL, it says: {version.splitlines()[0]}. Use PostgreSQL"
+    # Nobody else has this name, so it is free unless `one` holds it.
+    name = {"name": secrets.randbits(62)}
+    one.execute(_LOCK, name)
+    if (other.execute(_TRY, name)).scalar_one():
+        return (
+            "its advisory locks do not lock: a second connection has got one that the first"
+            " holds, so an effect could be made twice. Use PostgreSQL itself"
+        )
+    fsync = str((one.execute(text("SELECT current_setting('fsync')"))).scalar_one())
+    if fsync != "on" and not fsync_off:
+        return (
+            "it runs with fsync=off: a power cut would lose effects that were recorded, and they"
+            " would be made again. Set fsync = on (ALTER SYSTEM SET fsync = on, then"
+            " pg_reload_conf()); for tests alone, SUREHAND_FSYNC_OFF=allow"
+        )
+    return None

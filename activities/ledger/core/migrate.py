@@ -1,0 +1,146 @@
+"""Bringing a ledger database to its newest shape: ``python -m surehand.cli.operate.migrate``."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from surehand.activities.ledger.core.engine import (
+    LedgerUnavailable,
+    as_url,
+    first_line,
+    require_fit,
+)
+
+#: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
+OWN_FOLDER: Final = ".surehand"
+
+
+class DatabaseBehind(Exception):
+    """The database is not at the newest migration that this version knows."""
+
+
+class NoFolder(Exception):
+    """The folder in which a SQLite file is to be made is not there."""
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option(
+        "script_location", str(Path(__file__).resolve().parents[1] / "migrations")
+    )
+    return config
+
+
+def newest_revision() -> str:
+    """Return the newest migration that this code knows."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+def current_revision(engine: Engine) -> str | None:
+    """Return the migration that a database is at; ``None`` for an empty one.
+
+    Raises:
+        LedgerUnavailable: The database cannot be reached.
+    """
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except (DBAPIError, OSError) as error:
+        raise _unreachable(engine.url, error) from error
+
+
+def shown(database_url: str) -> str:
+    """Return what a person looks for: a file by its absolute path, a server by its URL."""
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite") and url.database:
+        return f"sqlite file {Path(url.database).absolute()}"
+    return f"ledger database {url.render_as_string(hide_password=True)}"
+
+
+def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
+    where = url.render_as_string(hide_password=True)
+    return LedgerUnavailable(
+        f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL):"
+        f" {first_line(error)}"
+    )
+
+
+def require_head(engine: Engine) -> None:
+    """Check that a database is at the newest migration.
+
+    Raises:
+        DatabaseBehind: It is not; the message says what to run.
+        LedgerUnavailable: The database cannot be reached.
+    """
+    current, newest = current_revision(engine), newest_revision()
+    _refuse_unknown(engine, current)
+    if current != newest:
+        where = engine.url.render_as_string(hide_password=True)
+        raise DatabaseBehind(
+            f"the ledger database {where} is at migration {current or 'none'}, this version needs"
+            f" {newest}: run `python -m surehand.cli.operate.migrate`"
+        )
+
+
+def _refuse_unknown(engine: Engine, current: str | None) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if current is not None and current not in known:
+        where = engine.url.render_as_string(hide_password=True)
+        raise DatabaseBehind(
+            f"the ledger database {where} is at migration {current}, which this version"
+            f" ({newest_revision()}) does not know: use the newer version that has made it"
+        )
+
+
+def migrate(database_url: str) -> tuple[str | None, str]:
+    """Bring a database to the newest migration; returns where it was and where it is now.
+
+    A SQLite file that is not there is made: here, and nowhere else.
+
+    Raises:
+        NoFolder: There is no folder for it.
+        DatabaseBehind: It is at a migration that only a newer version knows.
+        LedgerUnavailable: The database cannot be reached.
+    """
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite") and url.database:
+        try:
+            _make_own_folder(Path(url.database).parent)
+            sqlite3.connect(url.database).close()
+        except (OSError, sqlite3.Error) as error:
+            raise _unreachable(url, error) from error
+    engine = create_engine(as_url(database_url), poolclass=NullPool)
+    try:
+        require_fit(engine, fsync_off=True)
+        before = current_revision(engine)
+        _refuse_unknown(engine, before)
+        config = _config()
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    finally:
+        engine.dispose()
+    return before, newest_revision()
+
+
+def _make_own_folder(folder: Path) -> None:
+    """Make ``.surehand``, which is ours, where it is missing; others may be mistyped."""
+    if folder.name == OWN_FOLDER and folder.absolute().parent.is_dir():
+        folder.mkdir(exist_ok=True)
+    if not folder.is_dir():
+        raise NoFolder(
+            f"there is no folder {folder.absolute()} (SUREHAND_DATABASE_URL): make it, or mend the"
+            " path"
+        )

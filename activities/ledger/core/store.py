@@ -1,0 +1,423 @@
+"""The ledger's one door: transactions of one tenant that write their events last.
+
+All that works on the ledger is a plain function of a ``Transaction``. From an event loop,
+``transact`` has one done in a thread, from BEGIN to COMMIT in one hop; whatever runs in a thread
+already opens a ``transaction``.
+
+Renewals and outcomes of calls under way come first, and some connections are kept for them: while
+other work, however much, waits for its turn, nobody loses a lease over it. Transactional calls are
+long: they have places of their own, in which tenants take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from sqlalchemy import Engine
+
+from surehand.activities.ledger.core.engine import (
+    CONNECTIONS,
+    KEPT_BACK,
+    PATIENCE,
+    TRANSACTIONAL,
+    LedgerUnavailable,
+    enter_transaction,
+    first_line,
+    make_engine,
+    unreachable,
+)
+from surehand.activities.ledger.core.session import LongTransaction
+from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.identity import tenant_problem
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: How long a transaction waits for its turn; then the database counts as away.
+_TURN_PATIENCE = timedelta(seconds=60)
+
+
+class Turns:
+    """As many transactions at once as there are connections, and the rest in two queues."""
+
+    def __init__(self, most: int, kept: int) -> None:
+        """Make the queues.
+
+        Args:
+            most: Transactions at once.
+            kept: Of these, for those that come first alone.
+        """
+        self.most = most
+        self._taken = 0
+        # By whether they come first.
+        self._limits = {True: most, False: most - kept}
+        self._queues: dict[bool, deque[asyncio.Future[None]]] = {True: deque(), False: deque()}
+
+    @classmethod
+    def of(cls, engine: Engine) -> Turns:
+        """Return the turns of an engine's connections; SQLite has one, for one writer."""
+        return cls(1, 0) if engine.dialect.name == "sqlite" else cls(CONNECTIONS, KEPT_BACK)
+
+    @asynccontextmanager
+    async def turn(self, *, first: bool) -> AsyncIterator[None]:
+        """Wait for a turn and have it for as long as the block lasts.
+
+        Args:
+            first: Come before all that do not.
+
+        Raises:
+            TimeoutError: There was none in time.
+        """
+        if self._taken < self._limits[first]:
+            self._taken += 1
+        else:
+            await self._wait(first)
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            self._call_next()
+
+    async def _wait(self, first: bool) -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues[first].append(called)
+        try:
+            async with asyncio.timeout(_TURN_PATIENCE.total_seconds()):
+                await called
+        except BaseException:
+            if called.done() and not called.cancelled():
+                # Called at the moment at which it went away: the turn is the next one's.
+                self._taken -= 1
+                self._call_next()
+            raise
+
+    def _call_next(self) -> None:
+        for first in (True, False):
+            queue = self._queues[first]
+            while queue and self._taken < self._limits[first]:
+                called = queue.popleft()
+                if not called.done():
+                    self._taken += 1
+                    called.set_result(None)
+
+
+class Places:
+    """As many calls at once as there are places; tenants take turns, however many each has waiting.
+
+    So one that has queued a hundred of them keeps another one's waiting for one call of its own.
+    """
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By tenant, the one whose turn is next first."""
+
+    @asynccontextmanager
+    async def place(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for a place and have it for as long as the block lasts."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(tenant)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _wait(self, tenant: str) -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(called)
+        try:
+            await called
+        except BaseException:
+            if called.done() and not called.cancelled():
+                # Called at the moment at which it went away: the place is the next one's.
+                self._leave()
+            else:
+                self._waiting[tenant].remove(called)
+                if not self._waiting[tenant]:
+                    del self._waiting[tenant]
+            raise
+
+    def _leave(self) -> None:
+        if not self._waiting:
+            self._free += 1
+            return
+        tenant = next(iter(self._waiting))
+        queue = self._waiting.pop(tenant)
+        queue.popleft().set_result(None)
+        if queue:
+            self._waiting[tenant] = queue  # behind all others
+
+
+__all__ = [
+    "Ledger",
+    "LedgerUnavailable",
+    "Observer",
+    "RunNotFound",
+    "TenantInvalid",
+    "Transaction",
+    "open_ledger",
+]
+
+#: Runs whose head a process remembers.
+_MOST_HEADS: Final = 1000
+
+
+class TenantInvalid(ValueError):
+    """There can be no tenant of that name: nothing is read or written for it."""
+
+
+class Ledger:
+    """A ledger database."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        observer: Observer | None = None,
+        channels: tuple[str, ...] = (),
+        patience: timedelta = PATIENCE,
+    ) -> None:
+        self.engine = engine
+        self._patience = patience
+        self._turns = Turns.of(engine)
+        # One for each turn: whoever has a turn never waits for a thread.
+        self._threads = ThreadPoolExecutor(self._turns.most, thread_name_prefix="ledger")
+        self.one_writer = engine.dialect.name == "sqlite"
+        """While a transaction is open, no other one begins, in any process."""
+        self.transactional = Places(1 if self.one_writer else TRANSACTIONAL)
+        """Held by each call of a transactional tool, from before its claim on."""
+        self._observer = observer
+        self._channels = channels
+        self.on_news: Callable[[], None] | None = None
+        """Called after each transaction of this process that has something to tell people."""
+        self.tenants: set[str] = set()
+        """Tenants that this process has worked for; row-level security lists none."""
+        self._heads: dict[str, dict[str, ChainHead]] = defaultdict(dict)
+        """The newest head of each run that this process has seen, by tenant."""
+        self._remembering = threading.Lock()
+
+    def close(self) -> None:
+        """End its threads and connections."""
+        self._threads.shutdown()
+        self.engine.dispose()
+
+    async def transact(
+        self,
+        tenant: str,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Do something in one transaction, in a thread; it is rolled back if it raises.
+
+        Whoever is cancelled meanwhile is told once the transaction has ended, either way.
+
+        Args:
+            tenant: Whose.
+            work: Gets the transaction and the arguments; what it returns is returned.
+            args: For it.
+            kwargs: For it.
+
+        Raises:
+            TenantInvalid: Nobody can be called so.
+            LedgerUnavailable: The database is away. When that happens at the commit, its outcome
+                is unknown: every caller must be able to run its transaction again.
+        """
+        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), first=False)
+
+    async def transact_first(
+        self,
+        tenant: str,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Do the same for what keeps or records a call under way: other work lets it pass."""
+        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), first=True)
+
+    async def record(
+        self,
+        tenant: str,
+        run_id: str,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> tuple[T, ChainHead]:
+        """Do the same for a run, and return its head after the transaction beside the result.
+
+        Raises:
+            RunNotFound: No such run in this tenant.
+        """
+
+        def watched(tx: Transaction) -> tuple[T, Transaction]:
+            tx.watch(run_id)
+            return work(tx, *args, **kwargs), tx
+
+        result, tx = await self._transact(tenant, watched, first=False)
+        return result, tx.heads[run_id]
+
+    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *, first: bool) -> T:
+        def whole() -> tuple[T, Transaction]:
+            with self._begin(tenant, self._patience) as tx:
+                return work(tx), tx
+
+        with self._judged(tenant) as committed:
+            async with self._turns.turn(first=first):
+                result, _ = await self._in_thread(whole, lambda done: committed(done[1]))
+        return result
+
+    @asynccontextmanager
+    async def long_transaction(
+        self, tenant: str, limit: timedelta
+    ) -> AsyncIterator[LongTransaction]:
+        """Open a transaction for a transactional tool; it commits at the end of the block.
+
+        Args:
+            tenant: Whose.
+            limit: How long one of its statements may take, where the ledger's patience is longer.
+
+        Raises:
+            TenantInvalid: Nobody can be called so.
+            LedgerUnavailable: The database is away, as in ``transact``.
+        """
+        with self._judged(tenant) as committed:
+            async with self._turns.turn(first=False):
+                stack = ExitStack()
+                opening = self._begin(tenant, min(limit, self._patience))
+                try:
+                    tx = await self._in_thread(partial(stack.enter_context, opening))
+                except BaseException as error:
+                    how = (type(error), error, error.__traceback__)
+                    await self._in_thread(partial(stack.__exit__, *how))
+                    raise
+                opened = LongTransaction(tx, self._in_thread)
+                try:
+                    yield opened
+                except BaseException as error:
+                    how = (type(error), error, error.__traceback__)
+                    await opened.end(partial(stack.__exit__, *how))
+                    raise
+                await opened.end(stack.close, lambda _: committed(tx))
+
+    @contextmanager
+    def transaction(self, tenant: str) -> Iterator[Transaction]:
+        """Open a transaction in this thread; commits at the end, rolls back on any exception.
+
+        It waits for no turn: from a worker's event loop, ``transact`` is the way.
+
+        Raises:
+            TenantInvalid: Nobody can be called so.
+            LedgerUnavailable: The database is away, as in ``transact``.
+        """
+        with self._judged(tenant) as committed:
+            with self._begin(tenant, self._patience) as tx:
+                yield tx
+            committed(tx)
+
+    async def _in_thread(self, work: Callable[[], T], then: Callable[[T], None] | None = None) -> T:
+        """Have a thread do something to its end; whoever is cancelled meanwhile is told then.
+
+        So nothing that is cut off is left in a state that nobody knows.
+
+        Args:
+            work: What the thread does.
+            then: Done here with its result, also for one that was cancelled.
+        """
+        context = contextvars.copy_context()
+        hop = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
+        cancelled: asyncio.CancelledError | None = None
+        while not hop.done():
+            try:
+                await asyncio.wait({hop})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        try:
+            result = hop.result()
+            if then is not None:
+                then(result)
+        finally:
+            if cancelled is not None:
+                raise cancelled
+        return result
+
+    @contextmanager
+    def _begin(self, tenant: str, limit: timedelta) -> Iterator[Transaction]:
+        with self.engine.begin() as connection:
+            now_ms = enter_transaction(connection, tenant, limit)
+            last_seen = self._heads[tenant]
+            tx = Transaction(connection, tenant, now_ms, self._channels, last_seen=last_seen)
+            yield tx
+            tx.write_events()
+
+    @contextmanager
+    def _judged(self, tenant: str) -> Iterator[Callable[[Transaction], None]]:
+        """Measure a transaction and say what is wrong with it; yields what tells of its commit."""
+        problem = tenant_problem(tenant)
+        if problem is not None:
+            raise TenantInvalid(f"tenant {tenant[:80]!r}: {problem}")
+        start, outcome = time.monotonic(), "rolled_back"
+
+        def committed(tx: Transaction) -> None:
+            nonlocal outcome
+            outcome = "committed"
+            self.tenants.add(tenant)
+            self._remember(tenant, tx.heads)
+            tx.tell_events(self._observer)
+            if tx.has_news and self.on_news is not None:
+                self.on_news()
+
+        try:
+            yield committed
+        except Exception as error:
+            if unreachable(error):
+                outcome = "unavailable"
+                raise LedgerUnavailable(
+                    f"ledger database: {type(error).__name__}: {first_line(error)}"
+                ) from error
+            raise
+        finally:
+            if self._observer is not None:
+                self._observer.transaction(outcome, time.monotonic() - start)
+
+    def _remember(self, tenant: str, heads: Mapping[str, ChainHead]) -> None:
+        with self._remembering:
+            known = self._heads[tenant]
+            for run_id, head in heads.items():
+                known.pop(run_id, None)
+                known[run_id] = head
+            while len(known) > _MOST_HEADS:
+                del known[next(iter(known))]
+
+
+@asynccontextmanager
+async def open_ledger(
+    database_url: str,
+    observer: Observer | None = None,
+    channels: tuple[str, ...] = (),
+    patience: timedelta = PATIENCE,
+) -> AsyncIterator[Ledger]:
+    """Open a ledger and end its threads and connections afterwards.
+
+    Args:
+        database_url: Where it is.
+        observer: Told what the ledger does.
+        channels: The notifiers for which what people have to know is written to the outbox.
+        patience: How long a statement, or the wait for another writer, may take.
+    """
+    ledger = Ledger(make_engine(database_url, patience), observer, channels, patience)
+    try:
+        yield ledger
+    finally:
+        ledger.close()

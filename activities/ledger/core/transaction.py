@@ -1,0 +1,237 @@
+"""One transaction of one tenant: what is locked in it, asked and written, its events last."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+from sqlalchemy import Connection, Table, bindparam, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from surehand.activities.ledger.core.engine import lock_name, read_clock, try_lock_names
+from surehand.activities.ledger.core.tables import events, runs
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.identity import canonical_json
+
+#: The head of a run that has no event yet.
+GENESIS: Final = "sha256:" + "0" * 64
+
+
+def event_hash(previous: str, event: dict[str, Any]) -> str:
+    """Return the hash of an event that follows ``previous``.
+
+    Args:
+        previous: Hash of the event before it, or ``GENESIS``.
+        event: ``run_id, seq, type, step_id, body, at_ms``: digests and references, no params.
+    """
+    return "sha256:" + hashlib.sha256(previous.encode() + b"\n" + canonical_json(event)).hexdigest()
+
+
+log = structlog.get_logger()
+
+
+class RunNotFound(Exception):
+    """There is no such run in this tenant."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} not found")
+        self.run_id = run_id
+
+
+class Observer(Protocol):
+    """Told what the ledger does; it must be quick and never raise."""
+
+    def transaction(self, outcome: str, seconds: float) -> None:
+        """Take note of a transaction: ``committed``, ``rolled_back`` or ``unavailable``."""
+
+    def event(self, type_: str, body: Mapping[str, Any]) -> None:
+        """Take note of an event that is committed."""
+
+
+# Made once: to make a statement takes longer than to run it.
+_RUN: Final = (runs.c.tenant_id == bindparam("of_tenant"), runs.c.run_id == bindparam("of_run"))
+_CHAIN: Final = (
+    select(runs.c.seq, runs.c.head)
+    .where(*_RUN)
+    # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
+    .with_for_update(key_share=True)
+)
+_MOVE: Final = (
+    update(runs)
+    .where(*_RUN, runs.c.seq == bindparam("from_seq"), runs.c.head == bindparam("from_head"))
+    .values(seq=bindparam("to_seq"), head=bindparam("to_head"))
+)
+_ADD: Final = insert(events)
+
+
+@dataclass
+class PendingEvent:
+    """An event that waits for the end of its transaction to get its place in the chain."""
+
+    type: str
+    step_id: str | None
+    body: dict[str, Any]
+
+
+@dataclass
+class Transaction:
+    """One transaction of one tenant."""
+
+    connection: Connection
+    tenant: str
+    now_ms: int
+    """The database's clock at the start of the transaction, or at its newest ``tick``."""
+    channels: tuple[str, ...] = ()
+    """The notifiers by which people are told what happens in it."""
+    pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))
+    has_news: bool = False
+    """There is something in it to tell people."""
+    heads: dict[str, ChainHead] = field(default_factory=dict)
+    """The head of each run that got an event or was watched; filled when the transaction ends."""
+    last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
+    """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
+    _watched: set[str] = field(default_factory=set)
+    _locked: dict[str, ChainHead] = field(default_factory=dict)
+
+    def lock_step(self, run_id: str, step_id: str) -> None:
+        """Let a step's claim and its undoing never pass each other unseen."""
+        lock_name(self.connection, self._step_lock(run_id, step_id))
+
+    def lock_key(self, tool: str, key: str) -> None:
+        """Let claims of one business key follow one another."""
+        lock_name(self.connection, self._key_lock(tool, key))
+
+    def lock_run(self, run_id: str) -> None:
+        """Let no call of a run be claimed meanwhile; before every other lock."""
+        lock_name(self.connection, self._run_lock(run_id))
+
+    def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
+        """Lock a step, then a business key; the clock is read once both are there."""
+        names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
+        now_ms = lock_name(self.connection, *names, shared=self._run_lock(run_id))
+        self.now_ms = max(self.now_ms, now_ms)
+
+    def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
+        """Lock the same if nobody has any of it; ``False``: somebody has."""
+        names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
+        return try_lock_names(self.connection, *names, shared=self._run_lock(run_id))
+
+    def lock_resource(self, resource: str) -> None:
+        """Let leases of one resource follow one another; several are locked in order of names."""
+        lock_name(self.connection, f"resource:{self.tenant}:{resource}")
+
+    def _step_lock(self, run_id: str, step_id: str) -> str:
+        return f"step:{self.tenant}:{run_id}:{step_id}"
+
+    def _run_lock(self, run_id: str) -> str:
+        return f"run:{self.tenant}:{run_id}"
+
+    def _key_lock(self, tool: str, key: str) -> str:
+        return f"key:{self.tenant}:{tool}:{key}"
+
+    def tick(self) -> None:
+        """Read the clock again: after waiting for a lock, what was read before it is too early."""
+        self.now_ms = max(self.now_ms, read_clock(self.connection))
+
+    def event(self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any) -> None:
+        """Add an event to a run; it gets its ``seq`` when the transaction ends."""
+        item = PendingEvent(type_, step_id, {k: v for k, v in body.items() if v is not None})
+        self.pending[run_id].append(item)
+
+    def lock_chain(self, run_id: str) -> ChainHead:
+        """Take a run's chain now, after every other row lock, and return its head."""
+        if run_id not in self._locked:
+            self._locked[run_id] = self._chain(run_id)
+        return self._locked[run_id]
+
+    def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
+        """Return the first row of a statement, or ``None``."""
+        row = (self.connection.execute(statement, values)).mappings().first()
+        return None if row is None else {str(name): value for name, value in row.items()}
+
+    def all(self, statement: Any) -> list[dict[str, Any]]:
+        """Return all rows of a statement."""
+        rows = (self.connection.execute(statement)).mappings().all()
+        return [{str(name): value for name, value in row.items()} for row in rows]
+
+    def execute(self, statement: Any, **values: Any) -> int:
+        """Run a statement and return the number of rows it touched."""
+        result = self.connection.execute(statement, values)
+        return int(result.rowcount)
+
+    def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
+        """Insert this tenant's rows that are not there yet, and return how many those are."""
+        dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
+        values = [{"tenant_id": self.tenant, **row} for row in rows]
+        inserting = dialect.insert(table).values(values).on_conflict_do_nothing()
+        # Of an INSERT the count is forgotten unless it is asked for.
+        return self.execute(inserting.execution_options(preserve_rowcount=True))
+
+    def watch(self, run_id: str) -> None:
+        """Have ``heads`` tell this run's head at the end, even if it gets no event."""
+        self._watched.add(run_id)
+
+    def _chain(self, run_id: str) -> ChainHead:
+        row = self.one(_CHAIN, of_tenant=self.tenant, of_run=run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        return ChainHead(seq=row["seq"], hash=row["head"])
+
+    def write_events(self) -> None:
+        """Chain the pending events; runs in order of run_id, so that writers never deadlock."""
+        for run_id in sorted(self.pending):
+            if self.pending[run_id]:
+                self._write_chain(run_id)
+        for run_id in sorted(self._watched - self.heads.keys()):
+            self.heads[run_id] = self._chain(run_id)
+
+    def _write_chain(self, run_id: str) -> None:
+        head = self._locked.get(run_id)
+        guess = self.last_seen.get(run_id) if head is None else None
+        # Reads, compares and locks in one statement; where it fails, somebody else was faster.
+        if guess is not None and self._move(run_id, guess):
+            return
+        if not self._move(run_id, head or self._chain(run_id)):
+            raise AssertionError(f"the chain of {run_id} has moved while its row was locked")
+
+    def _move(self, run_id: str, start: ChainHead) -> bool:
+        """Write a run's pending events behind ``start``; ``False``: that is not its head."""
+        seq, head, rows = start.seq, start.hash, []
+        for item in self.pending[run_id]:
+            seq += 1
+            event = {
+                "run_id": run_id,
+                "seq": seq,
+                "type": item.type,
+                "step_id": item.step_id,
+                "body": item.body,
+                "at_ms": self.now_ms,
+            }
+            previous, head = head, event_hash(head, event)
+            rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
+        moved = self.execute(
+            _MOVE,
+            of_tenant=self.tenant,
+            of_run=run_id,
+            from_seq=start.seq,
+            from_head=start.hash,
+            to_seq=seq,
+            to_head=head,
+        )
+        if not moved:
+            return False
+        self.connection.execute(_ADD, rows)
+        self.heads[run_id] = ChainHead(seq=seq, hash=head)
+        return True
+
+    def tell_events(self, observer: Observer | None) -> None:
+        """Say what has been committed: in the log, under the events' own names, and elsewhere."""
+        for run_id, waiting in self.pending.items():
+            for item in waiting:
+                log.info(item.type, **{**item.body, "run_id": run_id, "step_id": item.step_id})
+                if observer is not None:
+                    observer.event(item.type, item.body)

@@ -1,0 +1,1 @@
+"""Entries: claimed, settled, undone."""

@@ -1,0 +1,244 @@
+"""Claiming an effect: insert or lose, and the recorded result wins (guarantees G1 and G3).
+
+One transaction looks at the newest generation of the business key, consumes the approval and
+writes the claim. Every write is a guarded UPDATE that names the state and the fencing token it
+expects, so that an attempt which lost its lease changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, assert_never
+
+from sqlalchemy import select
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects.claim_entry import (
+    Seen,
+    find_again,
+    look_around,
+    take,
+    take_first,
+)
+from surehand.activities.ledger.effects.clock_jumps import lease_left
+from surehand.activities.ledger.effects.in_doubt import doubt
+from surehand.activities.ledger.effects.interventions import (
+    called_off,
+    newest_question,
+)
+from surehand.activities.ledger.effects.undone import note_replay
+from surehand.activities.ledger.outbox.notifications import write_pause
+from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import (
+    NO_MORE_REPEATS,
+    Answered,
+    ApprovalRefused,
+    Asked,
+    Barred,
+    Claimed,
+    ClaimRequest,
+    ClaimResult,
+    Committed,
+    Doubtful,
+    Drifted,
+    Entry,
+    Forbidden,
+    Held,
+    Mismatch,
+    milliseconds,
+)
+from surehand.activities.ledger.steps.executions import ActsElsewhere
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.tools import Recovery
+
+#: How long to wait for an entry that is being compensated: no lease says when that ends.
+COMPENSATING_WAIT = timedelta(seconds=2)
+
+
+def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
+    """Claim the effect of ``request`` or say what is there already.
+
+    Raises:
+        ActsElsewhere: Another execution of its run acts for it.
+    """
+    tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
+    seen = look_around(tx, request)
+    if seen.acting_instead is not None:
+        mine = request.execution or ""
+        raise ActsElsewhere(tx.tenant, request.run_id, mine, seen.acting_instead)
+    if seen.fresh:
+        result = take_first(tx, request, seen, generation=1)
+    else:
+        row = tx.one(
+            select(effects)
+            .where(
+                effects.c.tenant_id == tx.tenant,
+                effects.c.tool == request.tool,
+                effects.c.key == request.key,
+            )
+            .order_by(effects.c.generation.desc())
+            .limit(1)
+            .with_for_update()
+        )
+        assert row is not None, "entries are never deleted"
+        # It may have waited for the row: what was seen before is old.
+        tx.tick()
+        seen = look_around(tx, request)
+        result = _look(tx, request, seen, Entry.from_row(row))
+    note(tx, request, result)
+    return result
+
+
+def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
+    """Claim a business key that nobody has had, unless anything stands in the way.
+
+    For a transaction that records something else: it waits for nobody, because what it has locked
+    already somebody may wait for, and what it finds in the way, ``claim`` is to tell.
+    """
+    if not tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
+        return None
+    seen = look_around(tx, request)
+    if not seen.fresh or seen.acting_instead is not None:
+        return None
+    result = take_first(tx, request, seen, generation=1)
+    return result if isinstance(result, Claimed) else None
+
+
+def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
+    same = entry.identity_hash == request.identity_hash
+    mine = entry.owned_by(request.run_id, request.step_id)
+    if entry.undoes != request.undoes:
+        undone = entry.undoes or "nothing"
+        return Mismatch(f"the key is that of {entry.entry_id}, which undoes {undone}")
+    if entry.state == "failed" and entry.undoes is None:
+        actor = called_off(tx, request.run_id, request.step_id)
+        if actor is not None:
+            return Barred(f"it did not happen, and {actor} has called it off", called_off=True)
+    match entry.state:
+        case "failed" if not same:
+            return take_first(tx, request, seen, generation=entry.generation + 1)
+        case "failed" if entry.answer is not None and mine:
+            return Answered(entry)
+        case "failed":
+            return take(tx, request, seen, entry)
+        case "compensated" if mine:
+            return Barred(f"the effect {entry.entry_id} of this step has been undone")
+        case "compensated":
+            return take_first(tx, request, seen, generation=entry.generation + 1)
+        case _ if not same:
+            return Mismatch(
+                f"the key is taken by {entry.entry_id} ({entry.state}) of run"
+                f" {entry.run_id!r} with other params"
+            )
+        case "committed":
+            return Committed(entry)
+        case "compensating" if seen.barred:
+            # Whoever was undoing it may be another life of this run, which is over.
+            return Barred(f"the effect {entry.entry_id} is being undone, and so is this step")
+        case "compensating":
+            return Held(COMPENSATING_WAIT)
+        case "claimed":
+            return _look_at_claimed(tx, request, seen, entry)
+        case "in_doubt" | "partial":
+            return _look_at_doubtful(tx, request, seen, entry)
+        case state:
+            raise AssertionError(f"unknown entry state {state!r}")
+
+
+def _look_at_claimed(
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+) -> ClaimResult:
+    if entry.holder == request.holder:
+        if _may_call_now(tx, request, entry):
+            return find_again(tx, request, seen, entry)
+        reason = "it was to be called again, and was held up until that was no way to settle it"
+        return Doubtful(doubt(tx, entry, reason, rule="held_up"))
+    left = lease_left(tx, entry)
+    # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
+    # request the provider will recognise by its key.
+    rule = _rule_to_call_again(tx, request, entry)
+    takeover = entry.activity_key == request.activity_key and rule is not None
+    if left > 0 and not takeover:
+        return Held(timedelta(milliseconds=left))
+    if rule is not None:
+        return take(tx, request, seen, entry, rule=rule)
+    return Doubtful(doubt(tx, entry, "its lease ran out before an outcome was recorded"))
+
+
+def _look_at_doubtful(
+    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+) -> ClaimResult:
+    question = newest_question(tx, entry.entry_id)
+    if question is not None and question["state"] == "open":
+        return Asked(entry, question["intervention_id"], question["question"])
+    if question is not None and question["outcome"] == "give_up":
+        return Barred(f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown")
+    rule = _rule_to_call_again(tx, request, entry)
+    if rule is not None:
+        return take(tx, request, seen, entry, rule=rule)
+    return Doubtful(doubt(tx, entry, None))
+
+
+def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
+    """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
+    if entry.state == "partial" or entry.recovers_too_long(request.recovery_limit, tx.now_ms):
+        return None
+    if request.recovery is Recovery.TRANSACTIONAL:
+        if entry.tool_version != request.tool_version:
+            return None  # An earlier version may have made its effect elsewhere.
+        # Its effect would have committed together with the outcome. Whoever still works on it has
+        # locked the entry's row, which this transaction holds now.
+        return Recovery.TRANSACTIONAL
+    return Recovery.DEDUPES if _dedupes(tx, request, entry) else None
+
+
+def _may_call_now(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
+    """Return whether what allowed this attempt's own claim still holds: it may have been frozen."""
+    if entry.unproven:
+        return _rule_to_call_again(tx, request, entry) is not None
+    return not entry.recovers_too_long(request.recovery_limit, tx.now_ms)
+
+
+def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
+    """Return whether calling again, by the same key, may settle this entry."""
+    if request.recovery is not Recovery.DEDUPES or request.window is None:
+        return False
+    if entry.window_ms is None or entry.tool_version != request.tool_version:
+        return False  # Whoever takes the repeat may not be who has taken the first call.
+    if NO_MORE_REPEATS in entry.failures:
+        return False
+    # Negative: the clock was set back, and nobody knows how long ago the first call was.
+    window_ms = min(entry.window_ms, milliseconds(request.window))
+    return 0 <= tx.now_ms - (entry.first_call_ms or 0) < window_ms
+
+
+def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
+    """Record what a claim found, where that changes what the run does next."""
+    body: dict[str, Any]
+    match result:
+        case Committed(entry):
+            made_by = None if entry.run_id == request.run_id else entry.run_id
+            type_ = "effect.replayed"
+            body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
+            note_replay(tx, request, entry)
+            receipt = Kept(entry.receipt, as_artifact(entry.receipt))
+            artifact_rows.record(tx, request.run_id, request.step_id, receipt)
+        case (
+            Mismatch(reason)
+            | ApprovalRefused(reason)
+            | Forbidden(reason)
+            | Barred(reason=reason)
+            | Drifted(reason)
+        ):
+            type_ = "effect.refused"
+            body = {"tool": request.tool, "rule": type(result).__name__, "evidence": reason}
+            if isinstance(result, Forbidden):
+                step = (request.run_id, request.step_id, request.first_attempt)
+                write_pause(tx, *step, tool=request.tool, reason=reason)
+        case Claimed() | Answered() | Held() | Doubtful() | Asked():
+            return
+        case _:
+            assert_never(result)
+    tx.event(request.run_id, type_, step_id=request.step_id, **body)

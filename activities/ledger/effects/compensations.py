@@ -1,0 +1,136 @@
+"""Undoing one effect: what there is to do about it, and the bar on late attempts (G4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import select, update
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects.clock_jumps import lease_left
+from surehand.activities.ledger.effects.in_doubt import doubt
+from surehand.activities.ledger.effects.interventions import (
+    newest_question,
+    open_intervention,
+)
+from surehand.activities.ledger.effects.run_tree import bar_step
+from surehand.activities.ledger.steps.entries import Asked, Doubtful, Entry, Held
+
+#: Entries in these states have something left to undo, or to find out.
+_UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
+
+
+@dataclass(frozen=True)
+class NothingToUndo:
+    """The effect does not stand."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ToUndo:
+    """A committed effect, or one whose compensation is under way."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """A human has decided to leave the effect as it is."""
+
+    reason: str
+
+
+BeginResult = NothingToUndo | ToUndo | Held | Doubtful | Asked | GivenUp
+
+
+def begin(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginResult:
+    """Bar the step that has made an effect, and return what there is to undo of it.
+
+    By its entry: a step may have made several, in several lives of a run that was reset. The bar
+    and the claim hold the same lock, so a late attempt is either seen here or refused there.
+    """
+    tx.lock_step(run_id, step_id)
+    bar_step(tx, run_id, step_id)
+    row = tx.one(
+        select(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry_id)
+        .with_for_update()
+    )
+    entry = None if row is None else Entry.from_row(row)
+    if entry is None or not entry.owned_by(run_id, step_id) or entry.state == "failed":
+        return NothingToUndo("it has not happened")
+    if entry.state == "compensated":
+        return NothingToUndo("already undone")
+    asked = _question(tx, entry)
+    if asked is not None:
+        return asked
+    if entry.state == "claimed":
+        tx.tick()  # it may have waited for the locks
+        left = lease_left(tx, entry)
+        if left > 0:
+            return Held(timedelta(milliseconds=left))
+        return Doubtful(doubt(tx, entry, "its lease ran out before an outcome was recorded"))
+    if entry.state in ("in_doubt", "partial"):
+        return Doubtful(doubt(tx, entry, None))
+    return ToUndo(entry)
+
+
+def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
+    row = newest_question(tx, entry.entry_id)
+    if row is None:
+        return None
+    if row["state"] == "open":
+        return Asked(entry, row["intervention_id"], row["question"])
+    if row["outcome"] == "give_up":
+        return GivenUp(f"{row['actor']} left it as it is: {row['evidence'] or 'no reason given'}")
+    return None
+
+
+def still_stands(tx: Transaction, original: str) -> bool:
+    """Return whether the effect to undo is there to be undone, under its row's lock.
+
+    It is not while a human is asked about it, who may be undoing it by hand, nor after one has
+    decided to leave it as it is.
+    """
+    row = tx.one(
+        select(effects.c.state)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original)
+        .with_for_update()
+    )
+    if row is None or row["state"] not in ("committed", "compensating"):
+        return False
+    question = newest_question(tx, original)
+    return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
+
+
+def failed(tx: Transaction, original: Entry, question: str) -> str | None:
+    """Put a failed compensation in front of a human and return the intervention's id.
+
+    ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
+    left to ask.
+
+    The original is left as being compensated: until the human has answered, nobody else may use
+    its key.
+    """
+    row = tx.one(
+        select(effects.c.state, effects.c.fencing_token)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original.entry_id)
+        .with_for_update()
+    )
+    assert row is not None, "entries are never deleted"
+    if row["fencing_token"] != original.fencing_token or row["state"] not in _UNSETTLED:
+        return None
+    tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == original.entry_id,
+            effects.c.state == "committed",
+        )
+        .values(state="compensating")
+    )
+    return open_intervention(tx, original, question, rule="compensation_failed")

@@ -1,0 +1,109 @@
+"""Interventions: questions that only a human can settle (guarantee G2)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import func, insert, select
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import interventions
+from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.steps.entries import Entry
+from surehand.workflows.contracts.effects import ResolutionOutcome
+
+#: Asked of a run that has taken over the receipt of an effect which its owner has undone.
+UNDONE: Final = "undone"
+
+
+def open_intervention(
+    tx: Transaction,
+    entry: Entry,
+    question: str,
+    *,
+    rule: str,
+    asked_in: tuple[str, str] | None = None,
+) -> str:
+    """Open the one question about an entry and return its id; joins an open one.
+
+    Args:
+        tx: The transaction.
+        entry: The entry in question.
+        question: What a human is asked.
+        rule: Why: ``unknown``, ``partial``, ``compensation_failed``, ``undone``.
+        asked_in: Run and step that wait for the answer; default those that own the entry.
+    """
+    run_id, step_id = asked_in or (entry.run_id, entry.step_id)
+    already = tx.one(
+        select(interventions.c.intervention_id).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.entry_id == entry.entry_id,
+            interventions.c.run_id == run_id,
+            interventions.c.state == "open",
+        )
+    )
+    if already is not None:
+        return str(already["intervention_id"])
+    count = tx.one(
+        select(func.count().label("n")).where(
+            interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id
+        )
+    )
+    assert count is not None
+    intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
+    tx.execute(
+        insert(interventions).values(
+            tenant_id=tx.tenant,
+            intervention_id=intervention_id,
+            run_id=run_id,
+            step_id=step_id,
+            entry_id=entry.entry_id,
+            rule=rule,
+            question=question,
+            state="open",
+            opened_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        run_id,
+        "intervention.opened",
+        step_id=step_id,
+        entry_id=entry.entry_id,
+        tool=entry.tool,
+        intervention_id=intervention_id,
+        rule=rule,
+        action="ask_human",
+    )
+    notifications.write(
+        tx,
+        Kind.INTERVENTION,
+        Facts(what=one_line(question), tool=entry.tool),
+        run_id=run_id,
+        step_id=step_id,
+        subject=intervention_id,
+    )
+    return intervention_id
+
+
+def called_off(tx: Transaction, run_id: str, step_id: str) -> str | None:
+    """Return who has said that a step's effect is not to be tried again, if anybody has."""
+    row = tx.one(
+        select(interventions.c.actor).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.run_id == run_id,
+            interventions.c.step_id == step_id,
+            interventions.c.outcome == ResolutionOutcome.CALL_OFF.value,
+        )
+    )
+    return None if row is None else str(row["actor"])
+
+
+def newest_question(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
+    """Return the newest intervention about an entry, open or settled."""
+    return tx.one(
+        select(interventions)
+        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry_id)
+        .order_by(interventions.c.opened_ms.desc())
+        .limit(1)
+    )

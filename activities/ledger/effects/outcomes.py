@@ -1,0 +1,304 @@
+"""Recording how a claimed effect ended; each write is guarded by state and fencing token."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import bindparam, select, update
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects import recovery
+from surehand.activities.ledger.effects.interventions import open_intervention
+from surehand.activities.ledger.effects.undone import mark_compensated
+from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps import attempts as step_rows
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import (
+    NO_MORE_REPEATS,
+    ClaimRequest,
+    Entry,
+    milliseconds,
+    next_commit_no,
+)
+from surehand.workflows.identity import digest
+
+#: Made once, because each write needs it: to make a statement takes longer than to run it.
+_COMMIT_CLAIMED: Final = (
+    update(effects)
+    .where(
+        effects.c.tenant_id == bindparam("of_tenant"),
+        effects.c.entry_id == bindparam("of_entry"),
+        effects.c.state == "claimed",
+        effects.c.recovering_ms.is_(None),
+        effects.c.fencing_token == bindparam("of_token"),
+    )
+    .values(commit_no=next_commit_no())
+    .returning(effects.c.commit_no)
+)
+
+
+def _guard(tx: Transaction, entry: Entry) -> Any:
+    return (
+        (effects.c.tenant_id == tx.tenant)
+        & (effects.c.entry_id == entry.entry_id)
+        & (effects.c.state == entry.state)
+        & (effects.c.fencing_token == entry.fencing_token)
+    )
+
+
+def still_ours(tx: Transaction, entry: Entry) -> bool:
+    """Lock the entry's row and return whether it is still held under this fencing token."""
+    row = tx.one(select(effects.c.entry_id).where(_guard(tx, entry)).with_for_update())
+    return row is not None
+
+
+def renew(tx: Transaction, entry: Entry) -> bool:
+    """Extend the lease by what it lasts; ``False`` when it is not ours any more."""
+    touched = tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(lease_until_ms=tx.now_ms + effects.c.lease_ms)
+    )
+    return touched == 1
+
+
+def commit(
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    receipt: Kept,
+    *,
+    evidence: dict[str, Any] | None = None,
+) -> int | None:
+    """Record that the effect happened; ``None`` when another attempt holds the entry now.
+
+    A second commit under the same token returns the first one: the answer to it may have been lost.
+    ``evidence`` says what proved it, where it was not the call's own answer. Returns the number of
+    the commit.
+    """
+    values = {
+        "state": "committed",
+        "receipt": receipt.value,
+        "evidence": evidence,
+        "lease_until_ms": None,
+        "recovering_ms": None,
+        "settled_ms": tx.now_ms,
+    }
+    if entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes:
+        # The way of nearly every call: still as it was claimed, so no look at it is needed.
+        done = tx.one(
+            _COMMIT_CLAIMED,
+            of_tenant=tx.tenant,
+            of_entry=entry.entry_id,
+            of_token=entry.fencing_token,
+            **values,
+        )
+        if done is not None:
+            _committed(tx, request, entry, receipt, evidence)
+            return int(done["commit_no"])
+    row = tx.one(
+        select(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
+        .with_for_update()
+    )
+    assert row is not None, "entries are never deleted"
+    if row["fencing_token"] != entry.fencing_token:
+        return None
+    if row["state"] == "committed":
+        return int(row["commit_no"])
+    done = tx.one(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(**values, commit_no=next_commit_no())
+        .returning(effects.c.commit_no)
+    )
+    if done is None:
+        return None
+    _committed(tx, request, Entry.from_row(row), receipt, evidence)
+    return int(done["commit_no"])
+
+
+def _committed(
+    tx: Transaction,
+    request: ClaimRequest,
+    before: Entry,
+    receipt: Kept,
+    evidence: dict[str, Any] | None,
+) -> None:
+    """Record what a commit means beside its own row."""
+    before.tell(
+        tx,
+        "effect.committed",
+        receipt=receipt.digest,
+        rule=evidence["rule"] if evidence else None,
+    )
+    recovery.verified(tx, before, "committed", action="resume")
+    artifact_rows.record(tx, before.run_id, before.step_id, receipt)
+    if before.undoes:
+        mark_compensated(tx, before)
+    else:
+        step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
+
+
+def answer_no(tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str) -> bool:
+    """Record that the tool answered no: it did not happen, and this step is told so again."""
+    touched = tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="failed",
+            answer={"reason": reason, "code": code},
+            lease_until_ms=None,
+            recovering_ms=None,
+            settled_ms=tx.now_ms,
+        )
+    )
+    if touched:
+        entry.tell(
+            tx,
+            "effect.answered_no",
+            code=code,
+        )
+        recovery.verified(tx, entry, "failed", action="resume")
+        _finish(tx, request, error=reason, error_class="no")
+    return bool(touched)
+
+
+def fail(
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    failure_class: str,
+    message: str,
+    *,
+    delay: timedelta | None,
+) -> int | None:
+    """Record that this call did not apply the effect.
+
+    That proves the effect not applied, unless an earlier call may have: then it stays in doubt, and
+    after the last failure of its class it is not called again before that doubt is settled.
+
+    Args:
+        tx: The transaction.
+        request: The call.
+        entry: The entry under our fencing token.
+        failure_class: What kind of failure it was.
+        message: Kept in the entry.
+        delay: Pause before the next try; ``None`` says that there is none.
+
+    Returns:
+        How many failures of this class the entry had before, or ``None`` when it is not ours.
+    """
+    earlier = entry.failures.get(failure_class, 0)
+    failures = {**entry.failures, failure_class: earlier + 1}
+    if entry.unproven and delay is None:
+        failures[NO_MORE_REPEATS] = 1
+    touched = tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="in_doubt" if entry.unproven else "failed",
+            failures=failures,
+            error=message,
+            lease_until_ms=None,
+            recovering_ms=entry.recovering_ms if entry.unproven else None,
+            settled_ms=None if entry.unproven else tx.now_ms,
+        )
+    )
+    if not touched:
+        return None
+    entry.tell(
+        tx,
+        "effect.failed",
+        failure_class=failure_class,
+        failures=earlier + 1,
+        retry_ms=None if delay is None else milliseconds(delay),
+        action="reconcile" if entry.unproven else None,
+    )
+    if not entry.unproven:
+        recovery.verified(tx, entry, "failed", action="call_again")
+    _finish(tx, request, error=message, error_class=failure_class)
+    return earlier
+
+
+def leave_in_doubt(
+    tx: Transaction, request: ClaimRequest, entry: Entry, message: str
+) -> int | None:
+    """Record that the call ended without saying whether it happened.
+
+    Returns:
+        How often this entry was left in doubt by an answer before, or ``None`` when not ours.
+    """
+    earlier = entry.failures.get("in_doubt", 0)
+    touched = tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="in_doubt",
+            failures={**entry.failures, "in_doubt": earlier + 1},
+            error=message,
+            lease_until_ms=None,
+            recovering_ms=recovery.since(tx),
+        )
+    )
+    if not touched:
+        return None
+    entry.tell(
+        tx,
+        "effect.in_doubt",
+        rule="call_ended_without_an_outcome",
+        evidence=digest(message),
+        action="reconcile",
+    )
+    _finish(tx, request, error=message, error_class="in_doubt")
+    return earlier
+
+
+def _finish(tx: Transaction, request: ClaimRequest, *, error: str, error_class: str) -> None:
+    # Step rows tell of a step's own attempts, not of the attempts to undo it.
+    if request.undoes is None:
+        attempt = request.step_attempt
+        step_rows.finish(tx, attempt, "failed", error=error, error_class=error_class)
+
+
+def ask_human(
+    tx: Transaction, entry: Entry, question: str, *, part: Kept | None = None
+) -> str | None:
+    """Open the entry's intervention; ``None`` when the entry is not ours any more.
+
+    Args:
+        tx: The transaction.
+        entry: The entry in doubt.
+        question: What the human is asked.
+        part: It happened in part: the receipt of that part, or of nothing.
+    """
+    touched = tx.execute(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="in_doubt" if part is None else "partial",
+            receipt=None if part is None else part.value,
+            lease_until_ms=None,
+            recovering_ms=recovery.since(tx),
+        )
+    )
+    if not touched:
+        return None
+    if part is not None:
+        artifact_rows.record(tx, entry.run_id, entry.step_id, part)
+    rule = "unknown" if part is None else "partial"
+    return open_intervention(tx, entry, question, rule=rule)
+
+
+def note_late_receipt(tx: Transaction, entry: Entry, receipt: Kept) -> None:
+    """Keep the receipt of an attempt that was fenced out as evidence."""
+    artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
+    entry.tell(
+        tx,
+        "effect.late_receipt",
+        fencing_token=entry.fencing_token,
+        evidence=receipt.digest,
+        action="kept_as_evidence",
+    )

@@ -1,0 +1,227 @@
+"""Settling interventions: what a human answers, checked, once (guarantee G2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import select, update
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects, interventions, runs
+from surehand.activities.ledger.effects import recovery
+from surehand.activities.ledger.effects.interventions import UNDONE
+from surehand.activities.ledger.effects.undone import (
+    mark_compensated,
+    tell_replayers,
+)
+from surehand.activities.ledger.steps.entries import Entry, next_commit_no
+from surehand.workflows.contracts.artifacts import ARTIFACT
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+
+#: A receipt that a human gives travels in history as it is.
+LARGEST_RECEIPT: Final = 8 * 1024  # bytes
+
+#: What each answer makes of the entry, by what the entry is in.
+_SETTLES = {
+    ("in_doubt", ResolutionOutcome.HAPPENED): "committed",
+    ("partial", ResolutionOutcome.HAPPENED): "committed",
+    ("in_doubt", ResolutionOutcome.NOT_HAPPENED): "failed",
+    ("partial", ResolutionOutcome.NOT_HAPPENED): "failed",
+    ("in_doubt", ResolutionOutcome.CALL_OFF): "failed",
+    ("partial", ResolutionOutcome.CALL_OFF): "failed",
+    ("in_doubt", ResolutionOutcome.COMPENSATED): "compensated",
+    ("partial", ResolutionOutcome.COMPENSATED): "compensated",
+    ("in_doubt", ResolutionOutcome.UNDO): "committed",
+    ("partial", ResolutionOutcome.UNDO): "committed",
+    ("in_doubt", ResolutionOutcome.GIVE_UP): "in_doubt",
+    ("partial", ResolutionOutcome.GIVE_UP): "partial",
+    ("compensating", ResolutionOutcome.COMPENSATED): "compensated",
+    ("compensating", ResolutionOutcome.GIVE_UP): "committed",
+}
+#: An undo is not undone: that it happened is what settles its original. An undo that is not to be
+#: tried again is given up.
+_NOT_OF_UNDOS: Final = frozenset(
+    {ResolutionOutcome.COMPENSATED, ResolutionOutcome.UNDO, ResolutionOutcome.CALL_OFF}
+)
+#: What is left to say of an entry that an attempt has settled while a human was asked.
+_SETTLED_MEANWHILE = {
+    "committed": ResolutionOutcome.HAPPENED,
+    "failed": ResolutionOutcome.NOT_HAPPENED,
+    "compensated": ResolutionOutcome.COMPENSATED,
+}
+
+
+def _nothing(tool: str) -> bool:
+    return False
+
+
+def settle(
+    tx: Transaction,
+    run_id: str,
+    resolution_id: str,
+    resolution: Resolution,
+    can_undo: Callable[[str], bool] = _nothing,
+) -> tuple[bool, str]:
+    """Apply a human's answer, once. Returns whether it counted, and a sentence that says why.
+
+    Args:
+        tx: The transaction.
+        run_id: The run through which the answer came.
+        resolution_id: Of its delivery: the same one twice is one answer.
+        resolution: The answer.
+        can_undo: Whether the effects of a tool can be undone by the run, if that is wished.
+    """
+    accepted, message = _settle(tx, run_id, resolution_id, resolution, can_undo)
+    if not accepted:
+        tx.event(
+            run_id,
+            "resolution.refused",
+            resolution_id=resolution_id,
+            outcome=resolution.outcome.value,
+            actor=resolution.actor,
+        )
+    return accepted, message
+
+
+def _settle(
+    tx: Transaction,
+    run_id: str,
+    resolution_id: str,
+    resolution: Resolution,
+    can_undo: Callable[[str], bool],
+) -> tuple[bool, str]:
+    row = tx.one(
+        select(interventions)
+        .where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == resolution.intervention_id,
+        )
+        .with_for_update()
+    )
+    if row is not None and row["run_id"] != run_id and _is_open(tx, row["run_id"]):
+        row = None  # Its own run settles it, and goes on; a run that has ended cannot.
+    if row is None:
+        return False, f"this run has no intervention {resolution.intervention_id!r}"
+    if row["state"] == "settled":
+        if row["resolution_id"] == resolution_id:
+            return True, f"settled: {row['outcome']}"
+        return False, f"already settled by {row['actor']}: {row['outcome']}"
+    entry_row = tx.one(
+        select(effects)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == row["entry_id"])
+        .with_for_update()
+    )
+    assert entry_row is not None
+    entry = Entry.from_row(entry_row)
+    answers = {
+        outcome: state
+        for (before, outcome), state in _SETTLES.items()
+        if before == entry.state and not (entry.undoes and outcome in _NOT_OF_UNDOS)
+    }
+    if not (entry.run_id == run_id and can_undo(entry.tool)):
+        answers.pop(ResolutionOutcome.UNDO, None)
+    noted = row["rule"] == UNDONE or entry.state in _SETTLED_MEANWHILE
+    if noted:
+        # It is what it is, whatever anybody says: the run takes note of it, and goes on.
+        answers = {_SETTLED_MEANWHILE[entry.state]: entry.state}
+    state = answers.get(resolution.outcome)
+    if state is None:
+        allowed = sorted(outcome.value for outcome in answers)
+        return False, f"an entry that is {entry.state} can be settled as: {', '.join(allowed)}"
+    if resolution.outcome is ResolutionOutcome.HAPPENED and not resolution.evidence:
+        return False, "say what proves that it happened (evidence)"
+    if not _fits(resolution.receipt):
+        return False, f"give a receipt of at most {LARGEST_RECEIPT} bytes, without {ARTIFACT!r}"
+    if not noted:
+        _apply(tx, entry, state, resolution)
+    tx.execute(
+        update(interventions)
+        .where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == resolution.intervention_id,
+            interventions.c.state == "open",
+        )
+        .values(
+            state="settled",
+            outcome=resolution.outcome.value,
+            actor=resolution.actor,
+            evidence=resolution.evidence,
+            resolution_id=resolution_id,
+            settled_ms=tx.now_ms,
+        )
+    )
+    # In the chain of the run whose effect it is.
+    asked_in = row["run_id"] if row["rule"] == UNDONE else entry.run_id
+    tx.event(
+        asked_in,
+        "intervention.settled",
+        step_id=row["step_id"],
+        entry_id=entry.entry_id,
+        tool=entry.tool,
+        intervention_id=resolution.intervention_id,
+        rule=row["rule"],
+        outcome=resolution.outcome.value,
+        actor=resolution.actor,
+        evidence=resolution.evidence or None,
+        resolution_id=resolution_id,
+        action=state,
+        through=None if run_id == asked_in else run_id,
+    )
+    if not noted:
+        recovery.verified(tx, entry, state, action="human")
+    return True, f"settled: {resolution.outcome.value}"
+
+
+def _fits(receipt: Any) -> bool:
+    """Return whether a receipt given by a human can go into history as it is."""
+    if isinstance(receipt, dict) and ARTIFACT in receipt:
+        return False
+    return len(json.dumps(receipt)) <= LARGEST_RECEIPT
+
+
+def is_settled(tx: Transaction, intervention_id: str) -> bool:
+    """Return whether an intervention is settled, by whomever: its run follows the row."""
+    row = tx.one(
+        select(interventions.c.state).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == intervention_id,
+        )
+    )
+    return row is not None and row["state"] == "settled"
+
+
+def _is_open(tx: Transaction, run_id: str) -> bool:
+    row = tx.one(
+        select(runs.c.closed_ms).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    return row is not None and row["closed_ms"] is None
+
+
+def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) -> None:
+    values: dict[str, object] = {
+        "state": state,
+        "fencing_token": entry.fencing_token + 1,
+        "settled_ms": tx.now_ms,
+        "recovering_ms": None,
+        "evidence": {"rule": "human", "actor": resolution.actor, "text": resolution.evidence},
+    }
+    if state in ("committed", "compensated") and entry.commit_no is None:
+        values["commit_no"] = next_commit_no()
+    if state == "committed" and entry.receipt is None:
+        by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
+        values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt
+    tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id == entry.entry_id,
+            effects.c.fencing_token == entry.fencing_token,
+        )
+        .values(**values)
+    )
+    if state == "committed":
+        mark_compensated(tx, entry)
+    if state == "compensated":
+        tell_replayers(tx, entry.entry_id)

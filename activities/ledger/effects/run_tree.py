@@ -1,0 +1,315 @@
+"""What is to be undone: the one question to the ledger, over a run and its child runs (G4).
+
+Whoever undoes asks it: a run that fails or is cancelled, one that undoes a step and goes on, one
+that is about to complete, and whoever unwinds a run that was stopped from outside. What histories
+and messages say is not asked: a history can be reset, and a message has a largest size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Select,
+    String,
+    and_,
+    cast,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import bars, effects, replays, runs
+from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name, is_barred
+from surehand.activities.ledger.steps.entries import Entry
+from surehand.workflows.contracts.effects import EffectView
+
+#: Entries in these states may have happened and are not undone.
+STANDING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
+#: Effects that one answer lists: the server takes 2 MiB in one message.
+PAGE: Final = 200
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The place of an effect in the order of their undoing."""
+
+    commit_no: int | None
+    claimed_ms: int
+    entry_id: str
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the cursor that was written as a text."""
+        number, claimed_ms, entry_id = text.split(":", 2)
+        return cls(int(number) if number else None, int(claimed_ms), entry_id)
+
+    def __str__(self) -> str:
+        """Write it as a text."""
+        return f"{self.commit_no or ''}:{self.claimed_ms}:{self.entry_id}"
+
+    @property
+    def behind(self) -> ColumnElement[bool]:
+        """The condition that an effect is undone after this one."""
+        if self.commit_no is not None:
+            return effects.c.commit_no < self.commit_no
+        earlier = tuple_(effects.c.claimed_ms, effects.c.entry_id) < tuple_(
+            literal(self.claimed_ms), literal(self.entry_id)
+        )
+        return or_(effects.c.commit_no.is_not(None), earlier)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An effect of a tree, as the run at its top sees it."""
+
+    entry: Entry
+    child: str | None
+    """The child run of that run by which it was made, or under which."""
+    inside: str | None
+    """The step of that run which the child run does."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Return the effect of a row."""
+        return cls(Entry.from_row(row), row["child"], row["inside"])
+
+    def view(self) -> EffectView:
+        """Return it as people see it who look at the run at the top."""
+        run_id = self.entry.run_id if self.child is not None else None
+        return self.entry.view().model_copy(update={"run_id": run_id, "inside": self.inside})
+
+
+@dataclass(frozen=True)
+class Page:
+    """Effects in the order of their undoing."""
+
+    effects: list[Made]
+    following: Cursor | None
+    """Where the next page begins; ``None``: there is none."""
+
+
+def tree(tenant: str, run_id: str, step_id: str | None = None) -> CTE:
+    """Return the runs of a tree, each with the step to which it is narrowed down, if it is.
+
+    And with the child of the run at its top, and that one's step, from which it comes.
+
+    Args:
+        tenant: Whose run.
+        run_id: The run at its top.
+        step_id: Only what this step has made, and what its child runs have.
+    """
+    only = cast(literal(step_id) if step_id is not None else null(), String(80))
+    nobody, nothing = cast(null(), String(255)), cast(null(), String(80))
+    found = (
+        select(runs.c.run_id, only.label("step_id"), nobody.label("child"), nothing.label("inside"))
+        .where(runs.c.tenant_id == tenant, runs.c.run_id == run_id)
+        .cte("tree", recursive=True)
+    )
+    child = runs.alias("child")
+    below = select(
+        child.c.run_id,
+        nothing,
+        func.coalesce(found.c.child, child.c.run_id),
+        func.coalesce(found.c.inside, child.c.parent_step_id),
+    ).where(
+        child.c.tenant_id == tenant,
+        child.c.parent_run_id == found.c.run_id,
+        or_(found.c.step_id.is_(None), found.c.step_id == child.c.parent_step_id),
+    )
+    return found.union(below)
+
+
+def _effects(tenant: str, found: CTE, *columns: Any) -> Select[Any]:
+    mine = and_(
+        effects.c.run_id == found.c.run_id,
+        or_(found.c.step_id.is_(None), found.c.step_id == effects.c.step_id),
+    )
+    return (
+        select(*columns)
+        .join(found, mine)
+        .where(effects.c.tenant_id == tenant, effects.c.undoes.is_(None))
+    )
+
+
+def standing(
+    tx: Transaction,
+    run_id: str,
+    step_id: str | None = None,
+    *,
+    after: Cursor | None = None,
+    limit: int = PAGE,
+) -> Page:
+    """Return what a run, or a step of it, and its child runs have to undo, last commit first.
+
+    What has no recorded commit comes first: if it happened, it happened last.
+    """
+    found = tree(tx.tenant, run_id, step_id)
+    query = _effects(tx.tenant, found, effects, found.c.child, found.c.inside).where(
+        effects.c.state.in_(STANDING)
+    )
+    if after is not None:
+        query = query.where(after.behind)
+    rows = tx.all(
+        query.order_by(
+            effects.c.commit_no.is_(None).desc(),
+            effects.c.commit_no.desc(),
+            effects.c.claimed_ms.desc(),
+            effects.c.entry_id.desc(),
+        ).limit(limit + 1)
+    )
+    page = [Made.from_row(row) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return Page(page, None)
+    last = rows[limit - 1]
+    return Page(page, Cursor(last["commit_no"], last["claimed_ms"], last["entry_id"]))
+
+
+def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
+    """Return by effect the child runs of a run that go on with it, themselves or below them."""
+    used: dict[str, list[str]] = {one.entry.entry_id: [] for one in made}
+    found = tree(tx.tenant, run_id)
+    query = (
+        select(replays.c.entry_id, found.c.child)
+        .join(found, replays.c.run_id == found.c.run_id)
+        .where(
+            replays.c.tenant_id == tx.tenant,
+            replays.c.entry_id.in_(list(used)),
+            found.c.child.is_not(None),
+        )
+        .distinct()
+        .order_by(replays.c.entry_id, found.c.child)
+    )
+    for row in tx.all(query) if used else ():
+        used[row["entry_id"]].append(row["child"])
+    return used
+
+
+def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
+    """Return the completed child runs of a run of which something was undone after their end.
+
+    Each with the step that it is.
+    """
+    rows = tx.all(
+        select(runs.c.run_id, runs.c.parent_step_id, bars.c.barred_ms)
+        .join(bars, (bars.c.tenant_id == runs.c.tenant_id) & (bars.c.run_id == runs.c.run_id))
+        .where(
+            runs.c.tenant_id == tx.tenant,
+            runs.c.parent_run_id == run_id,
+            runs.c.state == "completed",
+            # By whoever undoes the run above it: one that has completed has no reason to.
+            bars.c.step_id == EVERY_STEP,
+        )
+        .order_by(runs.c.run_id)
+    )
+    found = dict[str, str]()
+    for row in rows:
+        done = and_(effects.c.state == "compensated", effects.c.settled_ms >= row["barred_ms"])
+        under_way = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
+        query = _effects(tx.tenant, tree(tx.tenant, row["run_id"]), effects.c.entry_id)
+        if tx.one(query.where(or_(done, under_way)).limit(1)) is not None:
+            found[row["run_id"]] = row["parent_step_id"]
+    return found
+
+
+def how_many_stand(tx: Transaction, run_id: str) -> int:
+    """Return how many effects of a run and its child runs stand."""
+    query = _effects(tx.tenant, tree(tx.tenant, run_id), func.count().label("n"))
+    row = tx.one(query.where(effects.c.state.in_(STANDING)))
+    return int(row["n"]) if row is not None else 0
+
+
+def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> tuple[list[Made], int]:
+    """Return the newest effects of a run and its child runs, undos included, and how many more."""
+    found = tree(tx.tenant, run_id)
+    mine = (effects.c.tenant_id == tx.tenant, effects.c.run_id == found.c.run_id)
+    counted = tx.one(select(func.count().label("n")).select_from(effects).join(found, and_(*mine)))
+    rows = tx.all(
+        select(effects, found.c.child, found.c.inside)
+        .join(found, and_(*mine))
+        .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
+        .limit(newest)
+    )
+    assert counted is not None
+    return [Made.from_row(row) for row in reversed(rows)], int(counted["n"]) - len(rows)
+
+
+def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
+    """Refuse what is claimed from now on in a run and its child runs, or under one step of it.
+
+    Claims share the runs' locks: one that is being made is waited for, and seen afterwards. Before
+    every other lock of the transaction.
+    """
+    locked = list[str]()
+    while new := sorted(set(_runs(tx, run_id, step_id)) - set(locked)):
+        # A child run that is being opened meanwhile holds the lock of its parent.
+        for one in new:
+            tx.lock_run(one)
+        locked += new
+    for one in locked:
+        if one != run_id or step_id is None:
+            _bar_run(tx, one)
+    if step_id is not None:
+        tx.lock_step(run_id, step_id)
+        bar_step(tx, run_id, step_id)
+
+
+def open_below(tx: Transaction, run_id: str, step_id: str | None = None) -> list[str]:
+    """Return the child runs of a run, or of one step of it, that the ledger has as open."""
+    found = tree(tx.tenant, run_id, step_id)
+    rows = tx.all(
+        select(runs.c.run_id)
+        .join(found, found.c.run_id == runs.c.run_id)
+        .where(
+            runs.c.tenant_id == tx.tenant, found.c.child.is_not(None), runs.c.closed_ms.is_(None)
+        )
+        .order_by(runs.c.run_id)
+    )
+    return [row["run_id"] for row in rows]
+
+
+def bar_step(tx: Transaction, run_id: str, step_id: str) -> None:
+    """Refuse a step's late attempts from now on; the step's lock is held."""
+    if bar_name(tx, run_id, step_id):
+        tx.event(run_id, "step.barred", step_id=step_id, action="refuse_late_attempts")
+
+
+def bar_with_parent(tx: Transaction, run_id: str, parent: str, step_id: str) -> None:
+    """Bar a child run that is being opened where its parent, or its parent's step, is barred.
+
+    The parent's lock is held.
+    """
+    if is_barred(tx, parent, EVERY_STEP, step_id):
+        _bar_run(tx, run_id)
+
+
+def leave(tx: Transaction, entry_ids: Iterable[str], reason: str) -> None:
+    """Note why effects are left as they are."""
+    tx.execute(
+        update(effects)
+        .where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.entry_id.in_(list(entry_ids)),
+            effects.c.state.in_(STANDING),
+        )
+        .values(left_because=reason)
+    )
+
+
+def _bar_run(tx: Transaction, run_id: str) -> None:
+    if bar_name(tx, run_id, EVERY_STEP):
+        tx.event(run_id, "run.barred", action="refuse_late_attempts")
+
+
+def _runs(tx: Transaction, run_id: str, step_id: str | None) -> list[str]:
+    found = tree(tx.tenant, run_id, step_id)
+    return [row["run_id"] for row in tx.all(select(found.c.run_id))]

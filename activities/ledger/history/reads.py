@@ -1,0 +1,216 @@
+"""Reading the ledger for people: the operator's verbs. Every query is of one tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import DBAPIError
+
+from surehand.activities.ledger.core.engine import unreachable
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import (
+    artifacts,
+    effects,
+    events,
+    interventions,
+    notifications,
+    runs,
+)
+from surehand.workflows.contracts.base import ChainHead
+
+
+def effects_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
+    """Return a run's ledger entries in the order of their claims.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    columns = (
+        effects.c.entry_id,
+        effects.c.step_id,
+        effects.c.tool,
+        effects.c.tool_version,
+        effects.c.key,
+        effects.c.generation,
+        effects.c.state,
+        effects.c.calls,
+        effects.c.fencing_token,
+        effects.c.approval_id,
+        effects.c.params_hash,
+        effects.c.undoes,
+        effects.c.receipt,
+        effects.c.error,
+        effects.c.claimed_ms,
+        effects.c.settled_ms,
+    )
+    require_run(tx, run_id)
+    rows = tx.all(
+        select(*columns)
+        .where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
+        .order_by(effects.c.claimed_ms, effects.c.entry_id)
+    )
+    return [_readable(row) for row in rows]
+
+
+def events_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
+    """Return a run's events, oldest first, as they were chained.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    require_run(tx, run_id)
+    rows = tx.all(
+        select(events)
+        .where(events.c.tenant_id == tx.tenant, events.c.run_id == run_id)
+        .order_by(events.c.seq)
+    )
+    return [_readable(row) for row in rows]
+
+
+def chain_of(
+    tx: Transaction, run_id: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], ChainHead]:
+    """Return a run's events and entries as stored, and the head that its row records.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    # Locked: what is read here and there belongs together, however busy the run is.
+    head = tx.lock_chain(run_id)
+    chain = tx.all(
+        select(events)
+        .where(events.c.tenant_id == tx.tenant, events.c.run_id == run_id)
+        .order_by(events.c.seq)
+    )
+    entries = tx.all(
+        select(effects).where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
+    )
+    return chain, entries, head
+
+
+def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
+    """Return the artifacts that a run refers to, oldest first.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    columns = [column for column in artifacts.c if column is not artifacts.c.content]
+    require_run(tx, run_id)
+    rows = tx.all(
+        select(*columns)
+        .where(artifacts.c.tenant_id == tx.tenant, artifacts.c.run_id == run_id)
+        .order_by(artifacts.c.created_ms, artifacts.c.artifact_id)
+    )
+    return [_readable(row) for row in rows]
+
+
+def interventions_of(
+    tx: Transaction, run_id: str | None = None, *, only_open: bool = False
+) -> list[dict[str, Any]]:
+    """Return a tenant's interventions, or those of one run, newest first.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    query = select(interventions).where(interventions.c.tenant_id == tx.tenant)
+    if run_id is not None:
+        require_run(tx, run_id)
+        query = query.where(interventions.c.run_id == run_id)
+    if only_open:
+        query = query.where(interventions.c.state == "open")
+    rows = tx.all(query.order_by(interventions.c.opened_ms.desc()))
+    return [_readable(row) for row in rows]
+
+
+def notifications_of(
+    tx: Transaction,
+    run_id: str | None = None,
+    *,
+    only_failed: bool = False,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """Return what people were told, or are to be told, of a tenant or of one run, newest first.
+
+    Args:
+        tx: The transaction.
+        run_id: Only of this run.
+        only_failed: Only what could not be sent, for good or so far.
+        limit: Most rows to return.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    query = select(notifications).where(notifications.c.tenant_id == tx.tenant)
+    if run_id is not None:
+        require_run(tx, run_id)
+        query = query.where(notifications.c.run_id == run_id)
+    if only_failed:
+        query = query.where(
+            notifications.c.error.is_not(None), notifications.c.state.in_(("pending", "failed"))
+        )
+    newest = (notifications.c.written_ms.desc(), notifications.c.notification_id)
+    rows = tx.all(query.order_by(*newest).limit(limit))
+    return [_readable(row) for row in rows]
+
+
+def run_of_intervention(tx: Transaction, intervention_id: str) -> str | None:
+    """Return the run whose effect an intervention is about; ``None`` if there is none."""
+    row = tx.one(
+        select(interventions.c.run_id).where(
+            interventions.c.tenant_id == tx.tenant,
+            interventions.c.intervention_id == intervention_id,
+        )
+    )
+    return None if row is None else str(row["run_id"])
+
+
+def open_interventions(tx: Transaction) -> int:
+    """Return how many questions of a tenant wait for a human."""
+    query = select(func.count().label("n")).where(
+        interventions.c.tenant_id == tx.tenant, interventions.c.state == "open"
+    )
+    row = tx.one(query)
+    return int(row["n"]) if row else 0
+
+
+def knows_run(tx: Transaction, run_id: str) -> bool:
+    """Return whether the run is recorded; without its tables a ledger knows none."""
+    try:
+        require_run(tx, run_id)
+    except RunNotFound:
+        return False
+    except DBAPIError as error:
+        if unreachable(error):
+            raise
+        return False
+    return True
+
+
+def require_run(tx: Transaction, run_id: str) -> None:
+    """See that the tenant has a run.
+
+    Raises:
+        RunNotFound: It has none of that id.
+    """
+    row = tx.one(
+        select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    if row is None:
+        raise RunNotFound(run_id)
+
+
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its times as ISO 8601 and without the tenant."""
+    result: dict[str, Any] = {}
+    for name, value in row.items():
+        if name.endswith("_ms"):
+            moment = datetime.fromtimestamp(value / 1000, UTC) if value is not None else None
+            result[f"{name[:-3]}_at" if name != "at_ms" else "at"] = (
+                moment.isoformat(timespec="milliseconds") if moment else None
+            )
+        elif name != "tenant_id":
+            result[name] = value
+    return result

@@ -1,0 +1,1 @@
+"""What people are to be told."""

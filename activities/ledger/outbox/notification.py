@@ -1,0 +1,231 @@
+"""What people are told, and the API of those who tell them.
+
+A notifier of your own is an object with ``async def send(self, notification)``, named in
+``SUREHAND_NOTIFY`` by its dotted path: ``acme.pager:notifier``. It is called in a thread of its
+own, so it may block; after ``SEND_LIMIT`` the attempt counts as failed. Each notification is sent
+at least once: what a worker has sent and did not live to record is sent again, under the same
+``delivery_id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from surehand.process.program import command
+from surehand.workflows.identity import DEFAULT_TENANT, digest
+from surehand.workflows.plain_text import plain
+
+#: How long one attempt to send may take.
+SEND_LIMIT: Final = timedelta(seconds=10)
+#: Characters of a line that a tool, a model or a stranger wrote: more would bury the rest.
+_LONGEST_LINE: Final = 500
+#: Characters of a title: it becomes the subject of a mail, or the text on a lock screen.
+_LONGEST_TITLE: Final = 150
+_OUTCOMES: Final = "OUTCOME: happened, not-happened, call-off, compensated, undo or give-up"
+
+
+class NotDelivered(Exception):
+    """A notification could not be sent; it is tried again.
+
+    Example:
+        >>> raise NotDelivered("the pager is busy", retry_after=timedelta(minutes=1))
+        Traceback (most recent call last):
+        NotDelivered: the pager is busy
+    """
+
+    def __init__(self, message: str, retry_after: timedelta = timedelta(0)) -> None:
+        """Say why, and how long the receiver wants to be left alone."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ReceiverGone(NotDelivered):
+    """The receiver wants nothing any more: this notifier is not used again by this worker.
+
+    Example:
+        >>> raise ReceiverGone("the channel was archived")
+        Traceback (most recent call last):
+        ReceiverGone: the channel was archived
+    """
+
+
+class Kind(StrEnum):
+    """What a notification tells of."""
+
+    APPROVAL = "approval.requested"
+    REMINDER = "approval.reminder"
+    INTERVENTION = "intervention.opened"
+    PERMISSION = "permission.needed"
+    QUESTION = "interrupt.opened"
+    UNCOMPENSATED = "effect.uncompensated"
+    STOPPED = "run.stopped"
+    WITHDRAWN = "effect.withdrawn"
+
+
+class Facts(BaseModel):
+    """What a person is told beside the ids; every text of it is one plain line."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    what: str
+    """The call as its tool describes it, or what a human is asked."""
+    tool: str | None = None
+    params_hash: str | None = None
+    undo: str | None = None
+    asked_by: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Whose approvals are asked for."""
+    signed: bool = False
+    """Only signed decisions count."""
+    until: datetime | None = None
+
+
+class Notification(Facts):
+    """One thing that people are told by one notifier.
+
+    Example:
+        >>> notification.title
+        'Approval needed: Refund 20.00 EUR for order-7'
+        >>> notification.commands[0]
+        'python starter.py show refund-7'
+    """
+
+    delivery_id: str
+    """The same at each attempt: receivers drop what they know."""
+    kind: str
+    """One of ``Kind``; others may come."""
+    tenant: str
+    run_id: str
+    step_id: str | None
+    subject: str
+    """The approval, the intervention, the entry, the step or the run that it is about."""
+    number: int = Field(ge=0)
+    """Of a reminder: how many intervals after the request; else 0, or the step's attempt."""
+    at: datetime
+    """When it was written, by the ledger's clock."""
+
+    @property
+    def title(self) -> str:
+        """One line that says what this is about; nothing in it breaks a line or a header."""
+        what = one_line(self.what, _LONGEST_TITLE)
+        match self.kind:
+            case Kind.APPROVAL:
+                return f"Approval needed: {what}"
+            case Kind.REMINDER:
+                return f"Reminder {self.number}, approval needed: {what}"
+            case Kind.INTERVENTION:
+                return f"A human is needed: {what}"
+            case Kind.PERMISSION:
+                return f"Paused: {what}"
+            case Kind.QUESTION:
+                return f"An answer is needed: {what}"
+            case Kind.UNCOMPENSATED:
+                return f"Not undone: {what}"
+            case Kind.STOPPED:
+                return f"Stopped from outside: {what}"
+            case Kind.WITHDRAWN:
+                return f"Undone since: {what}"
+            case _:
+                return f"{one_line(self.kind)}: {what}"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The command lines to look at it and to decide, ready to paste."""
+        show = self._command("show", self.run_id)
+        match self.kind:
+            case Kind.APPROVAL | Kind.REMINDER:
+                decide = [self.subject, "--params-hash", self.params_hash or ""]
+                decide += ["--key", "KEYFILE"] if self.signed else []
+                verbs = (self._command(verb, *decide) for verb in ("approve", "reject"))
+                return (show, *verbs)
+            case Kind.INTERVENTION:
+                run = ["--run", self.run_id]
+                return (show, self._command("resolve", self.subject, "OUTCOME", *run))
+            case Kind.PERMISSION:
+                return (show, self._command("resume", self.run_id))
+            case Kind.UNCOMPENSATED:
+                return (show, self._command("effects", self.run_id))
+            case Kind.STOPPED:
+                lines = (self._command(verb, self.run_id) for verb in ("effects", "unwind"))
+                return (show, *lines)
+            case _:
+                return (show,)
+
+    @property
+    def text(self) -> str:
+        """All of it for people, in plain lines."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield self.title
+        yield ""
+        # The title may be cut.
+        yield one_line(self.what)
+        step = f", step {one_line(self.step_id)}" if self.step_id else ""
+        yield f"  run       {one_line(self.run_id)}{step}"
+        until = self.until.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if self.until else None
+        told: dict[str, Sequence[str | None]] = {
+            "tool": [self.tool],
+            "hash": [self.params_hash],
+            "undo": [self.undo],
+            "asked by": [" and ".join(self.asked_by)],
+            "needs": self.needs,
+            "until": [until],
+        }
+        for name, values in told.items():
+            yield from (f"  {name:<9} {one_line(value)}" for value in values if value)
+        yield ""
+        yield from self.commands
+        if self.kind == Kind.INTERVENTION:
+            yield f"({_OUTCOMES})"
+
+    def _command(self, *parts: str) -> str:
+        tenant = [] if self.tenant == DEFAULT_TENANT else ["--tenant", self.tenant]
+        return plain(command(*parts, *tenant))
+
+
+class Notifier(Protocol):
+    """Tells somebody.
+
+    Example:
+        >>> class Pager:
+        ...     def __init__(self) -> None:
+        ...         self.paged: list[str] = []
+        ...     async def send(self, notification: Notification) -> None:
+        ...         self.paged.append(notification.title)
+        >>> pager: Notifier = Pager()
+        >>> await pager.send(notification)
+        >>> pager.paged
+        ['Approval needed: Refund 20.00 EUR for order-7']
+    """
+
+    async def send(self, notification: Notification) -> None:
+        """Send it; return once the receiver has taken it.
+
+        Raises:
+            NotDelivered: It may name a pause; anything else that is raised counts the same.
+            ReceiverGone: Nothing is to be sent there any more.
+        """
+
+
+def one_line(text: object, longest: int = _LONGEST_LINE) -> str:
+    """Return a text as one plain line that cannot steer a terminal, a mail or a log."""
+    line = plain(" ".join(str(text).split()))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def delivery_id(tenant: str, kind: str, subject: str, number: int, channel: str) -> str:
+    """Return the id under which one notification is delivered, however often (35 characters)."""
+    material: dict[str, Any] = {
+        "tenant": tenant,
+        "kind": kind,
+        "subject": subject,
+        "number": number,
+        "channel": channel,
+    }
+    return f"nt-{digest(material).removeprefix('sha256:')[:32]}"

@@ -1,0 +1,342 @@
+"""The outbox: written with the change that it tells of, taken by one worker at a time.
+
+A row that is taken is due again a while later, which is its lease: should its taker die before it
+records what became of it, another one sends it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import and_, select, update
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, interventions, notifications, runs
+from surehand.activities.ledger.outbox.notification import (
+    Facts,
+    Kind,
+    Notification,
+    delivery_id,
+    one_line,
+)
+from surehand.activities.ledger.steps.entries import milliseconds
+from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.plan.policy import Needs
+
+#: Rows that are given up in one transaction.
+_BATCH: Final = 100
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A notification to be sent now, and which attempt that is, counted from 1."""
+
+    notification: Notification
+    attempt: int
+    channel: str
+    written_ms: int
+
+
+def write(
+    tx: Transaction,
+    kind: Kind,
+    facts: Facts,
+    *,
+    run_id: str,
+    subject: str,
+    step_id: str | None = None,
+    number: int = 0,
+) -> None:
+    """Have people told, by each of the ledger's channels; what is written already stays as it is.
+
+    Args:
+        tx: The transaction of the change that it tells of.
+        kind: What it tells of.
+        facts: What people read.
+        run_id: The run it is of.
+        subject: The id of what it is about.
+        step_id: The step it is of, if it is one's.
+        number: Tells apart what is told of one subject again and again.
+    """
+    if not tx.channels:
+        return
+    values = [
+        {
+            "notification_id": delivery_id(tx.tenant, kind, subject, number, channel),
+            "run_id": run_id,
+            "step_id": step_id,
+            "kind": kind.value,
+            "subject": subject,
+            "number": number,
+            "channel": channel,
+            "facts": facts.model_dump(mode="json"),
+            "state": "pending",
+            "due_ms": tx.now_ms,
+            "attempts": 0,
+            "written_ms": tx.now_ms,
+        }
+        for channel in tx.channels
+    ]
+    tx.insert_new(notifications, *values)
+    tx.has_news = True
+
+
+def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: int = 0) -> None:
+    """Have people told of an approval request, by its row."""
+    facts = Facts(
+        what=one_line(row["description"]),
+        tool=row["tool"],
+        params_hash=row["params_hash"],
+        undo=one_line(row["undo"]),
+        asked_by=tuple(map(one_line, dict.fromkeys((row["user_id"], *row["editors"])))),
+        needs=tuple(
+            requirement.as_text() for requirement in Needs.model_validate(row["needs"]).requirements
+        ),
+        signed=row["assurance"] == "signed",
+        until=_moment(row["expires_ms"]),
+    )
+    where = {"run_id": row["run_id"], "step_id": row["step_id"]}
+    write(tx, kind, facts, subject=row["approval_id"], number=number, **where)
+
+
+def write_pause(
+    tx: Transaction, run_id: str, step_id: str, number: int, *, tool: str, reason: str
+) -> None:
+    """Have people told that a run waits for a permission; ``number`` tells its pauses apart."""
+    facts = Facts(what=one_line(reason), tool=tool)
+    where = {"run_id": run_id, "step_id": step_id, "subject": f"{run_id}/{step_id}"}
+    write(tx, Kind.PERMISSION, facts, number=number, **where)
+
+
+def write_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
+    """Have people told that a run asks for a value."""
+    facts = Facts(what=one_line(interrupt.question), until=interrupt.expires_at)
+    subject, step_id = _question(run_id, interrupt), interrupt.step_id
+    write(tx, Kind.QUESTION, facts, run_id=run_id, subject=subject, step_id=step_id)
+
+
+def drop_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
+    """Tell nobody of a question any more: it is answered, or its time is over."""
+    tx.execute(
+        update(notifications)
+        .where(
+            notifications.c.tenant_id == tx.tenant,
+            notifications.c.kind == Kind.QUESTION.value,
+            notifications.c.subject == _question(run_id, interrupt),
+            notifications.c.state == "pending",
+        )
+        .values(state="void")
+    )
+
+
+def _question(run_id: str, interrupt: Interrupt) -> str:
+    return f"{run_id}/{interrupt.interrupt_id}"
+
+
+def take(
+    tx: Transaction, channel: str, now_ms: int, *, limit: int, lease: timedelta
+) -> tuple[list[Taken], int]:
+    """Return what is to be sent now, which nobody else takes for as long as ``lease``.
+
+    What nobody has to be told any more, because it is decided, expired or settled, is dropped.
+
+    Args:
+        tx: The transaction.
+        channel: The notifier that will send it.
+        now_ms: The time, by the database's clock.
+        limit: Most rows to look at.
+        lease: How long sending may take, and some more.
+
+    Returns:
+        What was taken, and how many were dropped.
+    """
+    rows = tx.all(
+        select(notifications)
+        .where(
+            notifications.c.tenant_id == tx.tenant,
+            notifications.c.channel == channel,
+            notifications.c.state == "pending",
+            notifications.c.due_ms <= now_ms,
+        )
+        .order_by(notifications.c.due_ms, notifications.c.notification_id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    over = _over(tx, rows, now_ms)
+    taken = []
+    for row in rows:
+        if row["notification_id"] in over:
+            _change(tx, row["notification_id"], row["attempts"], state="void")
+            continue
+        attempt = row["attempts"] + 1
+        values = {"attempts": attempt, "due_ms": now_ms + milliseconds(lease)}
+        if _change(tx, row["notification_id"], row["attempts"], **values):
+            taken.append(_taken(row, attempt))
+    return taken, len(over)
+
+
+def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> set[str]:
+    """Return the ids of rows that tell of what waits for nobody any more."""
+    asked = {
+        (Kind.APPROVAL, Kind.REMINDER): (
+            approvals.c.approval_id,
+            and_(approvals.c.state == "pending", approvals.c.expires_ms > now_ms),
+        ),
+        (Kind.INTERVENTION,): (interventions.c.intervention_id, interventions.c.state == "open"),
+        (Kind.PERMISSION, Kind.QUESTION): (runs.c.run_id, runs.c.closed_ms.is_(None)),
+    }
+    over: set[str] = set()
+    for kinds, (column, waits) in asked.items():
+        about = "run_id" if Kind.PERMISSION in kinds else "subject"
+        mine = {row["notification_id"]: row[about] for row in rows if row["kind"] in kinds}
+        if mine:
+            found = tx.all(
+                select(column.label("id")).where(
+                    column.table.c.tenant_id == tx.tenant, column.in_(set(mine.values())), waits
+                )
+            )
+            waiting = {row["id"] for row in found}
+            over |= {name for name, subject in mine.items() if subject not in waiting}
+    return over
+
+
+def sent(tx: Transaction, notification_id: str, now_ms: int) -> bool:
+    """Record that it was sent, whatever else was thought of it; ``False`` if that is known."""
+    touched = tx.execute(
+        update(notifications)
+        .where(
+            notifications.c.tenant_id == tx.tenant,
+            notifications.c.notification_id == notification_id,
+            notifications.c.state != "sent",
+        )
+        .values(state="sent", sent_ms=now_ms, error=None)
+    )
+    return touched == 1
+
+
+def put_off(tx: Transaction, taken: Taken, error: str, due_ms: int) -> bool:
+    """Record a failed attempt and when the next one is due; ``False`` if somebody else has it."""
+    name = taken.notification.delivery_id
+    return _change(tx, name, taken.attempt, error=error, due_ms=due_ms)
+
+
+def give_up(tx: Transaction, taken: Taken, error: str) -> bool:
+    """Record that it will not be sent any more; ``False`` if somebody else has it."""
+    note = taken.notification
+    if not _change(tx, note.delivery_id, taken.attempt, state="failed", error=error):
+        return False
+    tx.event(
+        note.run_id,
+        "notification.failed",
+        step_id=note.step_id,
+        notification_id=note.delivery_id,
+        kind=note.kind,
+        subject=note.subject,
+        attempts=taken.attempt,
+        action="give_up",
+    )
+    return True
+
+
+def unserved(
+    tx: Transaction, served: Collection[str], now_ms: int, *, older_than: timedelta
+) -> list[Taken]:
+    """Return what has not been sent for so long, of channels that this worker does not serve."""
+    rows = tx.all(
+        select(notifications)
+        .where(
+            notifications.c.tenant_id == tx.tenant,
+            notifications.c.channel.not_in(served),
+            notifications.c.state == "pending",
+            notifications.c.due_ms <= now_ms,
+            notifications.c.written_ms <= now_ms - milliseconds(older_than),
+        )
+        .order_by(notifications.c.written_ms)
+        .limit(_BATCH)
+        .with_for_update(skip_locked=True)
+    )
+    return [_taken(row, row["attempts"]) for row in rows]
+
+
+def _change(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bool:
+    """Change a pending row that is still at that attempt."""
+    touched = tx.execute(
+        update(notifications)
+        .where(
+            notifications.c.tenant_id == tx.tenant,
+            notifications.c.notification_id == name,
+            notifications.c.state == "pending",
+            notifications.c.attempts == at_attempt,
+        )
+        .values(**values)
+    )
+    return touched == 1
+
+
+def _taken(row: Mapping[str, Any], attempt: int) -> Taken:
+    names = ("run_id", "step_id", "kind", "subject", "number")
+    notification = Notification(
+        **row["facts"],
+        **{name: row[name] for name in names},
+        delivery_id=row["notification_id"],
+        tenant=row["tenant_id"],
+        at=_moment(row["written_ms"]),
+    )
+    return Taken(notification, attempt, row["channel"], row["written_ms"])
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+#: Requests that people are reminded of in one transaction.
+_REMINDERS: Final = 100
+
+
+def remind(tx: Transaction, now_ms: int) -> int:
+    """Write the reminders that are due, one for each request, and return how many.
+
+    Their number is the count of intervals since the request, so that what nobody was there to send
+    is skipped. An older one that is not sent yet is dropped: the newer one tells it.
+    """
+    rows = tx.all(
+        select(approvals)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.state == "pending",
+            approvals.c.remind_ms <= now_ms,
+            approvals.c.expires_ms > now_ms,
+        )
+        .order_by(approvals.c.remind_ms, approvals.c.approval_id)
+        .limit(_REMINDERS)
+        # Somebody is deciding it, or reminding of it, just now.
+        .with_for_update(skip_locked=True)
+    )
+    for row in rows:
+        every = Needs.model_validate(row["needs"]).remind_every
+        assert every is not None, "only such a request has a next reminder"
+        number = (now_ms - row["requested_ms"]) // milliseconds(every)
+        tx.execute(
+            update(notifications)
+            .where(
+                notifications.c.tenant_id == tx.tenant,
+                notifications.c.kind == Kind.REMINDER.value,
+                notifications.c.subject == row["approval_id"],
+                notifications.c.number < number,
+                notifications.c.state == "pending",
+            )
+            .values(state="void")
+        )
+        write_approval(tx, row, Kind.REMINDER, number)
+        following = row["requested_ms"] + (number + 1) * milliseconds(every)
+        tx.execute(
+            update(approvals)
+            .where(
+                approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == row["approval_id"]
+            )
+            .values(remind_ms=following)
+        )
+    return len(rows)

@@ -1,0 +1,1 @@
+"""Who may decide and act, and what proves that they did."""

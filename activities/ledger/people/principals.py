@@ -1,0 +1,324 @@
+"""Principals: who may decide and act, their public keys, and what was changed about them.
+
+Only an administrator's role writes here; the claims and verdicts of workers read what holds *now*.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from sqlalchemy import case, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.people_tables import (
+    grants,
+    principal_changes,
+    principal_keys,
+    principals,
+)
+from surehand.activities.ledger.core.store import Ledger, Transaction
+
+Kind = Literal["role", "permission"]
+
+
+class PrincipalError(Exception):
+    """A change of principals that cannot be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """One person or service, and what it may do now."""
+
+    name: str
+    roles: frozenset[str] = frozenset()
+    permissions: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key of a principal."""
+
+    kid: str
+    principal: str
+    public_key: Mapping[str, Any]
+    revoked_ms: int | None = None
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it counts no more."""
+        return self.revoked_ms is not None
+
+
+def add(tx: Transaction, name: str, actor: str) -> None:
+    """Add a principal.
+
+    Raises:
+        PrincipalError: There is one of that name.
+    """
+    _take_turn(tx)
+    if _exists(tx, name):
+        raise PrincipalError(f"there is a principal {name!r} already")
+    tx.execute(insert(principals).values(tenant_id=tx.tenant, principal=name, added_ms=tx.now_ms))
+    _note(tx, name, "added", "", actor)
+
+
+def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
+    """Give a role or a permission; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal.
+    """
+    _known(tx, name)
+    row = tx.one(select(grants).where(_grant(tx, name, kind, what)).with_for_update())
+    if row is not None and row["revoked_ms"] is None:
+        return False
+    if row is None:
+        values = {"principal": name, "kind": kind, "name": what, "granted_ms": tx.now_ms}
+        tx.execute(insert(grants).values(tenant_id=tx.tenant, **values))
+    else:
+        again = update(grants).where(_grant(tx, name, kind, what))
+        tx.execute(again.values(granted_ms=tx.now_ms, revoked_ms=None))
+    _note(tx, name, f"{kind}_granted", what, actor)
+    return True
+
+
+def revoke(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
+    """Take a role or a permission away; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal.
+    """
+    _known(tx, name)
+    touched = tx.execute(
+        update(grants)
+        .where(_grant(tx, name, kind, what), grants.c.revoked_ms.is_(None))
+        .values(revoked_ms=tx.now_ms)
+    )
+    if touched:
+        _note(tx, name, f"{kind}_revoked", what, actor)
+    return bool(touched)
+
+
+def add_key(
+    tx: Transaction, name: str, kid: str, public_key: Mapping[str, Any], actor: str
+) -> bool:
+    """Register a public key; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal, the key is another's, or it was revoked.
+    """
+    _known(tx, name)
+    known = key(tx, kid)
+    if known is not None and known.principal != name:
+        raise PrincipalError(f"key {kid} belongs to {known.principal!r}: one key, one person")
+    if known is not None and known.revoked:
+        raise PrincipalError(f"key {kid} was revoked: a revoked key never counts again")
+    if known is not None:
+        return False
+    values = {"kid": kid, "principal": name, "public_key": dict(public_key)}
+    tx.execute(insert(principal_keys).values(tenant_id=tx.tenant, added_ms=tx.now_ms, **values))
+    _note(tx, name, "key_added", kid, actor)
+    return True
+
+
+def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
+    """Revoke a key for good; returns whether that changed anything.
+
+    Raises:
+        PrincipalError: There is no such principal, or it has no such key.
+    """
+    _known(tx, name)
+    known = key(tx, kid)
+    if known is None or known.principal != name:
+        raise PrincipalError(f"{name!r} has no key {kid}")
+    touched = tx.execute(
+        update(principal_keys)
+        .where(
+            principal_keys.c.tenant_id == tx.tenant,
+            principal_keys.c.kid == kid,
+            principal_keys.c.revoked_ms.is_(None),
+        )
+        .values(revoked_ms=tx.now_ms)
+    )
+    if touched:
+        _note(tx, name, "key_revoked", kid, actor)
+    return bool(touched)
+
+
+def key(tx: Transaction, kid: str) -> Key | None:
+    """Return the key of that thumbprint."""
+    row = tx.one(
+        select(principal_keys).where(
+            principal_keys.c.tenant_id == tx.tenant, principal_keys.c.kid == kid
+        )
+    )
+    if row is None:
+        return None
+    return Key(kid, row["principal"], row["public_key"], row["revoked_ms"])
+
+
+def all_principals(tx: Transaction) -> list[Principal]:
+    """Return everybody, by name."""
+    rows = tx.all(
+        select(principals.c.principal)
+        .where(principals.c.tenant_id == tx.tenant)
+        .order_by(principals.c.principal)
+    )
+    names = [row["principal"] for row in rows]
+    found = find(tx, names)
+    return [found[name] for name in names]
+
+
+def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
+    """Return what these may do now; a name that nobody has registered may do nothing."""
+    held = tx.all(
+        select(grants.c.principal, grants.c.kind, grants.c.name).where(
+            grants.c.tenant_id == tx.tenant,
+            grants.c.principal.in_(names),
+            grants.c.revoked_ms.is_(None),
+        )
+    )
+    keys = tx.all(
+        select(principal_keys.c.principal, principal_keys.c.kid)
+        .where(
+            principal_keys.c.tenant_id == tx.tenant,
+            principal_keys.c.principal.in_(names),
+            principal_keys.c.revoked_ms.is_(None),
+        )
+        .order_by(principal_keys.c.added_ms, principal_keys.c.kid)
+    )
+
+    def of(name: str, kind: str) -> frozenset[str]:
+        return frozenset(
+            row["name"] for row in held if (row["principal"], row["kind"]) == (name, kind)
+        )
+
+    return {
+        name: Principal(
+            name,
+            of(name, "role"),
+            of(name, "permission"),
+            tuple(row["kid"] for row in keys if row["principal"] == name),
+        )
+        for name in names
+    }
+
+
+def lacks(tx: Transaction, user: str, permissions: Collection[str]) -> str | None:
+    """Return a permission that the user does not have now, or ``None``."""
+    if not permissions:
+        return None
+    has = (find(tx, [user]))[user].permissions
+    return next((wanted for wanted in sorted(permissions) if wanted not in has), None)
+
+
+def _grant(tx: Transaction, name: str, kind: Kind, what: str) -> Any:
+    return (
+        (grants.c.tenant_id == tx.tenant)
+        & (grants.c.principal == name)
+        & (grants.c.kind == kind)
+        & (grants.c.name == what)
+    )
+
+
+def _take_turn(tx: Transaction) -> None:
+    """Let a tenant's changes follow one another: each sees what the last has left, and its time."""
+    lock_name(tx.connection, f"principals:{tx.tenant}")
+    tx.tick()
+
+
+def _exists(tx: Transaction, name: str) -> bool:
+    row = tx.one(
+        select(principals.c.principal).where(
+            principals.c.tenant_id == tx.tenant, principals.c.principal == name
+        )
+    )
+    return row is not None
+
+
+def _known(tx: Transaction, name: str) -> None:
+    _take_turn(tx)
+    if not _exists(tx, name):
+        raise PrincipalError(f"there is no principal {name!r}")
+
+
+def _note(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:
+    tx.execute(
+        insert(principal_changes).values(
+            tenant_id=tx.tenant,
+            change_id=uuid.uuid4().hex,
+            principal=name,
+            change=change,
+            what=what,
+            actor=actor,
+            at_ms=tx.now_ms,
+        )
+    )
+
+
+#: PostgreSQL's SQLSTATE insufficient_privilege.
+_DENIED: Final = "42501"
+
+
+@contextmanager
+def administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
+    """Open a transaction that changes who may decide: all of it is written, or nothing.
+
+    Raises:
+        PrincipalError: A change cannot be made, or not with this role of the database.
+        LedgerUnavailable: The database is away.
+    """
+    try:
+        with ledger.transaction(tenant) as tx:
+            yield tx
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _DENIED:
+            raise
+        raise PrincipalError(
+            f"permission denied: database role {ledger.engine.url.username!r} may not change"
+            " principals or standing approvals; name the role that owns the ledger's tables in"
+            " SUREHAND_DATABASE_URL"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a principal; the rows are never rewritten."""
+
+    principal: str
+    change: str
+    """``added``, ``role_granted``, ``permission_revoked``, ``key_added``, ..."""
+    what: str
+    """The role, permission or key id."""
+    actor: str
+    """Who made it, as they named themselves."""
+    at: datetime
+
+
+def changes(tx: Transaction, name: str | None = None) -> list[Change]:
+    """Return the changes of everybody, or of one principal, oldest first."""
+    columns = principal_changes.c
+    query = select(principal_changes).where(columns.tenant_id == tx.tenant)
+    if name is not None:
+        query = query.where(columns.principal == name)
+    # Changes of one millisecond may be told in any order, only nobody is given anything before
+    # being added.
+    added_first = case((columns.change == "added", 0), else_=1)
+    order = (columns.at_ms, added_first, columns.principal, columns.change, columns.what)
+    return [
+        Change(
+            row["principal"],
+            row["change"],
+            row["what"],
+            row["actor"],
+            datetime.fromtimestamp(row["at_ms"] / 1000, UTC),
+        )
+        for row in tx.all(query.order_by(*order))
+    ]

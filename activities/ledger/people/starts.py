@@ -1,0 +1,215 @@
+"""Who has started a run: proven when it opens, and looked at again wherever it counts (G3).
+
+A run acts for its user. Who has started it may be somebody else: neither of them approves its
+calls, and a call needs the permissions of both. A child run goes back to the start of its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from sqlalchemy import exists, select
+
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import events, runs, steerings
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.proofs import (
+    Signed,
+    signed_by,
+    still_signed,
+)
+from surehand.activities.ledger.people.signatures import BadSignature
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.signing import StartClaims, audience
+from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.identity import NotCanonical, digest, is_child_of
+
+_EVIDENCE: Final = ("start_signature", "start_kid")
+#: What a run's row says of its start; a child's row has the same, but for the nonce.
+_START: Final = tuple(runs.c[name] for name in ("started_by", "start_ms", *_EVIDENCE))
+
+
+class StartRefused(Exception):
+    """A run is not opened: nothing proves who has started it, or it is started by nobody."""
+
+
+def start_of(
+    tx: Transaction, asked: OpenRun, assurance: Assurance, above: str | None
+) -> dict[str, Any]:
+    """Return what the row of a run that opens says of its start.
+
+    Args:
+        tx: The transaction.
+        asked: The run.
+        assurance: What has to prove who has started it.
+        above: The first execution of the run that has started it, as the server has it.
+
+    Raises:
+        StartRefused: Nothing does, or its signature is for something else, or was used.
+    """
+    request = asked.request
+    if request.parent is not None:
+        return _inherited(tx, request, request.parent.run_id, assurance, above)
+    taken_ms = tx.now_ms
+    if asked.started_at is not None:
+        taken_ms = int(asked.started_at.timestamp() * 1000)
+    starter = request.started_by or request.user
+    if request.signature is None:
+        if assurance is Assurance.SIGNED:
+            raise StartRefused("only signed starts count here: start it with --key")
+        return _columns(starter, taken_ms)
+    try:
+        kid, claims = signed_by(tx, request.signature, starter, StartClaims, arrived_ms=taken_ms)
+    except BadSignature as error:
+        raise StartRefused(str(error)) from error
+    differs = _differs(claims, request, tx.tenant, starter)
+    if differs is not None:
+        raise StartRefused(f"the signature is for {differs}")
+    used = tx.one(
+        select(runs.c.run_id).where(
+            runs.c.tenant_id == tx.tenant,
+            runs.c.started_by == starter,
+            runs.c.start_nonce == claims.jti,
+        )
+    )
+    if used is not None:
+        raise StartRefused(f"this signature has started run {used['run_id']} already")
+    return _columns(starter, taken_ms, request.signature, kid, claims.jti)
+
+
+def planners(tx: Transaction, run_id: str) -> frozenset[str]:
+    """Return who is on record to have started a run, or to have amended it or what it is in.
+
+    The plan of a child run is its parent's.
+    """
+    people = {str((_row(tx, run_id))["started_by"])}
+    while run_id:
+        told_by = events.c.body["steering_id"].as_string()
+        amended = tx.all(
+            select(steerings.c.actor).where(
+                steerings.c.tenant_id == tx.tenant,
+                steerings.c.run_id == run_id,
+                steerings.c.verb == Verb.AMEND.value,
+                exists().where(
+                    events.c.tenant_id == steerings.c.tenant_id,
+                    events.c.run_id == steerings.c.run_id,
+                    events.c.type == "run.amended",
+                    told_by == steerings.c.steering_id,
+                ),
+            )
+        )
+        people.update(row["actor"] for row in amended)
+        run_id = (_row(tx, run_id))["parent_run_id"]
+    return frozenset(people)
+
+
+def marked_starter(tx: Transaction, run_id: str) -> str:
+    """Return who has started a run as people are told, empty where that is whom it acts for."""
+    row = _row(tx, run_id)
+    mark = "" if row["start_signature"] is not None else " (unverified)"
+    return "" if row["started_by"] == row["user_id"] else f"{row['started_by']}{mark}"
+
+
+def unproven(tx: Transaction, run_id: str) -> str | None:
+    """Return why nothing proves who has started a run, as one clause; ``None``: it is proven.
+
+    The signature is verified again, as it is on record. That its key was revoked since changes
+    nothing: the run was started.
+    """
+    row = _row(tx, run_id)
+    kept = Signed(
+        *(row["start_signature"], row["started_by"], row["start_kid"], row["start_nonce"]),
+        taken_ms=row["start_ms"],
+    )
+    try:
+        claims = still_signed(tx, kept, StartClaims, in_force=False)
+    except BadSignature as error:
+        return str(error)
+    mine = run_id == claims.run_id or is_child_of(run_id, claims.run_id)
+    return None if mine and claims.user == row["user_id"] else "its signature is for something else"
+
+
+def forbidden(
+    tx: Transaction, run_id: str, user: str, permissions: Collection[str], assurance: Assurance
+) -> str | None:
+    """Return why a run may not make a call now, as one clause, or ``None``.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        user: Whom it acts for.
+        permissions: What the call needs; whoever has started the run needs them, too.
+        assurance: What has to prove who that is.
+    """
+    if not permissions:
+        return None
+    if assurance is Assurance.SIGNED and (why := unproven(tx, run_id)) is not None:
+        return f"nothing proves who has started run {run_id}: {why}"
+    started_by = (_row(tx, run_id))["started_by"]
+    for name in dict.fromkeys((user, started_by)):
+        lacking = principals.lacks(tx, name, permissions)
+        if lacking is not None:
+            return f"{name} has no permission {lacking}"
+    return None
+
+
+def _inherited(
+    tx: Transaction, request: StartRun, parent: str, assurance: Assurance, above: str | None
+) -> dict[str, Any]:
+    """Return the start of a child run: its parent's, whose user it acts for."""
+    row = tx.one(
+        select(runs.c.user_id, runs.c.first_execution, *_START).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == parent
+        )
+    )
+    # Of the parent's id there may be another workflow by now, of anybody's.
+    foreign = assurance is Assurance.SIGNED and row is not None and row["first_execution"] != above
+    if row is None or row["user_id"] != request.user or foreign:
+        raise StartRefused(f"run {parent} has not started it")
+    # Its own nonce is that of the run that was signed for.
+    return _columns(*(row[name] for name in ("started_by", "start_ms", *_EVIDENCE)))
+
+
+def _columns(
+    started_by: str,
+    start_ms: int,
+    signature: str | None = None,
+    kid: str | None = None,
+    nonce: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "started_by": started_by,
+        "start_ms": start_ms,
+        "start_signature": signature,
+        "start_kid": kid,
+        "start_nonce": nonce,
+    }
+
+
+def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
+    row = tx.one(
+        select(runs.c.user_id, runs.c.parent_run_id, runs.c.start_nonce, *_START).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
+        )
+    )
+    if row is None:
+        raise RunNotFound(run_id)
+    return row
+
+
+def _differs(claims: StartClaims, request: StartRun, tenant: str, starter: str) -> str | None:
+    """Return what else a signature is for than this start; ``None``: it is for this."""
+    try:
+        content = digest(request.content())
+    except NotCanonical:
+        content = ""  # nobody can have signed it
+    bound = {
+        "another tenant": (claims.aud, audience(tenant)),
+        "another run": (claims.run_id, request.run_id),
+        "another person": (claims.sub, starter),
+        "another user": (claims.user, request.user),
+        "another plan, input or way to start it": (claims.content, content),
+    }
+    return next((what for what, (signed, sent) in bound.items() if signed != sent), None)

@@ -1,0 +1,157 @@
+"""Checkpoints under a name: saved by hand, the newest of each run kept for some days.
+
+What is over is removed, and its row stays: workers delete nothing. A checkpoint can be made anew
+from the events at any time (``rebuilding.py``), as far as they tell it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, insert, null, select, update
+
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import checkpoints, runs
+from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps.artifacts import Kept
+
+
+class CheckpointError(ValueError):
+    """There is no such checkpoint, or one too many; the message says what there is."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint under a name."""
+
+    name: str
+    seq: int
+    """Number of the run's newest event when it was made."""
+    bytes: int
+    saved_by: str
+    saved_at: datetime
+    expires_at: datetime
+    document: Any
+    """Itself, or a reference to an artifact."""
+
+
+def save(
+    tx: Transaction,
+    run_id: str,
+    name: str,
+    kept: Kept,
+    *,
+    seq: int,
+    size: int,
+    saved_by: str,
+    ttl: timedelta,
+    most: int,
+) -> tuple[Saved, list[str]]:
+    """Keep a run's checkpoint; returns it, and the names of older ones that made room.
+
+    Args:
+        tx: The transaction.
+        run_id: Whose checkpoint.
+        name: Not yet taken by another one of the run.
+        kept: The document, or the reference to it.
+        seq: The run's newest event when it was made.
+        size: Of the document, in bytes.
+        saved_by: Who saves it.
+        ttl: How long it is kept.
+        most: How many of the run are kept, with this one.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+        CheckpointError: The name is taken.
+    """
+    # One after another, or two of them could both be the last one that there is room for.
+    run = select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    if tx.one(run.with_for_update(key_share=True)) is None:
+        raise RunNotFound(run_id)
+    before = saved(tx, run_id)
+    same = next((one for one in before if one.name == name), None)
+    if same is not None:
+        raise CheckpointError(
+            f"run {run_id} has a checkpoint {name} already, of event {same.seq}, kept until"
+            f" {same.expires_at:%Y-%m-%d %H:%M} UTC: take another name"
+        )
+    _remove(tx, checkpoints.c.run_id == run_id, checkpoints.c.expires_ms <= tx.now_ms)
+    surplus = [one.name for one in before[most - 1 :]]
+    _remove(tx, checkpoints.c.run_id == run_id, checkpoints.c.name.in_(surplus))
+    artifact_rows.record(tx, run_id, f"checkpoint:{name}", kept)
+    mine = (checkpoints.c.tenant_id == tx.tenant, checkpoints.c.run_id == run_id)
+    last = tx.one(select(func.max(checkpoints.c.number).label("number")).where(*mine))
+    row = {
+        "tenant_id": tx.tenant,
+        "run_id": run_id,
+        "number": 1 + ((last or {}).get("number") or 0),
+        "name": name,
+        "seq": seq,
+        "document": kept.value,
+        "bytes": size,
+        "saved_by": saved_by,
+        "saved_ms": tx.now_ms,
+        "expires_ms": tx.now_ms + round(ttl / timedelta(milliseconds=1)),
+    }
+    tx.execute(insert(checkpoints).values(row))
+    return _saved(row), surplus
+
+
+def saved(tx: Transaction, run_id: str) -> list[Saved]:
+    """Return a run's checkpoints that are still kept, the newest first."""
+    rows = tx.all(
+        select(checkpoints)
+        .where(
+            checkpoints.c.tenant_id == tx.tenant,
+            checkpoints.c.run_id == run_id,
+            checkpoints.c.document.is_not(None),
+            checkpoints.c.expires_ms > tx.now_ms,
+        )
+        .order_by(checkpoints.c.number.desc())
+    )
+    return [_saved(row) for row in rows]
+
+
+def named(tx: Transaction, run_id: str, name: str) -> Saved:
+    """Return a run's checkpoint of a name.
+
+    Raises:
+        CheckpointError: There is none, or none any more.
+    """
+    there = saved(tx, run_id)
+    for one in there:
+        if one.name == name:
+            return one
+    names = ", ".join(one.name for one in there) or "none"
+    raise CheckpointError(f"run {run_id} has no checkpoint {name}; it has: {names}")
+
+
+def remove_expired(tx: Transaction) -> int:
+    """Remove the tenant's checkpoints whose time is over, and return how many these were."""
+    return _remove(tx, checkpoints.c.expires_ms <= tx.now_ms)
+
+
+def _remove(tx: Transaction, *which: ColumnElement[bool]) -> int:
+    return tx.execute(
+        update(checkpoints)
+        .where(
+            checkpoints.c.tenant_id == tx.tenant,
+            checkpoints.c.document.is_not(None),
+            *which,
+        )
+        .values(document=null(), removed_ms=tx.now_ms)
+    )
+
+
+def _saved(row: dict[str, Any]) -> Saved:
+    return Saved(
+        name=row["name"],
+        seq=row["seq"],
+        bytes=row["bytes"],
+        saved_by=row["saved_by"],
+        saved_at=datetime.fromtimestamp(row["saved_ms"] / 1000, UTC),
+        expires_at=datetime.fromtimestamp(row["expires_ms"] / 1000, UTC),
+        document=row["document"],
+    )

@@ -1,0 +1,92 @@
+"""What is recorded of a run's questions: asked, answered, or left without an answer."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+from sqlalchemy import select
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import events
+from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.steps import attempts
+from surehand.activities.ledger.steps.attempts import StepAttempt
+from surehand.workflows.contracts.interrupts import (
+    GivenAnswer,
+    Interrupt,
+    InterruptKind,
+    RecordInterrupt,
+)
+from surehand.workflows.contracts.judging import Steer
+from surehand.workflows.identity import NotCanonical, digest
+from surehand.workflows.plan.plan import ASKING, WAITING
+
+
+def record(tx: Transaction, asked: RecordInterrupt) -> None:
+    """Record that a question was asked, or that nobody has answered it; the same twice is once."""
+    interrupt = asked.interrupt
+    if _recorded(tx, asked):
+        return
+    row = _attempt(asked.run_id, interrupt)
+    if interrupt.kind in (InterruptKind.ASK, InterruptKind.EVENT):
+        if asked.what == "opened":
+            attempts.start(tx, row)
+        elif asked.what == "expired" and asked.output is None:
+            attempts.finish(tx, row, "failed", error="nobody has answered", error_class="expired")
+        else:
+            attempts.finish(tx, row, "succeeded", output=asked.output)
+    if asked.what != "opened":
+        notifications.drop_question(tx, asked.run_id, interrupt)
+    elif interrupt.kind is not InterruptKind.EVENT:
+        notifications.write_question(tx, asked.run_id, interrupt)
+    tx.event(
+        asked.run_id,
+        f"interrupt.{asked.what}",
+        step_id=interrupt.step_id,
+        interrupt_id=interrupt.interrupt_id,
+        kind=interrupt.kind.value,
+        question=_digest(interrupt.question),
+    )
+
+
+def _recorded(tx: Transaction, asked: RecordInterrupt) -> bool:
+    rows = tx.all(
+        select(events.c.body).where(
+            events.c.tenant_id == tx.tenant,
+            events.c.run_id == asked.run_id,
+            events.c.step_id == asked.interrupt.step_id,
+            events.c.type == f"interrupt.{asked.what}",
+        )
+    )
+    return any(row["body"]["interrupt_id"] == asked.interrupt.interrupt_id for row in rows)
+
+
+def answered(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
+    """Record an answer that counts."""
+    interrupt = given.interrupt
+    notifications.drop_question(tx, asked.run_id, interrupt)
+    if interrupt.kind is InterruptKind.ASK:
+        row = _attempt(asked.run_id, interrupt)
+        attempts.finish(tx, row, "succeeded", output=given.value)
+    tx.event(
+        asked.run_id,
+        "interrupt.answered",
+        step_id=interrupt.step_id,
+        interrupt_id=interrupt.interrupt_id,
+        kind=interrupt.kind.value,
+        actor=asked.actor,
+        answer=_digest(given.value),
+        steering_id=asked.steering_id,
+    )
+
+
+def _attempt(run_id: str, interrupt: Interrupt) -> StepAttempt:
+    asked = {"question": interrupt.question, "answer": interrupt.answer_schema}
+    does = WAITING if interrupt.kind is InterruptKind.EVENT else ASKING
+    return StepAttempt(run_id, interrupt.step_id, 1, does, asked)
+
+
+def _digest(value: JsonValue) -> str:
+    try:
+        return digest(value)
+    except NotCanonical:
+        return digest(str(value))

@@ -1,0 +1,242 @@
+"""Run rows: opened once, never reused, closed with what the ledger says about their effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import insert, select, update
+
+from surehand.activities.ledger.approvals.standing_grants import give_back
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import plans, runs, steps
+from surehand.activities.ledger.core.transaction import GENESIS
+from surehand.activities.ledger.effects import facts, run_tree
+from surehand.activities.ledger.people.starts import start_of
+from surehand.activities.ledger.steps import executions
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.controls import AmendRun
+from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.identity import digest
+from surehand.workflows.plan.plan import Plan
+
+
+class RunIdTaken(Exception):
+    """A run of this id was recorded before; ids are never reused, not even after retention."""
+
+
+def open_run(
+    tx: Transaction,
+    asked: OpenRun,
+    assurance: Assurance = Assurance.OPEN,
+    *,
+    execution: str | None = None,
+    above: str | None = None,
+    store: str | None = None,
+) -> None:
+    """Record a run and its plan; the same run may do so twice, and does when it is reset.
+
+    The row keeps Temporal's id of the run's first execution, which all others name.
+
+    Args:
+        tx: The transaction.
+        asked: The run.
+        assurance: What has to prove who has started it.
+        execution: Which execution of the run asks, if not its first one.
+        above: The first execution of the run that has started it, as the server has it.
+        store: What tells the worker's artifact store from others.
+
+    Raises:
+        RunIdTaken: Another run has this id.
+        ActsElsewhere: Another execution of the run acts for it.
+        StartRefused: Nothing proves who has started it, or its parent is not recorded.
+        RunNotFound: The run that it continues is not recorded.
+        TakesOverUndone: The effect of a step that it takes over has been undone.
+    """
+    request, parent = asked.request, asked.request.parent
+    if parent is not None:
+        # Before every other lock: whoever undoes the parent bars its child runs, too.
+        tx.lock_run(parent.run_id)
+    row = tx.one(
+        select(runs.c.first_execution).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == request.run_id
+        )
+    )
+    if row is not None:
+        if row["first_execution"] != asked.execution:
+            raise RunIdTaken(f"run id {request.run_id!r} was used before")
+        return executions.require(tx, request.run_id, execution or asked.execution)
+    if asked.continues:
+        raise RunNotFound(request.run_id)
+    start = start_of(tx, asked, assurance, above)
+    if request.linked is not None:
+        facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
+    plan = request.plan.model_dump(mode="json")
+    tx.execute(
+        insert(runs).values(
+            **start,
+            tenant_id=tx.tenant,
+            run_id=request.run_id,
+            first_execution=asked.execution,
+            execution=execution or asked.execution,
+            parent_run_id=parent.run_id if parent else None,
+            parent_step_id=parent.step_id if parent else None,
+            user_id=request.user,
+            plan_name=request.plan.name,
+            input=plan["input"],
+            state="running",
+            seq=0,
+            head=GENESIS,
+            opened_ms=tx.now_ms,
+        )
+    )
+    tx.execute(
+        insert(plans).values(
+            tenant_id=tx.tenant,
+            run_id=request.run_id,
+            plan_version=1,
+            plan=plan,
+            tools={name: spec.model_dump(mode="json") for name, spec in asked.tools.items()},
+            stored_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        request.run_id,
+        "run.opened",
+        user=request.user,
+        started_by=start["started_by"],
+        verified=start["start_kid"] is not None,
+        kid=start["start_kid"],
+        plan=request.plan.name,
+        plan_digest=digest(plan),
+        gated=_gated_steps(request.plan, asked.tools),
+        parent=parent.run_id if parent else None,
+        linked=request.linked.run_id if request.linked else None,
+        taken_over=sorted(request.linked.outputs) or None if request.linked else None,
+        store=store,
+    )
+    if parent is not None:
+        run_tree.bar_with_parent(tx, request.run_id, parent.run_id, parent.step_id)
+
+
+def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
+    """Record a new version of a run's plan; doing so twice changes nothing."""
+    known = tx.one(
+        select(plans.c.plan_version).where(
+            plans.c.tenant_id == tx.tenant,
+            plans.c.run_id == asked.run_id,
+            plans.c.plan_version == asked.plan_version,
+        )
+    )
+    if known is not None:
+        return
+    plan = asked.plan.model_dump(mode="json")
+    tx.execute(
+        insert(plans).values(
+            tenant_id=tx.tenant,
+            run_id=asked.run_id,
+            plan_version=asked.plan_version,
+            plan=plan,
+            tools={name: spec.model_dump(mode="json") for name, spec in tools.items()},
+            stored_ms=tx.now_ms,
+        )
+    )
+    tx.event(
+        asked.run_id,
+        "run.amended",
+        plan_version=asked.plan_version,
+        plan_digest=digest(plan),
+        steering_id=asked.steering_id,
+        gated=_gated_steps(asked.plan, tools),
+    )
+
+
+def _gated_steps(plan: Plan, tools: Mapping[str, ToolSpec]) -> list[str]:
+    """Return the steps whose calls need an approval: an audit holds the commits against it."""
+    return [
+        step.id
+        for step in plan.steps
+        if plan.approvals(step) or (step.tool and tools[step.tool].approval is not None)
+    ]
+
+
+def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) -> None:
+    """Record the end of a run; doing so twice changes nothing.
+
+    Args:
+        tx: The transaction.
+        asked: The end.
+        execution: Which execution of the run asks, if one does.
+
+    Raises:
+        ActsElsewhere: Another one acts for the run.
+    """
+    if execution is not None:
+        executions.require(tx, asked.run_id, execution)
+    give_back(tx, asked.run_id)
+    touched = tx.execute(
+        update(runs)
+        .where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == asked.run_id, runs.c.closed_ms.is_(None)
+        )
+        .values(state=asked.state.value, error=asked.error, closed_ms=tx.now_ms)
+    )
+    if not touched:
+        return
+    if asked.skipped:
+        skipped = {"run_id": asked.run_id, "attempt": 0, "state": "skipped", "ended_ms": tx.now_ms}
+        rows = [{**skipped, "step_id": id_, "tool": tool} for id_, tool in asked.skipped.items()]
+        # A run that was reset after its end may have skipped them before.
+        tx.insert_new(steps, *rows)
+    tx.event(asked.run_id, f"run.{asked.state}", error=bool(asked.error) or None)
+
+
+def set_state(tx: Transaction, run_id: str, state: str) -> None:
+    """Record where an open run stands."""
+    tx.execute(
+        update(runs)
+        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id, runs.c.closed_ms.is_(None))
+        .values(state=state)
+    )
+
+
+def effect_views(
+    tx: Transaction, run_id: str, newest: int
+) -> tuple[list[EffectView], list[EffectView], int]:
+    """Return effects of a run and its child runs, those that stand, and how many are not listed.
+
+    The newest ones, in the order of their claims.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    require_run(tx, run_id)
+    made, more = run_tree.effects_of_tree(tx, run_id, newest)
+    page = run_tree.standing(tx, run_id, limit=newest)
+    stand = sorted(page.effects, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id))
+    return [one.view() for one in made], [one.view() for one in stand], more
+
+
+def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
+    """Return the plan that a run was opened with; ``None``: no such run is recorded."""
+    row = tx.one(
+        select(plans.c.plan).where(
+            plans.c.tenant_id == tx.tenant, plans.c.run_id == run_id, plans.c.plan_version == 1
+        )
+    )
+    return None if row is None else dict(row["plan"])
+
+
+def require_run(tx: Transaction, run_id: str) -> None:
+    """Make sure that a run is recorded.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    known = tx.one(
+        select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    if known is None:
+        raise RunNotFound(run_id)

@@ -1,0 +1,299 @@
+"""Who may steer a run: judged when it arrives, once, and recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import insert, select
+
+from surehand.activities.ledger.core.people_tables import grants
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import events, runs, steerings
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.proofs import signed_by
+from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of
+from surehand.activities.ledger.people.signatures import BadSignature, verify
+from surehand.activities.ledger.runs import interrupts
+from surehand.activities.ledger.runs.json_schemas import problems
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.controls import LARGEST_EVENT
+from surehand.workflows.contracts.interrupts import LARGEST_ANSWER, AnswerInterrupts
+from surehand.workflows.contracts.judging import Steer, SteeringCode
+from surehand.workflows.contracts.signing import (
+    ResumeClaims,
+    SteeringClaims,
+    audience,
+)
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.identity import NotCanonical, digest
+
+#: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
+OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
+#: The permission to steer in every way; ``steer:cancel`` and so on are for one verb.
+STEER: Final = "steer"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Whether something that was sent to a run counts."""
+
+    code: SteeringCode
+    message: str
+    verified: bool
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """What proves who has sent it, if anything does."""
+
+    kid: str | None = None
+    nonce: str | None = None
+    verified: bool = False
+
+
+class _Refused(Exception):
+    def __init__(self, code: SteeringCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> Judged:
+    """Judge something that was sent to a run, and record that; the same delivery is judged once.
+
+    Args:
+        tx: The transaction.
+        asked: What was sent.
+        assurance: What has to prove who sent it.
+    """
+    recorded = tx.one(
+        select(steerings).where(
+            steerings.c.tenant_id == tx.tenant, steerings.c.steering_id == asked.steering_id
+        )
+    )
+    if recorded is not None:
+        code = SteeringCode(recorded["code"])
+        return Judged(code, recorded["message"], recorded["verified"])
+    proof = _Proof()
+    try:
+        if asked.forwarded_as is not None:
+            _taken_by_parent(tx, asked)
+        else:
+            proof = _prove(tx, asked)
+            _permit(tx, asked, proof, assurance)
+        _fits(asked)
+        judged = Judged(SteeringCode.ACCEPTED, "accepted", proof.verified)
+    except _Refused as refused:
+        judged = Judged(refused.code, str(refused), proof.verified)
+    _record(tx, asked, judged, proof)
+    if judged.code is SteeringCode.ACCEPTED:
+        for given in asked.answers:
+            if not given.elsewhere:
+                interrupts.answered(tx, asked, given)
+    return judged
+
+
+def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
+    """Look whether a run's parent has taken exactly this: then it counts here, too.
+
+    Raises:
+        _Refused: It has not.
+    """
+    row = tx.one(
+        select(steerings).where(
+            steerings.c.tenant_id == tx.tenant,
+            steerings.c.steering_id == asked.forwarded_as,
+            steerings.c.run_id == asked.forwarded_by,
+            steerings.c.code == SteeringCode.ACCEPTED.value,
+        )
+    )
+    taken = row["content"] if row is not None else {}
+    if asked.verb is Verb.ANSWER and row is not None and asked.forwarded_by is not None:
+        child = tx.one(
+            select(runs.c.parent_step_id).where(
+                runs.c.tenant_id == tx.tenant,
+                runs.c.run_id == asked.run_id,
+                runs.c.parent_run_id == asked.forwarded_by,
+            )
+        )
+        step_id = child["parent_step_id"] if child is not None else ""
+        taken = AnswerInterrupts.model_validate(taken).inside(step_id).content()
+    if row is None or (row["verb"], row["actor"], taken) != (
+        asked.verb.value,
+        asked.actor,
+        asked.content,
+    ):
+        raise _Refused(SteeringCode.NOT_PERMITTED, "the parent run has not taken this")
+    # Once in each life of the child, as a signature is: what was paused since stays paused.
+    life = asked.steering_id.rpartition(".")[0]
+    counted = tx.one(
+        select(events.c.seq).where(
+            events.c.tenant_id == tx.tenant,
+            events.c.run_id == asked.run_id,
+            events.c.type == "steering.accepted",
+            events.c.body["forwarded_as"].as_string() == asked.forwarded_as,
+            events.c.body["steering_id"].as_string().startswith(f"{life}.", autoescape=True),
+        )
+    )
+    if counted is not None:
+        raise _Refused(SteeringCode.USED_SIGNATURE, "the parent run has handed this on once")
+
+
+def _prove(tx: Transaction, asked: Steer) -> _Proof:
+    if asked.content.get("proof") is not None:
+        return _prove_by_token(tx, asked)
+    if asked.signature is None:
+        return _Proof()
+    try:
+        kid, claims = signed_by(tx, asked.signature, asked.actor, SteeringClaims)
+    except BadSignature as error:
+        raise _Refused(SteeringCode.BAD_SIGNATURE, str(error)) from error
+    bound = {
+        "another tenant": (claims.aud, audience(asked.tenant)),
+        "another run": (claims.run_id, asked.run_id),
+        "another verb": (claims.verb, asked.verb.value),
+        "another actor": (claims.sub, asked.actor),
+        "other content": (claims.content, _digest(asked.content)),
+    }
+    for what, (signed, sent) in bound.items():
+        if signed != sent:
+            raise _Refused(SteeringCode.BAD_SIGNATURE, f"the signature is for {what}")
+    _refuse_used(tx, asked, claims.jti)
+    return _Proof(kid, claims.jti, verified=True)
+
+
+def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
+    """Verify that the sender has the resume token that the run has out, for what waits now."""
+    token = asked.token
+    if token is None:
+        raise _Refused(SteeringCode.BAD_TOKEN, "this run has no resume token out: it was used")
+    if token.user != asked.actor:
+        raise _Refused(SteeringCode.BAD_TOKEN, f"the resume token is {token.user}'s")
+    if token.expires_at.timestamp() * 1000 <= tx.now_ms:
+        raise _Refused(SteeringCode.BAD_TOKEN, "the resume token has expired")
+    if token.calls != asked.calls:
+        reason = "other calls are waiting than when the resume token was made"
+        raise _Refused(SteeringCode.BAD_TOKEN, reason)
+    proof = str(asked.content["proof"])
+    try:
+        key = checked(token.public_key)
+        claims = verify(proof, key, ResumeClaims, now_s=tx.now_ms // 1000)
+    except (BadSignature, BadKey) as error:
+        reason = f"the resume token is not this run's, or void: {error}"
+        raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
+    sent = _digest({name: part for name, part in asked.content.items() if name != "proof"})
+    expected = (audience(asked.tenant), asked.actor, asked.run_id, sent)
+    if (claims.aud, claims.sub, claims.run_id, claims.content) != expected:
+        raise _Refused(SteeringCode.BAD_TOKEN, "the resume token was used for something else")
+    _refuse_used(tx, asked, claims.jti)
+    return _Proof(kid_of(key), claims.jti, verified=token.verified)
+
+
+def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
+    # A run that was reset is sent the same once more, and has to take it once more.
+    used = tx.one(
+        select(steerings.c.steering_id).where(
+            steerings.c.tenant_id == tx.tenant,
+            steerings.c.run_id == asked.run_id,
+            steerings.c.workflow_run_id.in_([asked.workflow_run_id, *asked.lives]),
+            steerings.c.nonce == nonce,
+            steerings.c.code == SteeringCode.ACCEPTED.value,
+        )
+    )
+    if used is not None:
+        raise _Refused(SteeringCode.USED_SIGNATURE, "this signature has counted already")
+
+
+def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) -> None:
+    """Look whether the actor may do this to the run now."""
+    if assurance is Assurance.SIGNED and not proof.verified:
+        raise _Refused(SteeringCode.UNSIGNED, "only what is signed counts here: use --key")
+    run = tx.one(
+        select(runs.c.user_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == asked.run_id)
+    )
+    if run is None:
+        raise RunNotFound(asked.run_id)
+    if asked.verb in OWNERS and run["user_id"] == asked.actor:
+        return
+    wanted = {STEER, f"{STEER}:{asked.verb}"}
+    if assurance is Assurance.OPEN and not _anybody_has(tx, wanted):
+        return  # Nobody was appointed, and no name is proven anyway.
+    people = principals.find(tx, [asked.actor])
+    if people[asked.actor].permissions.isdisjoint(wanted):
+        reason = f"{asked.actor} may not {asked.verb} this run: permission {STEER}:{asked.verb}"
+        raise _Refused(SteeringCode.NOT_PERMITTED, f"{reason} is needed")
+
+
+def _fits(asked: Steer) -> None:
+    """Look whether all of it is what the run waits for."""
+    if asked.refused is not None:
+        raise _Refused(SteeringCode.NOT_WAITING, asked.refused)
+    largest = LARGEST_EVENT + 2048 if asked.verb is Verb.EVENT else LARGEST_ANSWER * 4
+    # An amended plan may be as large as its run has looked at (``checked`` in the run's
+    # control/steering.py).
+    if asked.verb is not Verb.AMEND and len(json.dumps(asked.content)) > largest:
+        raise _Refused(SteeringCode.BAD_ANSWER, f"it is too large for a {asked.verb}")
+    for given in asked.answers:
+        if len(json.dumps(given.value)) > LARGEST_ANSWER:
+            reason = f"{given.interrupt.interrupt_id}: at most {LARGEST_ANSWER} characters of JSON"
+            raise _Refused(SteeringCode.BAD_ANSWER, reason)
+        wrong = problems(given.interrupt.answer_schema, given.value)
+        if wrong:
+            reason = f"{given.interrupt.interrupt_id}: {'; '.join(wrong)}"
+            raise _Refused(SteeringCode.BAD_ANSWER, reason)
+
+
+def _anybody_has(tx: Transaction, permissions: set[str]) -> bool:
+    found = tx.one(
+        select(grants.c.principal)
+        .where(
+            grants.c.tenant_id == tx.tenant,
+            grants.c.kind == "permission",
+            grants.c.name.in_(permissions),
+            grants.c.revoked_ms.is_(None),
+        )
+        .limit(1)
+    )
+    return found is not None
+
+
+def _digest(content: dict[str, Any]) -> str:
+    try:
+        return digest(content)
+    except NotCanonical:
+        return ""  # nobody can have signed it
+
+
+def _record(tx: Transaction, asked: Steer, judged: Judged, proof: _Proof) -> None:
+    tx.execute(
+        insert(steerings).values(
+            tenant_id=tx.tenant,
+            steering_id=asked.steering_id,
+            run_id=asked.run_id,
+            workflow_run_id=asked.workflow_run_id,
+            verb=asked.verb.value,
+            actor=asked.actor,
+            content=asked.content,
+            code=judged.code.value,
+            message=judged.message,
+            verified=judged.verified,
+            signature=asked.signature if proof.nonce else None,
+            kid=proof.kid,
+            nonce=proof.nonce,
+            at_ms=tx.now_ms,
+        )
+    )
+    accepted = judged.code is SteeringCode.ACCEPTED
+    tx.event(
+        asked.run_id,
+        "steering.accepted" if accepted else "steering.refused",
+        steering_id=asked.steering_id,
+        verb=asked.verb.value,
+        actor=asked.actor,
+        content=_digest(asked.content) or None,
+        verified=judged.verified,
+        kid=proof.kid,
+        forwarded_as=asked.forwarded_as,
+        reason=None if accepted else judged.code.value,
+    )

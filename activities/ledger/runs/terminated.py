@@ -1,0 +1,92 @@
+"""Runs that were stopped from outside (terminated, timed out): nobody else closes them here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import and_, or_, select, update
+
+from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import approvals, runs
+from surehand.activities.ledger.effects import run_tree
+
+_STOPPED: Final = "stopped from outside"
+
+
+class EndedByItself(Exception):
+    """A run was not stopped: it has ended, and has undone what was to be undone."""
+
+
+def bar(tx: Transaction, run_id: str) -> None:
+    """Bar a run and its child runs: an attempt that outlives it must not make what nobody undoes.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+        EndedByItself: There is nothing to unwind from outside.
+    """
+    row = tx.one(
+        select(runs.c.state, runs.c.error, runs.c.closed_ms).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
+        )
+    )
+    if row is None:
+        raise RunNotFound(run_id)
+    if row["closed_ms"] is not None and row["error"] != _STOPPED:
+        raise EndedByItself(
+            f"run {run_id} was not stopped from outside, it is {row['state']}:"
+            " what it has left is meant to stay"
+        )
+    run_tree.bar(tx, run_id)
+
+
+def close(tx: Transaction, run_id: str) -> bool:
+    """Record that a run was stopped, and void what it still asks; ``False`` if it is closed.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    row = tx.one(
+        select(runs.c.closed_ms).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    )
+    if row is None:
+        raise RunNotFound(run_id)
+    if row["closed_ms"] is not None:
+        return False
+    for approval_id in _usable_approvals(tx, run_id):
+        approval_rows.close(tx, run_id, approval_id, "void")
+    touched = tx.execute(
+        update(runs)
+        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id, runs.c.closed_ms.is_(None))
+        .values(state="failed", error=_STOPPED, closed_ms=tx.now_ms)
+    )
+    if not touched:
+        return False
+    tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
+    return True
+
+
+def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
+    """Return those of the runs that the ledger has as open, in the order in which they came."""
+    rows = tx.all(
+        select(runs.c.run_id).where(
+            runs.c.tenant_id == tx.tenant, runs.c.run_id.in_(run_ids), runs.c.closed_ms.is_(None)
+        )
+    )
+    found = {row["run_id"] for row in rows}
+    return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]
+
+
+def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:
+    unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
+    rows = tx.all(
+        select(approvals.c.approval_id)
+        .where(
+            approvals.c.tenant_id == tx.tenant,
+            approvals.c.run_id == run_id,
+            or_(approvals.c.state == "pending", unused),
+        )
+        .order_by(approvals.c.approval_id)
+    )
+    return [row["approval_id"] for row in rows]

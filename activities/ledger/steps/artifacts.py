@@ -1,0 +1,73 @@
+"""Rows of the artifact store: what a run has kept there, and what the store would not take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import artifacts, events
+from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.identity import digest
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value as rows and history carry it."""
+
+    value: Any
+    """Itself, or a reference to ``artifact``."""
+    artifact: Artifact | None = None
+    content: bytes | None = None
+    """The artifact's content, where the ledger has to keep it."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole value, wherever it is kept."""
+        return digest(self.value) if self.artifact is None else f"sha256:{self.artifact.sha256}"
+
+
+def record(tx: Transaction, run_id: str, step_id: str, kept: Kept) -> None:
+    """Record that a step refers to an artifact; the same one twice is one row."""
+    artifact = kept.artifact
+    if artifact is None:
+        return
+    name = digest([run_id, step_id, artifact.sha256]).removeprefix("sha256:")
+    row = {
+        "artifact_id": f"ar-{name[:16]}",
+        "run_id": run_id,
+        "step_id": step_id,
+        "type": artifact.type,
+        "uri": artifact.uri,
+        "sha256": artifact.sha256,
+        "bytes": artifact.bytes,
+        "content": kept.content,
+        "created_ms": tx.now_ms,
+    }
+    tx.insert_new(artifacts, row)
+
+
+def store_of(tx: Transaction, run_id: str) -> str | None:
+    """Return which artifact store the worker had that has opened a run, if that is recorded."""
+    opened = tx.one(
+        select(events.c.body).where(
+            events.c.tenant_id == tx.tenant, events.c.run_id == run_id, events.c.seq == 1
+        )
+    )
+    return None if opened is None else opened["body"].get("store")
+
+
+def content_of(tx: Transaction, sha256: str) -> bytes | None:
+    """Return what the ledger itself keeps under a digest."""
+    row = tx.one(
+        select(artifacts.c.content)
+        .where(
+            artifacts.c.tenant_id == tx.tenant,
+            artifacts.c.sha256 == sha256,
+            artifacts.c.content.is_not(None),
+        )
+        .limit(1)
+    )
+    return None if row is None else bytes(row["content"])

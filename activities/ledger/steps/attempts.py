@@ -1,0 +1,289 @@
+"""Step rows: one for each attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects, events, steps
+from surehand.activities.ledger.steps.batches import overtaken
+from surehand.workflows.contracts.tools import RecordRefusal
+
+#: Class of an attempt that the tool has answered with no.
+NO: Final = "no"
+#: Characters that an event tells of why a step was refused.
+LONGEST_REASON: Final = 2000
+
+_ANSWERED: Final = or_(steps.c.state == "succeeded", func.coalesce(steps.c.error_class, "") == NO)
+
+#: What a new start of an attempt says anew, and what it takes back.
+_STARTED: Final = ("tool", "state", "input", "started_ms", "holder")
+_ENDED: Final = ("output", "error", "error_class", "ended_ms")
+
+
+def _start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> Insert:
+    started = {name: insert.excluded[name] for name in _STARTED}
+    return insert.on_conflict_do_update(
+        index_elements=list(steps.primary_key),
+        set_={**started, **dict.fromkeys(_ENDED, null())},
+        where=~_ANSWERED if unanswered else None,
+    )
+
+
+# Made once, because each step needs them: to make a statement takes longer than to run it.
+_START: Final = {
+    ("postgresql", False): _start(postgresql.insert(steps), unanswered=False),
+    ("postgresql", True): _start(postgresql.insert(steps), unanswered=True),
+    ("sqlite", False): _start(sqlite.insert(steps), unanswered=False),
+    ("sqlite", True): _start(sqlite.insert(steps), unanswered=True),
+}
+_FINISH: Final = update(steps).where(
+    steps.c.tenant_id == bindparam("of_tenant"),
+    steps.c.run_id == bindparam("of_run"),
+    steps.c.step_id == bindparam("of_step"),
+    steps.c.attempt == bindparam("of_attempt"),
+)
+_FINISH_OWN: Final = _FINISH.where(
+    steps.c.holder == bindparam("of_holder"),
+    ~overtaken(bindparam("of_tenant"), bindparam("of_run"), bindparam("of_batch")),
+)
+
+
+@dataclass(frozen=True)
+class StepAttempt:
+    """What identifies an attempt of a step, and what it was given."""
+
+    run_id: str
+    step_id: str
+    attempt: int
+    tool: str
+    params: dict[str, Any]
+    holder: str | None = None
+    """Who makes it, where nothing but its row says whose end counts: a read's."""
+    batch: str | None = None
+    """The token of the batch that it is made in (``ledger/steps/batches.py``)."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The end of a read that an earlier attempt has stored."""
+
+    attempt: int
+    output: Any
+    no: dict[str, Any] | None
+    """What it said no with: reason and code."""
+    started_ms: int | None
+
+
+def stored(tx: Transaction, call: StepAttempt, *, after: int, holders: str = "") -> Stored | None:
+    """Return what the same read has been answered before, if it is recorded.
+
+    Of several answers that of the read counts which began last: the run went on with it.
+
+    Args:
+        tx: The transaction.
+        call: The attempt that is about to read.
+        after: Only attempts after this one are of the same call.
+        holders: Only what those have recorded whose names begin so.
+    """
+    rows = tx.all(
+        select(
+            *(steps.c.attempt, steps.c.tool, steps.c.input),
+            *(steps.c.output, steps.c.error_class, steps.c.started_ms),
+        )
+        .where(
+            steps.c.tenant_id == tx.tenant,
+            steps.c.run_id == call.run_id,
+            steps.c.step_id == call.step_id,
+            steps.c.attempt > after,
+            _ANSWERED,
+            *([_held_by(holders)] if holders else []),
+        )
+        .order_by(steps.c.started_ms.desc(), steps.c.attempt.desc())
+        .limit(1)
+    )
+    for row in rows:
+        # Other params are another question: a plan may be changed while its run is under way.
+        if row["tool"] == call.tool and row["input"] == call.params:
+            no = row["output"]["no"] if row["error_class"] == NO else None
+            return Stored(row["attempt"], row["output"], no, row["started_ms"])
+    return None
+
+
+def _held_by(holders: str) -> ColumnElement[bool]:
+    return func.substr(steps.c.holder, 1, len(holders)) == holders
+
+
+def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
+    """Return whether a step has an answer on record, or an effect that is or may be there."""
+    answered = select(literal(1)).where(
+        steps.c.tenant_id == tx.tenant,
+        steps.c.run_id == run_id,
+        steps.c.step_id == step_id,
+        _ANSWERED,
+    )
+    effect = select(literal(1)).where(
+        effects.c.tenant_id == tx.tenant,
+        effects.c.run_id == run_id,
+        effects.c.step_id == step_id,
+        effects.c.undoes.is_(None),
+        effects.c.state != "failed",
+    )
+    return bool(tx.all(answered.union(effect)))
+
+
+def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) -> bool:
+    """Record that an attempt runs; the same attempt again is the same row, begun anew.
+
+    Args:
+        tx: The transaction.
+        attempt: The attempt.
+        unanswered: Not where it has been answered.
+
+    Returns:
+        Whether it is recorded.
+    """
+    started = tx.execute(
+        _START[tx.connection.dialect.name, unanswered],
+        tenant_id=tx.tenant,
+        run_id=attempt.run_id,
+        step_id=attempt.step_id,
+        attempt=attempt.attempt,
+        tool=attempt.tool,
+        state="running",
+        input=attempt.params,
+        started_ms=tx.now_ms,
+        holder=attempt.holder,
+    )
+    return started == 1
+
+
+def begin_read(
+    tx: Transaction, attempt: StepAttempt, *, after: int, holders: str | None
+) -> Stored | None:
+    """Record that a read runs, or return what it has been answered already.
+
+    Args:
+        tx: The transaction.
+        attempt: The attempt, with its holder.
+        after: Only attempts after this one are of the same call.
+        holders: Only what those have recorded counts whose names begin so; ``None``: nothing.
+    """
+
+    def known_already() -> Stored | None:
+        if holders is None:
+            return None
+        return stored(tx, attempt, after=after, holders=holders)
+
+    # First: what an earlier attempt records from now on does not count, so none is overlooked.
+    if attempt.attempt > 1:
+        take_over(tx, attempt)
+    known = known_already()
+    if known is not None:
+        return known
+    if start(tx, attempt, unanswered=True):
+        return None
+    # Answered meanwhile; or a run was reset to before its answer.
+    known = known_already()
+    if known is None and not _is_overtaken(tx, attempt):
+        start(tx, attempt)
+    return known
+
+
+def _is_overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
+    """Return whether the batch of an attempt is not its own any more; the run is locked."""
+    if attempt.batch is None:
+        return False
+    tx.lock_run(attempt.run_id)
+    late = overtaken(tx.tenant, attempt.run_id, literal(attempt.batch))
+    return bool(tx.all(select(literal(1)).where(late)))
+
+
+def take_over(tx: Transaction, attempt: StepAttempt) -> None:
+    """Let no earlier attempt of a step that may still be under way record an answer."""
+    tx.execute(
+        update(steps)
+        .where(
+            steps.c.tenant_id == tx.tenant,
+            steps.c.run_id == attempt.run_id,
+            steps.c.step_id == attempt.step_id,
+            steps.c.attempt < attempt.attempt,
+            steps.c.state == "running",
+        )
+        .values(holder=attempt.holder)
+    )
+
+
+def finish(
+    tx: Transaction,
+    attempt: StepAttempt,
+    state: str,
+    *,
+    output: Any = None,
+    error: str | None = None,
+    error_class: str | None = None,
+) -> bool:
+    """Record how an attempt ended; one that names its holder, only if it still counts.
+
+    It does not where another one has begun since, nor where its batch is over: what was made of
+    another answer may be there.
+
+    Args:
+        tx: The transaction.
+        attempt: The attempt.
+        state: How it ended.
+        output: What it returned.
+        error: What went wrong.
+        error_class: The failure's class.
+
+    Returns:
+        Whether it was recorded.
+    """
+    own = attempt.holder is not None
+    finished = tx.execute(
+        _FINISH_OWN if own else _FINISH,
+        **({"of_holder": attempt.holder, "of_batch": attempt.batch} if own else {}),
+        of_tenant=tx.tenant,
+        of_run=attempt.run_id,
+        of_step=attempt.step_id,
+        of_attempt=attempt.attempt,
+        state=state,
+        output=output,
+        error=error,
+        error_class=error_class,
+        ended_ms=tx.now_ms,
+    )
+    return finished == 1
+
+
+def failures(tx: Transaction, run_id: str, step_id: str, error_class: str) -> int:
+    """Return how many attempts of a step have ended with a failure of that class."""
+    row = tx.one(
+        select(func.count().label("n")).where(
+            steps.c.tenant_id == tx.tenant,
+            steps.c.run_id == run_id,
+            steps.c.step_id == step_id,
+            steps.c.error_class == error_class,
+        )
+    )
+    return int(row["n"]) if row else 0
+
+
+def refuse(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
+    """Tell that a step was refused before anything of it began; the same teller tells it once."""
+    rows = tx.all(
+        select(events.c.body).where(
+            events.c.tenant_id == tx.tenant,
+            events.c.run_id == asked.run_id,
+            events.c.step_id == asked.step_id,
+            events.c.type == "step.refused",
+        )
+    )
+    if any(row["body"]["told_by"] == told_by for row in rows):
+        return
+    body = {"tool": asked.tool, "reason": asked.reason[:LONGEST_REASON], "told_by": told_by}
+    tx.event(asked.run_id, "step.refused", step_id=asked.step_id, **body)

@@ -1,0 +1,317 @@
+"""Ledger entries as values: what a claim asks for and what it may find.
+
+Effects are undone by the number of their commit, last first, over all runs of a tree. It is the
+database's own: what is called after another effect was recorded has the greater number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sqlalchemy import BigInteger
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from surehand.activities.ledger.steps.attempts import StepAttempt
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.identity import provider_key
+from surehand.workflows.plan.policy import Requirement
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Transaction
+
+#: PostgreSQL's sequence. Two commits at once may get their numbers in either order.
+SEQUENCE: Final = "effects_commit_no"
+
+
+class next_commit_no(FunctionElement[int]):
+    """The next number, to be set by an ``UPDATE`` of ``effects``."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(next_commit_no, "postgresql")
+def _on_postgresql(element: next_commit_no, compiler: Any, **how: Any) -> str:
+    return f"nextval('{SEQUENCE}')"
+
+
+@compiles(next_commit_no, "sqlite")
+def _on_sqlite(element: next_commit_no, compiler: Any, **how: Any) -> str:
+    # A transaction is the only writer.
+    newest = "SELECT max(every.commit_no) FROM effects AS every"
+    return f"(coalesce(({newest} WHERE every.tenant_id = effects.tenant_id), 0) + 1)"
+
+
+#: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
+_ENTRY_DIGITS = 24
+
+#: Among an entry's failures: its repeats fail for good, so its first call has to be settled first.
+NO_MORE_REPEATS = "no_more_repeats"
+
+#: What stands in an entry until its lookup by state has been asked: before that nothing is called.
+UNASKED: Final = {"answer": "unasked"}
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Return a duration in whole milliseconds."""
+    return int(duration / timedelta(milliseconds=1))
+
+
+def entry_id_for(tenant: str, tool: str, key: str, generation: int) -> str:
+    """Return the id of the entry of one generation of a business key."""
+    return "ef-" + provider_key(tenant, tool, key, generation)[3 : 3 + _ENTRY_DIGITS]
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """Everything a claim is bound to."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    user: str
+    tool: str
+    tool_version: str
+    key: str
+    params: dict[str, Any]
+    identity_hash: str
+    params_hash: str
+    holder: str
+    """Unique to this attempt."""
+    activity_key: str
+    """Shared by the attempts of one Temporal activity, of which one runs at a time."""
+    attempt: int
+    timeout: timedelta
+    lease: timedelta
+    recovery_limit: timedelta
+    """How long an outcome may be missing, beyond the time in which a lookup proves nothing, before
+    calling again is no way to settle it any more."""
+    recovery: Recovery
+    settle: timedelta | None = None
+    """How long after the deadline a lookup's "not found" proves nothing; ``None``: for ever."""
+    window: timedelta | None = None
+    """How long after the first call another one, with the same key, may begin."""
+    gated: bool = False
+    approval_id: str | None = None
+    requirements: tuple[Requirement, ...] = ()
+    """Votes that the policies ask for now; the approval's row knows what they asked for then."""
+    assurance: Assurance = Assurance.OPEN
+    """What has to prove each vote, as this worker sees it; the row may be stricter."""
+    standing: bool = True
+    """Whether the policies let standing approvals count now."""
+    precondition: str | None = None
+    """Digest of what the tool's precondition says now."""
+    permissions: frozenset[str] = frozenset()
+    """What the acting user must be allowed now."""
+    drift: str | None = None
+    """Why a forward call is not allowed any more; what is settled is still returned."""
+    undoes: str | None = None
+    """The entry this call compensates."""
+    observes: bool = False
+    """Whether the tool's lookup is asked before the call: it goes by the state of the world."""
+    withdrawn: Literal["intervention", "notification"] = "intervention"
+    """How this run is told, should it replay the effect, complete, and see it undone then."""
+    batch: str | None = None
+    """The token of the batch that it is made in (``ledger/steps/batches.py``)."""
+    execution: str | None = None
+    """The execution of the run that makes it; ``None``: it is made for the run from outside."""
+    first_attempt: int = 1
+    """The step's attempt that this activity began with: of a pause people are told once."""
+
+    @property
+    def step_attempt(self) -> StepAttempt:
+        """What the step's own row tells of this attempt."""
+        return StepAttempt(self.run_id, self.step_id, self.attempt, self.tool, self.params)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of ``effects``."""
+
+    entry_id: str
+    tenant: str
+    tool: str
+    tool_version: str
+    key: str
+    generation: int
+    identity_hash: str
+    params: dict[str, Any]
+    run_id: str
+    step_id: str
+    state: str
+    fencing_token: int
+    holder: str | None
+    activity_key: str | None
+    lease_until_ms: int | None
+    lease_ms: int
+    deadline_ms: int | None
+    timeout_ms: int
+    settle_ms: int | None
+    window_ms: int | None
+    """For how long its provider recognises what was called; ``None``: it was not asked to."""
+    first_call_ms: int | None
+    claimed_ms: int
+    recovering_ms: int | None
+    unproven: bool
+    failures: dict[str, int]
+    observed: Any
+    """What a lookup by state has said before the newest call; ``None``: it is no such tool's."""
+    receipt: Any
+    answer: Any
+    commit_no: int | None
+    undoes: str | None
+    left_because: str | None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Entry:
+        """Return the entry of a row."""
+        return cls(
+            tenant=row["tenant_id"],
+            **{name: row[name] for name in cls.__dataclass_fields__ if name != "tenant"},
+        )
+
+    @property
+    def provider_key(self) -> str:
+        """The opaque key that the outside system deduplicates on."""
+        return provider_key(self.tenant, self.tool, self.key, self.generation)
+
+    def view(self, *, state: str | None = None) -> EffectView:
+        """Return the entry as people see it."""
+        state = state or self.state
+        stands = self.undoes is None and state not in ("failed", "compensated")
+        return EffectView(
+            entry_id=self.entry_id,
+            tool=self.tool,
+            key=self.key,
+            generation=self.generation,
+            state=state,
+            step_id=self.step_id,
+            undoes=self.undoes,
+            reason=self.left_because if stands else None,
+        )
+
+    def tell(self, tx: Transaction, type_: str, **body: Any) -> None:
+        """Add an event about this entry to the chain of the run that owns it."""
+        about = {"entry_id": self.entry_id, "tool": self.tool}
+        tx.event(self.run_id, type_, step_id=self.step_id, **about, **body)
+
+    def counted_failures(self) -> dict[str, int]:
+        """Return the failures by class."""
+        return {name: count for name, count in self.failures.items() if name != NO_MORE_REPEATS}
+
+    def recovers_too_long(self, limit: timedelta, now_ms: int) -> bool:
+        """Return whether its outcome is missing for longer than may be.
+
+        The time in which a lookup proves nothing comes on top of the limit. So is one whose
+        recovery began later than now: the clock was set back, and nobody knows how long it takes.
+        """
+        if self.recovering_ms is None:
+            return False
+        longest = milliseconds(limit) + self.timeout_ms + (self.settle_ms or 0)
+        return not 0 <= now_ms - self.recovering_ms <= longest
+
+    def owned_by(self, run_id: str, step_id: str) -> bool:
+        """Return whether that step made this effect."""
+        return (self.run_id, self.step_id) == (run_id, step_id)
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The lease is ours: call the tool."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Committed:
+    """It happened already: the recorded receipt wins."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The tool has answered this step with no."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Held:
+    """Somebody else is on it."""
+
+    wait: timedelta
+
+
+@dataclass(frozen=True)
+class Doubtful:
+    """The outcome is unknown; the entry is in doubt under our fencing token: reconcile."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A human has been asked about this entry."""
+
+    entry: Entry
+    intervention_id: str
+    question: str
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The key is taken by a call with other params, or the approval is for another call."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ApprovalRefused:
+    """No usable approval; nothing was claimed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """The acting user may not make this call now; nothing was claimed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Barred:
+    """This step may not apply its effect any more."""
+
+    reason: str
+    called_off: bool = False
+    """A human has said so, and that it has not happened."""
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """The tool is not the recorded one; nothing was claimed."""
+
+    reason: str
+
+
+ClaimResult = (
+    Claimed
+    | Committed
+    | Answered
+    | Held
+    | Doubtful
+    | Asked
+    | Mismatch
+    | ApprovalRefused
+    | Forbidden
+    | Barred
+    | Drifted
+)

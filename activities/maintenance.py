@@ -1,0 +1,182 @@
+"""The activities of ``workflows/maintenance.py``: the sweep, and what a stopped run has left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from surehand.activities.activity_errors import stop
+from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.ledger.core.store import (
+    Ledger,
+    LedgerUnavailable,
+    RunNotFound,
+    Transaction,
+)
+from surehand.activities.ledger.effects import run_tree
+from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.runs import checkpoints
+from surehand.activities.ledger.runs import terminated as stopped_rows
+from surehand.activities.worker.context import WorkerContext
+from surehand.workflows.contracts.base import Recorded
+from surehand.workflows.contracts.maintenance import StoppedRun, Sweep, Swept, UnwindRun
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import IS_RUN, TENANT
+
+log = structlog.get_logger()
+
+#: Runs that are asked for at once.
+_PAGE: Final = 200
+#: Cursor: all stale entries of this round are done; terminated runs come next.
+_RUNS: Final = "runs"
+#: Effects of a stopped run that are listed; the others are counted.
+_MOST_STANDING: Final = 20
+
+
+class MaintenanceActivities:
+    """``sweep`` and ``begin_unwind``."""
+
+    def __init__(self, resources: WorkerContext) -> None:
+        self._resources = resources
+
+    @activity.defn(name="sweep")
+    async def sweep(self, asked: Sweep) -> Swept:
+        """Settle a page of a tenant's overdue entries, or find its stopped runs."""
+        return await sweep_once(self._resources, activity.client(), asked)
+
+    @activity.defn(name="begin_unwind")
+    async def begin_unwind(self, asked: UnwindRun) -> Recorded:
+        """Close a stopped run in the ledger, and bar it with its child runs."""
+        if await is_open(activity.client(), asked.run_id):
+            raise stop(
+                ErrorType.RUN_STILL_OPEN,
+                f"run {asked.run_id} is open: cancel it, and it undoes what it has done",
+            )
+
+        def begin(tx: Transaction) -> None:
+            # First: a claim that a late attempt is making is waited for, a later one refused.
+            stopped_rows.bar(tx, asked.run_id)
+            stopped_rows.close(tx, asked.run_id)
+            tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
+
+        try:
+            _, head = await self._resources.ledger.record(asked.tenant, asked.run_id, begin)
+        except RunNotFound as error:
+            reason = f"run not found: {asked.run_id}"
+            raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
+        except stopped_rows.EndedByItself as error:
+            raise stop(ErrorType.RUN_ENDED, str(error)) from error
+        return Recorded(head=head)
+
+
+async def sweep_once(resources: WorkerContext, server: Client, asked: Sweep) -> Swept:
+    """Do one part of a round of the sweep; what is settled stays settled, whatever happens.
+
+    Overdue entries come first, a page in each part, then the stopped runs.
+
+    Raises:
+        LedgerUnavailable: The database is away.
+        RPCError: The Temporal server is away.
+    """
+    limits, swept = resources.sweep, Swept()
+    if asked.after != _RUNS:
+        swept = await reconcile_once(
+            resources,
+            asked.tenant,
+            lambda run_id: is_open(server, run_id),
+            quiet=limits.quiet if asked.quiet is None else asked.quiet,
+            limit=limits.batch,
+            after=asked.after,
+        )
+        if swept.next is not None:
+            return swept
+        await resources.ledger.transact(asked.tenant, checkpoints.remove_expired)
+    found: list[StoppedRun] = []
+    async for run_id in _stopped(resources.ledger, server, asked.tenant):
+        if len(found) == limits.batch:
+            # Those that were found are closed: the next part does not see them again.
+            return swept.and_then(Swept(stopped=found, next=_RUNS))
+        if await is_open(server, run_id):
+            continue  # It was reset: only the execution before that is stopped.
+        try:
+            stopped = await _close(resources.ledger, asked.tenant, run_id)
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            # Whatever is wrong with this one, those behind it are come to.
+            log.exception("run.sweep_failed", run_id=run_id)
+            continue
+        found += [stopped] if stopped is not None else []
+    return swept.and_then(Swept(stopped=found))
+
+
+async def sweep_round(resources: WorkerContext, server: Client, asked: Sweep) -> Swept:
+    """Do a whole round of the sweep.
+
+    Raises:
+        LedgerUnavailable: The database is away.
+        RPCError: The Temporal server is away.
+    """
+    swept = Swept(next=asked.after)
+    while True:
+        part = asked.model_copy(update={"after": swept.next})
+        swept = swept.and_then(await sweep_once(resources, server, part))
+        if swept.next is None:
+            return swept
+
+
+async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
+    """Close a stopped run in the ledger and say so; ``None``: somebody was quicker."""
+
+    def close(tx: Transaction) -> StoppedRun | None:
+        if not stopped_rows.close(tx, run_id):
+            return None
+        page = run_tree.standing(tx, run_id, limit=_MOST_STANDING)
+        stand = run_tree.how_many_stand(tx, run_id)
+        facts = Facts(what=one_line(f"{run_id}: {stand} of its effects may stand"))
+        notifications.write(tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id)
+        return StoppedRun(
+            run_id=run_id,
+            standing=[one.view() for one in page.effects],
+            more_standing=stand - len(page.effects),
+        )
+
+    return await ledger.transact(tenant, close)
+
+
+async def is_open(server: Client, run_id: str) -> bool:
+    """Return whether a run is open at the Temporal server.
+
+    Raises:
+        RPCError: The server is away.
+    """
+    try:
+        found = await server.get_workflow_handle(run_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    return found.status is WorkflowExecutionStatus.RUNNING
+
+
+async def _stopped(ledger: Ledger, server: Client, tenant: str) -> AsyncIterator[str]:
+    """Yield the runs that the server has as stopped, and the ledger as open."""
+    query = (
+        f"{IS_RUN} AND {TENANT.name} = '{tenant}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"
+    )
+    page: list[str] = []
+    listed = server.list_workflows(query, page_size=_PAGE)
+    async for run in listed:
+        page.append(run.id)
+        if len(page) == _PAGE:
+            for run_id in await ledger.transact(tenant, stopped_rows.not_closed, page):
+                yield run_id
+            page = []
+    for run_id in await ledger.transact(tenant, stopped_rows.not_closed, page):
+        yield run_id

@@ -1,0 +1,1 @@
+"""The activities that open, steer and close a run."""

@@ -1,0 +1,140 @@
+"""The activities that open and close a run, and settle its interventions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from temporalio import activity
+
+from surehand.activities.activity_errors import stop
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects import resolve as intervention_rows
+from surehand.activities.ledger.effects import run_tree
+from surehand.activities.ledger.effects.facts import TakesOverUndone
+from surehand.activities.ledger.effects.undone import undone_under
+from surehand.activities.ledger.people.starts import StartRefused
+from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.runs.child_runs import started_in
+from surehand.activities.runs.executions import as_newest, execution_of
+from surehand.activities.worker.context import WorkerContext
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import ChainHead, Recorded
+from surehand.workflows.contracts.effects import (
+    EffectView,
+    FindQuestions,
+    InterventionSettled,
+    OpenQuestion,
+    QuestionsFound,
+    SettleIntervention,
+)
+from surehand.workflows.contracts.runs import CloseRun, RunClosed
+from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.errors import ErrorType
+
+log = structlog.get_logger()
+
+#: Most effects in the message that closes a run, the newest. More could exceed the server's 2 MiB,
+#: and the run would fail for that alone.
+MOST_EFFECTS: Final = 1000
+
+
+class RunActivities:
+    """What opens and closes a run, settles its interventions, and tells it what it has left."""
+
+    def __init__(self, resources: WorkerContext) -> None:
+        self._resources = resources
+
+    @activity.defn(name="open_run")
+    async def open_run(self, asked: OpenRun) -> Recorded:
+        """Record a run and its plan before step one."""
+        request, assurance = asked.request, self._resources.assurance
+        ledger, execution = self._resources.ledger, execution_of(request.run_id)
+        above: str | None = None
+        if assurance is Assurance.SIGNED and request.parent is not None:
+            above = await started_in(activity.client(), request.run_id, execution or "")
+        store = await self._resources.artifacts.store_id()
+
+        async def record() -> ChainHead:
+            _, head = await ledger.record(
+                request.tenant,
+                request.run_id,
+                run_rows.open_run,
+                asked,
+                assurance,
+                execution=execution,
+                above=above,
+                store=store,
+            )
+            return head
+
+        try:
+            return Recorded(head=await as_newest(ledger, record))
+        except run_rows.RunIdTaken as error:
+            raise stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
+        except TakesOverUndone as error:
+            raise stop(ErrorType.PLAN_INVALID, str(error)) from error
+        except StartRefused as error:
+            log.warning("run.refused", user=request.user, reason=str(error))
+            message = f"run {request.run_id} is not started: {error}"
+            raise stop(ErrorType.START_REFUSED, message) from error
+
+    @activity.defn(name="close_run")
+    async def close_run(self, asked: CloseRun) -> RunClosed:
+        """Record the end of a run and return its effects as the ledger has them."""
+        return await as_newest(self._resources.ledger, lambda: self._close(asked))
+
+    async def _close(self, asked: CloseRun) -> RunClosed:
+        execution, completed = execution_of(asked.run_id), asked.state is RunState.COMPLETED
+
+        def close(tx: Transaction) -> tuple[list[EffectView], list[EffectView], int, int]:
+            run_rows.close_run(tx, asked, execution)
+            stand = run_tree.how_many_stand(tx, asked.run_id)
+            return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), stand
+
+        told, head = await self._resources.ledger.record(asked.tenant, asked.run_id, close)
+        views, standing, more, stand = told
+        # A completed run also reports what failed child runs have left.
+        left = [view for view in standing if view.run_id is not None and view.reason is not None]
+        return RunClosed(
+            effects=views,
+            uncompensated=left if completed else standing,
+            more_effects=more,
+            more_uncompensated=0 if completed else stand - len(standing),
+            head=head,
+        )
+
+    @activity.defn(name="find_questions")
+    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
+        """Return what was undone under a run that is about to complete."""
+        rows = await self._resources.ledger.transact(asked.tenant, undone_under, asked.run_id)
+        return QuestionsFound(
+            questions=[
+                OpenQuestion(
+                    intervention_id=row["intervention_id"],
+                    step_id=row["step_id"],
+                    question=row["question"],
+                )
+                for row in rows
+            ]
+        )
+
+    def _can_undo(self, name: str) -> bool:
+        tool = self._resources.toolbox.get(name)
+        return tool is not None and tool.compensate is not None
+
+    @activity.defn(name="settle_intervention")
+    async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:
+        """Apply a human's answer to an intervention, once."""
+
+        def settle(tx: Transaction) -> tuple[bool, str, bool]:
+            accepted, message = intervention_rows.settle(
+                tx, asked.run_id, asked.resolution_id, asked.resolution, self._can_undo
+            )
+            settled = intervention_rows.is_settled(tx, asked.resolution.intervention_id)
+            return accepted, message, settled
+
+        told, head = await self._resources.ledger.record(asked.tenant, asked.run_id, settle)
+        accepted, message, settled = told
+        return InterventionSettled(accepted=accepted, message=message, settled=settled, head=head)

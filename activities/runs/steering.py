@@ -1,0 +1,79 @@
+"""The activities that judge what steers a run, and its conditions and plans under way."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from surehand.activities.ledger.runs import interrupts, steering
+from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.steps import attempts as step_rows
+from surehand.activities.rules import RuleBroken, condition_holds
+from surehand.activities.tools.describing import describe_plan
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.base import Recorded
+from surehand.workflows.contracts.controls import Amended, AmendRun, Evaluate, Evaluated
+from surehand.workflows.contracts.interrupts import RecordInterrupt
+from surehand.workflows.contracts.judging import Steer, Steered
+from surehand.workflows.contracts.tools import RecordRefusal
+
+
+class SteeringActivities:
+    """``steer`` and ``record_interrupt``."""
+
+    def __init__(self, resources: WorkerContext) -> None:
+        self._resources = resources
+
+    @activity.defn(name="steer")
+    async def steer(self, asked: Steer) -> Steered:
+        """Say whether something that was sent to a run counts; the same delivery is judged once."""
+        judged, head = await self._resources.ledger.record(
+            asked.tenant, asked.run_id, steering.judge, asked, self._resources.assurance
+        )
+        return Steered(
+            code=judged.code,
+            message=judged.message,
+            verified=judged.verified,
+            head=head,
+        )
+
+    @activity.defn(name="record_interrupt")
+    async def record_interrupt(self, asked: RecordInterrupt) -> Recorded:
+        """Record that a question was asked, or that nobody has answered it in time."""
+        _, head = await self._resources.ledger.record(
+            asked.tenant, asked.run_id, interrupts.record, asked
+        )
+        return Recorded(head=head)
+
+
+class PlanActivities:
+    """``evaluate``, ``amend_run`` and ``record_refusal``."""
+
+    def __init__(self, resources: WorkerContext) -> None:
+        self._resources = resources
+
+    @activity.defn(name="evaluate")
+    async def evaluate(self, asked: Evaluate) -> Evaluated:
+        """Say whether a step's condition holds; the answer stays in the run's history."""
+        try:
+            return Evaluated(holds=condition_holds(asked.expression, asked.values))
+        except RuleBroken as error:
+            return Evaluated(problem=str(error))
+
+    @activity.defn(name="amend_run")
+    async def amend_run(self, asked: AmendRun) -> Amended:
+        """Record a new plan version, unless something is wrong with it."""
+        described = describe_plan(self._resources.toolbox, asked.plan)
+        if described.problems:
+            return Amended(problems=described.problems)
+        _, head = await self._resources.ledger.record(
+            asked.tenant, asked.run_id, run_rows.amend, asked, described.tools
+        )
+        return Amended(tools=described.tools, head=head)
+
+    @activity.defn(name="record_refusal")
+    async def record_refusal(self, asked: RecordRefusal) -> Recorded:
+        """Record that a step was refused before anything of it began."""
+        _, head = await self._resources.ledger.record(
+            asked.tenant, asked.run_id, step_rows.refuse, asked, Attempt.current().activity_key
+        )
+        return Recorded(head=head)

@@ -1,0 +1,237 @@
+"""What a plan's tools are, and what in the plan does not fit them, before its run is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from surehand.activities import rules
+from surehand.activities.ledger.runs.json_schemas import schema_problem
+from surehand.activities.tools.tool import Tool
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.workflows.contracts.tools import Effect, PlanError, ToolsDescribed, ToolSpec
+from surehand.workflows.identity import (
+    LOST_DIGITS,
+    NotCanonical,
+    digest,
+    has_lost_digits,
+)
+from surehand.workflows.names import MODEL_RUN
+from surehand.workflows.plan.model_tools import (
+    MODEL,
+    TOOLS,
+    allowed,
+    input_problems,
+    is_reference,
+)
+from surehand.workflows.plan.plan import Plan, Step
+from surehand.workflows.plan.references import REFERENCE
+from surehand.workflows.plan.size import overgrown
+from surehand.workflows.plan.wording import reason_of, unknown_tool
+
+#: The place of an error, as pydantic has it.
+_Loc = tuple[int | str, ...]
+
+
+def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
+    """Return the specs of a plan's tools, and what in the plan does not fit them."""
+    described = _described(toolbox, plan)
+    large = [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
+    return described.model_copy(update={"problems": [*described.problems, *large]})
+
+
+def _described(toolbox: Toolbox, plan: Plan, *, inside: bool = False) -> ToolsDescribed:
+    try:
+        written = plan.model_dump(mode="json")
+        digest(written)
+    except NotCanonical as error:
+        # The ledger keeps its digest: without one, it would be asked for ever.
+        return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=str(error))])
+    if has_lost_digits(written):
+        return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=LOST_DIGITS)])
+    specs: dict[str, ToolSpec] = {}
+    problems: list[PlanError] = []
+    if plan.code == MODEL_RUN:
+        specs, problems = _of_model(toolbox, plan.input, inside=inside)
+    for index, step in enumerate(plan.steps):
+        where = f"steps.{index} ({step.id})"
+        if step.when is not None and (wrong := rules.condition_problem(step.when)) is not None:
+            problems.append(PlanError(where=f"{where}.when", reason=wrong))
+        if step.wait is not None:
+            continue
+        if step.plan is not None:
+            given = {**step.plan.input, **step.params}
+            child = step.plan.model_copy(update={"input": given})
+            described = _described(toolbox, child, inside=True)
+            problems += [
+                PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
+                for problem in described.problems
+            ]
+            continue
+        if step.ask is not None:
+            reason = schema_problem(step.ask.answer)
+            if reason is not None:
+                problems.append(PlanError(where=f"{where}.ask.answer", reason=reason))
+            continue
+        tool = toolbox.get(step.tool)
+        if tool is None:
+            reason = unknown_tool(step.tool, toolbox.names())
+            problems.append(PlanError(where=f"{where}.tool", reason=reason))
+            continue
+        specs[tool.name] = tool.spec()
+        if step.fallback is not None:
+            instead = toolbox.get(step.fallback.tool)
+            if instead is None or {tool.effect, instead.effect} != {Effect.READ}:
+                reason = f"{step.fallback.tool!r}: a read that is loaded, in the place of a read"
+                problems.append(PlanError(where=f"{where}.fallback.tool", reason=reason))
+            else:
+                specs[instead.name] = instead.spec()
+        problems += [
+            PlanError(where=f"{where}.params{path}", reason=reason)
+            for path, reason in literal_problems(tool, step)
+        ]
+        problems += [
+            PlanError(where=f"{where}.approval", reason=reason)
+            for reason in rules.problems(plan.approvals(step), tool.params_model)
+        ]
+    return ToolsDescribed(tools=specs, problems=problems)
+
+
+def _of_model(
+    toolbox: Toolbox, given: Mapping[str, Any], *, inside: bool
+) -> tuple[dict[str, ToolSpec], list[PlanError]]:
+    """Return the specs of the tools that a model may call and of itself, and what is wrong."""
+    wrong = {
+        f"input.{field}": reason for field, reason in input_problems(given, inside=inside).items()
+    }
+    listed = given.get(TOOLS)
+    if wrong or is_reference(listed):
+        return {}, [PlanError(where=where, reason=reason) for where, reason in wrong.items()]
+    names, undoing = toolbox.names(), toolbox.undoing()
+    problems = []
+    for pattern in listed or []:
+        if allowed([pattern], names, undoing):
+            continue
+        reason = f"{pattern!r} names no tool; loaded are: {', '.join(names)}"
+        if undone := sorted(allowed([pattern], names, ())):
+            reason = f"{pattern!r} names only tools that undo others: name them exactly: "
+            reason += ", ".join(undone)
+        problems.append(PlanError(where=f"input.{TOOLS}", reason=reason))
+    model = toolbox.get(str(given[MODEL]))
+    if not is_reference(given[MODEL]) and (model is None or model.effect is not Effect.READ):
+        reason = f"{given[MODEL]!r} is no READ that is loaded; loaded are: {', '.join(names)}"
+        problems.append(PlanError(where=f"input.{MODEL}", reason=reason))
+    if problems:
+        return {}, problems
+    named = {*allowed(listed or [], names, undoing), *([model.name] if model else [])}
+    return {spec.name: spec for spec in toolbox.specs() if spec.name in named}, []
+
+
+def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
+    """Return what the tool's model refuses in a step's params, as far as they are written out.
+
+    A value with a reference in it is only known when the step starts, and is checked then.
+    """
+    try:
+        tool.validate(step.params)
+    except ValidationError as error:
+        return _told(_written_wrong(error.errors(include_url=False), step.params), step.params)
+    except Exception as error:  # a validator of the user's own
+        return [] if _has_reference(step.params) else [("", repr(error))]
+    return []
+
+
+def _written_wrong(items: list[ErrorDetails], params: Any) -> list[ErrorDetails]:
+    """Return the errors that no value of a reference can mend.
+
+    A union is refused once for each of its members: where one of them may fit, the union may.
+    """
+    open_, wrong = list[ErrorDetails](), list[ErrorDetails]()
+    for item in items:
+        (open_ if _may_fit(item, params) else wrong).append(item)
+    while True:
+        refused = {union for item in wrong for union in _unions(item, params)}
+        fitting = {
+            place
+            for item in open_
+            for place, member in _unions(item, params)
+            if (place, member) not in refused
+        }
+        left = [i for i in wrong if not any(place in fitting for place, _ in _unions(i, params))]
+        if len(left) == len(wrong):
+            return wrong
+        # A union inside a union: now its member may fit, too.
+        wrong = left
+
+
+def _told(items: list[ErrorDetails], params: Any) -> list[tuple[str, str]]:
+    """Return each place once, as it is written, with everything that is wrong there."""
+    found: dict[str, dict[str, None]] = {}
+    for item in items:
+        members = {len(place) for place, _ in _unions(item, params)}
+        parts = [part for index, part in enumerate(item["loc"]) if index not in members]
+        where = "".join(f".{part}" for part in parts)
+        found.setdefault(where, {})[reason_of(item)] = None
+    return [(where, "; or ".join(reasons)) for where, reasons in found.items()]
+
+
+def _may_fit(item: ErrorDetails, params: Any) -> bool:
+    """Return whether what was refused may be another value once its references are known."""
+    type_, value = item["type"], item["input"]
+    if type_ in ("missing", "extra_forbidden"):
+        return False  # whatever the values are
+    if isinstance(value, dict | list) and type_.endswith("_type"):
+        return False  # a mapping stays a mapping, whatever is in it
+    if type_ == "union_tag_invalid" and isinstance(value, dict):
+        tag = item.get("ctx", {}).get("discriminator", "").strip("'")
+        return _has_reference(value.get(tag, value))
+    # The model may have made something else of the value that is written there.
+    return _has_reference(value) or _has_reference(_at(params, item["loc"]))
+
+
+def _unions(item: ErrorDetails, params: Any) -> list[tuple[_Loc, str]]:
+    """Return the unions on the way to an error, by their place, with the member it is about.
+
+    Pydantic puts a member's name into the place, where the params have no such part.
+    """
+    place = item["loc"][:-1] if item["type"] == "missing" else item["loc"]
+    found: list[tuple[_Loc, str]] = []
+    current = params
+    for index, part in enumerate(place):
+        # A key may be called as a member is: then the error is about the mapping itself.
+        whole = index == len(place) - 1 and current is item["input"]
+        if whole or not _is_in(current, part):
+            found.append((place[:index], str(part)))
+        if _is_in(current, part):
+            current = current[part]
+    return found
+
+
+def _at(value: Any, place: _Loc) -> Any:
+    """Return what is written at a place, or the text that it is made of; ``None``: nothing is."""
+    for part in place:
+        if isinstance(value, str):
+            return value
+        if not _is_in(value, part):
+            return None
+        value = value[part]
+    return value
+
+
+def _is_in(value: Any, part: int | str) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _has_reference(value: Any) -> bool:
+    if isinstance(value, str):
+        return REFERENCE.search(value) is not None
+    if isinstance(value, dict):
+        return any(_has_reference(item) for item in value.values())
+    if isinstance(value, list):
+        return any(_has_reference(item) for item in value)
+    return False

@@ -1,0 +1,49 @@
+"""Questions that a tool asks a human in the middle of its call, before its effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from surehand.activities.ledger.runs.json_schemas import schema_problem
+from surehand.activities.tools.outputs import clean_text
+
+#: Characters of a question.
+LONGEST_QUESTION = 2000
+
+
+class NeedsAnswer(BaseException):
+    """A tool cannot go on without an answer; the call begins anew once a human has given it.
+
+    Not an ``Exception``: a tool that catches those must not go on without its answer.
+    """
+
+    def __init__(self, question: str, schema: dict[str, Any]) -> None:
+        super().__init__(question)
+        self.question = question
+        self.schema = schema
+
+
+class Answers:
+    """What humans have answered to one call, handed out in the order of its questions."""
+
+    def __init__(self, given: Sequence[JsonValue] = ()) -> None:
+        self._given = given
+        self._asked = 0
+
+    def next(self, question: str, schema: dict[str, Any] | None) -> JsonValue:
+        """Return the answer to the call's next question.
+
+        Raises:
+            NeedsAnswer: Nobody has answered it yet.
+            ValueError: The question or the schema cannot be asked.
+        """
+        wrong = schema_problem(schema or {})
+        if wrong is not None:
+            raise ValueError(f"ctx.ask: the answer's schema: {wrong}")
+        self._asked += 1
+        if self._asked > len(self._given):
+            raise NeedsAnswer(clean_text(str(question))[:LONGEST_QUESTION], dict(schema or {}))
+        return self._given[self._asked - 1]

@@ -1,0 +1,206 @@
+"""A tool as it is loaded, and what it may know about its call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from surehand.activities.tools.answers import Dedupes, LookupAnswer, Undo
+from surehand.activities.tools.metering import spend
+from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.progress import earlier_progress, note_progress
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.plan.policy import ApprovalPolicy
+from surehand.workflows.plan.wording import reasons
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.session import Session
+    from surehand.activities.tools.failures import Declared
+    from surehand.activities.tools.questions import Answers
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know about its call.
+
+    Example:
+        >>> ctx.run_id, ctx.step_id, ctx.attempt, ctx.idempotency_key
+        ('refund-7', 'refund', 1, 'key-1')
+    """
+
+    tenant: str
+    run_id: str
+    step_id: str
+    user: str
+    attempt: int
+    idempotency_key: str
+    """Opaque key to send to the outside system; the same in every attempt at the same effect."""
+    session: Session | None = None
+    """For ``transactional`` tools: the ledger's SQL session, in which the outcome is recorded."""
+    fencing_tokens: Mapping[str, int] = field(default_factory=dict)
+    """By resource that the call holds: grows with each lease, for a system that can refuse older
+    ones."""
+    answers: Answers | None = None
+    """What humans have answered so far; ``None`` where nobody can be asked."""
+
+    def spend(self, *, tokens: int = 0, money: str | Decimal = "0") -> None:
+        """Say what this call has used of the run's budget: tokens, and money as a decimal number.
+
+        Raises:
+            ValueError: Less than nothing, or no number.
+        """
+        spend(tokens, money)
+
+    def progress(self, value: JsonValue) -> None:
+        """Say how far this call has come: for people, and for the attempt after it, should it die.
+
+        The newest word is sent to Temporal with the next heartbeat, within a second, and goes into
+        the ledger every five minutes (``SUREHAND_CHECKPOINT_EVERY``). It never fails the call: what
+        is no JSON, or over 8 KiB of it, is left out and logged. A call in a durability mode that
+        sends no heartbeats (``async``) has nobody to tell.
+        """
+        note_progress(value)
+
+    @property
+    def earlier_progress(self) -> JsonValue:
+        """The last word of the attempt before this one; ``None``: it said none, or was not cut off.
+
+        A hint of where to go on, and no proof: what it did after that word, nobody knows.
+        """
+        return earlier_progress()
+
+    async def ask(self, question: str, answer: dict[str, Any] | None = None) -> JsonValue:
+        """Ask a human and return the answer; the run waits for it, holding no process.
+
+        The call ends here and begins anew once there is an answer, so a tool asks *before* its
+        effect; questions are told apart by their order. What was approved before was the call
+        without the answer: where a policy asks for approval, it is asked again.
+
+        Args:
+            question: What a human reads.
+            answer: JSON Schema (2020-12) of the answer; anything goes without.
+
+        Raises:
+            RuntimeError: Nobody can be asked here: a lookup, a precondition, or an undo.
+        """
+        if self.answers is None:
+            raise RuntimeError("only a tool's own call can ask, and no undo")
+        return self.answers.next(question, answer)
+
+
+ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
+PreconditionFunction = Callable[[Any, ToolContext], Awaitable[JsonValue]]
+#: What a lookup goes by: our key, which only our call can have left, or how the world is.
+LookupBy = Literal["key", "state"]
+LookupFunction = Callable[[Any, ToolContext], Awaitable[LookupAnswer]]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One loaded tool. Made by the decorator ``@tool``; never constructed by hand.
+
+    Example:
+        >>> @tool("shop.order", effect=READ)
+        ... async def order(params: Order, ctx: ToolContext) -> str:
+        ...     return params.order_id
+        >>> order.name, order.version
+        ('shop.order', '1')
+        >>> await order.fn(Order(order_id="order-7"), ctx)  # in a test of yours
+        'order-7'
+    """
+
+    name: str
+    version: str
+    effect: Effect
+    fn: ToolFunction
+    params_model: type[BaseModel]
+    timeout: timedelta
+    key: Callable[[Any], str] | None = None
+    dedupes: Dedupes | None = None
+    lookup: LookupFunction | None = None
+    lookup_by: LookupBy = "key"
+    settle: timedelta | None = None
+    transactional: bool = False
+    recovery: Recovery = Recovery.READ
+    compensate: Undo | None = None
+    cleanup: Undo | None = None
+    irreversible: bool = False
+    approval: ApprovalPolicy | None = None
+    permission: str | None = None
+    precondition: PreconditionFunction | None = None
+    describe: Callable[[Any], str] | None = None
+    errors: Declared = field(default_factory=dict)
+    health: Callable[[], Awaitable[bool]] | None = None
+    resource: Callable[[Any], str | list[str]] | None = None
+    resource_lease: timedelta | None = None
+    resource_wait: timedelta | None = None
+    fresh_for: timedelta | None = None
+    withdrawn: Literal["intervention", "notification"] = "intervention"
+    description: str = ""
+    schema_hash: str = ""
+
+    @property
+    def repeatable_for(self) -> timedelta | None:
+        """How long after its first call an effect may be called again; ``None``: not at all.
+
+        Shorter than the provider's window: the repeated request has to arrive within that.
+        """
+        if self.dedupes is None:
+            return None
+        return self.dedupes.window - self.timeout - (self.settle or timedelta(0))
+
+    def validate(self, params: Mapping[str, Any]) -> BaseModel:
+        """Return the params as the tool's model; ``ValidationError`` if they do not fit."""
+        return self.params_model.model_validate(dict(params), by_alias=True, by_name=True)
+
+    def describe_call(self, params: BaseModel) -> str:
+        """Return one line that says to a human what this call would do."""
+        if self.describe is None:
+            return f"{self.name}: {self.description}"
+        try:
+            return clean_text(str(self.describe(params)))
+        except Exception as error:
+            # The params themselves are shown beside it.
+            return f"{self.name} (describe(params) failed: {type(error).__name__})"
+
+    def undo_text(self) -> str:
+        """Return one line that says how the effect would be undone."""
+        if self.compensate:
+            return f"undone by {self.compensate.tool}"
+        return "cannot be undone"
+
+    def spec(self) -> ToolSpec:
+        """Return the serialisable description that goes into history."""
+        return ToolSpec(
+            name=self.name,
+            version=self.version,
+            schema_hash=self.schema_hash,
+            effect=self.effect,
+            recovery=self.recovery,
+            timeout=self.timeout,
+            description=self.description,
+            settle=self.settle,
+            compensation=self.compensate.tool if self.compensate else None,
+            cleanup=self.cleanup.tool if self.cleanup else None,
+            irreversible=self.irreversible,
+            approval=self.approval,
+            permission=self.permission,
+            fresh_for=self.fresh_for,
+            lookups=self._lookups(),
+        )
+
+    def _lookups(self) -> int:
+        if self.lookup is None:
+            return 0
+        # For an earlier call and behind its own, where that fails; by state, also right before it.
+        return 3 if self.lookup_by == "state" else 2
+
+
+def explain(error: ValidationError) -> str:
+    """Return a validation error as one line: ``amount: must be a number such as "12.50"``."""
+    return "; ".join(reasons(error, "params"))

@@ -1,0 +1,377 @@
+"""The user's API: ``@tool`` makes a typed function into a tool; ``load_toolbox`` collects them.
+
+A tool is a function of ``(params, ctx)`` whose params are a pydantic model. What it can do to get
+an unknown outcome settled (``dedupes``, ``lookup``, ``recovery="human"``) is said at the decorator
+and decides what happens after a crash. There is no global registry: the decorator returns a frozen
+``Tool``, and a worker loads the modules that its settings name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import traceback
+import typing
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import BaseModel
+
+from surehand.activities import rules
+from surehand.activities.tools.answers import (
+    Dedupes,
+    Undo,
+)
+from surehand.activities.tools.resource_names import limits_problem
+from surehand.activities.tools.tool import (
+    LookupBy,
+    LookupFunction,
+    PreconditionFunction,
+    Tool,
+    ToolFunction,
+)
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.identity import digest
+from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
+
+if TYPE_CHECKING:
+    from surehand.activities.tools.failures import Declared
+
+READ: Final = Effect.READ
+WRITE: Final = Effect.WRITE
+
+#: Deadline of one call where the tool sets none: longer than most APIs take, shorter than a human
+#: waits for a stuck step.
+DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
+#: A transactional tool holds the ledger's row, and on SQLite its only writer, while it runs: other
+#: calls must be able to renew their leases behind it.
+TRANSACTION_TIMEOUT: Final = timedelta(seconds=1)
+LONGEST_TRANSACTION: Final = timedelta(seconds=2)
+
+#: As long as the ledger's columns are.
+LONGEST_NAME: Final = 120
+LONGEST_VERSION: Final = 40
+
+
+class ToolboxError(Exception):
+    """A tool module cannot be used; the message says which, where and what to do."""
+
+
+def derive_recovery(
+    effect: Effect,
+    *,
+    dedupes: bool,
+    lookup: bool,
+    transactional: bool,
+    human: bool,
+) -> Recovery | None:
+    """Return how an unknown outcome is settled, from what the tool can do.
+
+    ``None`` means that nothing can settle it and that the author has not said a human shall.
+    """
+    if effect is Effect.READ:
+        return Recovery.READ
+    if transactional:
+        return Recovery.TRANSACTIONAL
+    if dedupes:
+        return Recovery.DEDUPES
+    if lookup:
+        return Recovery.LOOKUP
+    return Recovery.HUMAN if human else None
+
+
+def tool(
+    name: str,
+    *,
+    effect: Effect,
+    version: str = "1",
+    timeout: timedelta | None = None,
+    key: Callable[[Any], str] | None = None,
+    dedupes: Dedupes | None = None,
+    lookup: LookupFunction | None = None,
+    lookup_by: LookupBy = "key",
+    settle: timedelta | None = None,
+    transactional: bool = False,
+    recovery: Literal["human"] | None = None,
+    compensate: Undo | None = None,
+    cleanup: Undo | None = None,
+    irreversible: bool = False,
+    approval: ApprovalPolicy | None = None,
+    permission: str | None = None,
+    precondition: PreconditionFunction | None = None,
+    describe: Callable[[Any], str] | None = None,
+    errors: Declared | None = None,
+    health: Callable[[], Awaitable[bool]] | None = None,
+    resource: Callable[[Any], str | list[str]] | None = None,
+    resource_lease: timedelta | None = None,
+    resource_wait: timedelta | None = None,
+    fresh_for: timedelta | None = None,
+    withdrawn: Literal["intervention", "notification"] = "intervention",
+) -> Callable[[ToolFunction], Tool]:
+    """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
+
+    Args:
+        name: Unique in the toolbox, by convention ``noun.verb``.
+        effect: ``READ`` or ``WRITE``.
+        version: Raise it when the meaning of a call changes; approvals are bound to it.
+        timeout: Deadline of one call; default 30 s, for transactional tools 1 s (at most 2 s).
+        key: Business idempotency key from the params, such as ``refund:order-1001``. Without one
+            the key is the run and step, which protects against crashes but not against a second
+            run for the same business fact.
+        dedupes: The provider honours ``ctx.idempotency_key``.
+        lookup: Asks the outside system whether the effect of this key happened.
+        lookup_by: What the lookup goes by. ``"key"``: it finds our own call, by
+            ``ctx.idempotency_key``. ``"state"``: it asks how the world is ("is the flight
+            changed?"), which may be so without us. It is then asked before each call, too; where it
+            did not say ``NotFound`` then, it proves nothing later, and a human is asked.
+        settle: How long after a call's deadline its effect may still appear; without it a lookup
+            that finds nothing proves nothing.
+        transactional: The effect lies in the ledger's own database and is made through
+            ``ctx.session``; it commits together with its outcome.
+        recovery: ``"human"`` says that only a human can settle an unknown outcome.
+        compensate: How the effect is undone.
+        cleanup: What cancel mode ``cleanup`` runs instead (drafts, temporary resources).
+        irreversible: Said aloud that nothing undoes it.
+        approval: Who has to say yes to a call, and for how long that counts.
+        permission: What the acting user must be allowed (``principal grant --permission``), checked
+            at each call; without it the run pauses.
+        precondition: What an approval rests on in the world outside, as JSON, such as the order's
+            state. It is read when the approval is asked for and again right before the call. If it
+            differs, approval is asked for again. Must answer within five seconds.
+        describe: One line for the approver, made from the params.
+        errors: Which of the tool's own exceptions are of which class; all but ``IN_DOUBT`` say that
+            the effect is proven not applied. What is not named here is classified as usual.
+        health: Whether the outside system is up; asked before it is called again after
+            ``DEPENDENCY_DOWN``. Must answer within a second.
+        resource: What a call must have for itself, from the params, such as ``account:7``, or
+            several. Calls that name one resource never overlap, of whichever tools they are.
+        resource_lease: How long a dead call keeps its resources; by default the worker's setting.
+        resource_wait: How long an attempt waits for a busy resource before it is tried again later;
+            by default the worker's setting.
+        fresh_for: Of a read: how old its output may be when a paused run is resumed. Older ones are
+            read again. If the output differs, approvals that rest on it are void.
+        withdrawn: How people are told when an effect is undone that another run has taken over and
+            completed on: an intervention, or ``"notification"`` if nobody has to settle it.
+
+    Raises:
+        ToolboxError: If the declaration contradicts itself.
+
+    Example:
+        >>> @tool(
+        ...     "shop.refund",
+        ...     effect=WRITE,
+        ...     key=lambda order: f"refund:{order.order_id}",
+        ...     dedupes=Dedupes(timedelta(hours=24)),
+        ...     irreversible=True,
+        ... )
+        ... async def refund(order: Order, ctx: ToolContext) -> str:
+        ...     return f"re-{order.order_id}"
+        >>> refund.key(Order(order_id="order-7"))
+        'refund:order-7'
+    """
+
+    def decorate(fn: ToolFunction) -> Tool:
+        if not 0 < len(name) <= LONGEST_NAME or not 0 < len(version) <= LONGEST_VERSION:
+            raise ToolboxError(
+                f"tool {name[:LONGEST_NAME]!r}: a name has 1 to {LONGEST_NAME} characters,"
+                f" a version 1 to {LONGEST_VERSION}"
+            )
+        window = dedupes.window if dedupes else None
+        for what, time in (("timeout", timeout), ("settle", settle), ("dedupes window", window)):
+            if time is not None and time <= timedelta(0):
+                raise ToolboxError(f"tool {name!r}: its {what} has to be more than nothing: {time}")
+        model = _params_model(name, fn)
+        settled_by = derive_recovery(
+            effect,
+            dedupes=dedupes is not None,
+            lookup=lookup is not None,
+            transactional=transactional,
+            human=recovery == "human",
+        )
+        if settled_by is None:
+            raise ToolboxError(
+                f"tool {name!r}: a WRITE needs a way to settle an unknown outcome: dedupes=, "
+                'lookup=, transactional=True, or recovery="human" to say that a human decides'
+            )
+        if transactional and (dedupes or lookup or recovery):
+            raise ToolboxError(
+                f"tool {name!r}: a transactional tool is never in doubt: it has no other recovery"
+            )
+        default = TRANSACTION_TIMEOUT if transactional else DEFAULT_TIMEOUT
+        deadline = default if timeout is None else timeout
+        if transactional and deadline > LONGEST_TRANSACTION:
+            raise ToolboxError(
+                f"tool {name!r}: a transactional call holds the ledger's locks: its timeout is at"
+                f" most {LONGEST_TRANSACTION.total_seconds():g} s"
+            )
+        if irreversible and compensate:
+            raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
+        for undo in filter(None, (compensate, cleanup)):
+            if not _takes_two(undo.params):
+                raise ToolboxError(
+                    f"tool {name!r}: {undo.tool!r} as its undo: its params= takes (params, receipt)"
+                )
+        if lookup_by not in typing.get_args(LookupBy) or (lookup_by == "state" and not lookup):
+            raise ToolboxError(
+                f"tool {name!r}: lookup_by= says of a lookup= what it goes by: 'key' or 'state'"
+            )
+        recoverable = dedupes or lookup or transactional
+        if precondition is not None and effect is Effect.READ:
+            raise ToolboxError(f"tool {name!r}: a READ has no precondition")
+        if effect is Effect.READ and (key or compensate or cleanup or recoverable):
+            raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
+        if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
+            raise ToolboxError(f"tool {name!r}: fresh_for= is for a READ, and no less than nothing")
+        if withdrawn not in ("intervention", "notification"):
+            raise ToolboxError(
+                f'tool {name!r}: withdrawn= is "intervention" or "notification", not {withdrawn!r}'
+            )
+        problem = limits_problem(resource_lease, resource_wait)
+        if problem:
+            raise ToolboxError(f"tool {name!r}: {problem}")
+        if resource is None and (resource_lease, resource_wait) != (None, None):
+            raise ToolboxError(f"tool {name!r}: resource_lease= and resource_wait= need resource=")
+        problem = _policy_problem(model, approval, permission)
+        if problem:
+            raise ToolboxError(f"tool {name!r}: {problem}")
+        schema = {"params": model.model_json_schema(), "effect": effect.value}
+        return Tool(
+            name=name,
+            version=version,
+            effect=effect,
+            fn=fn,
+            params_model=model,
+            timeout=deadline,
+            key=key,
+            dedupes=dedupes,
+            lookup=lookup,
+            lookup_by=lookup_by,
+            settle=settle,
+            transactional=transactional,
+            recovery=settled_by,
+            compensate=compensate,
+            cleanup=cleanup,
+            irreversible=irreversible,
+            approval=approval,
+            permission=permission,
+            precondition=precondition,
+            describe=describe,
+            errors=dict(errors or {}),
+            health=health,
+            resource=resource,
+            resource_lease=resource_lease,
+            resource_wait=resource_wait,
+            fresh_for=fresh_for,
+            withdrawn=withdrawn,
+            description=(inspect.getdoc(fn) or name).splitlines()[0],
+            schema_hash=digest(schema),
+        )
+
+    return decorate
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind({}, None)
+    except TypeError:
+        return False
+    except ValueError:  # of no known signature, such as some built-in functions
+        return True
+    return True
+
+
+def _policy_problem(
+    model: type[BaseModel], approval: ApprovalPolicy | None, permission: str | None
+) -> str | None:
+    if permission is not None and not re.fullmatch(ROLE_FORM, permission):
+        return f"permission {permission!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
+    return next(rules.problems([approval] if approval else [], model), None)
+
+
+def _params_model(name: str, fn: ToolFunction) -> type[BaseModel]:
+    if not inspect.iscoroutinefunction(fn):
+        raise ToolboxError(f"tool {name!r}: the function must be async")
+    parameters = list(inspect.signature(fn).parameters)
+    if len(parameters) != 2:
+        raise ToolboxError(f"tool {name!r}: the function takes (params, ctx)")
+    model = typing.get_type_hints(fn).get(parameters[0])
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise ToolboxError(f"tool {name!r}: annotate {parameters[0]!r} with a pydantic model")
+    return model
+
+
+class Toolbox:
+    """The tools of one worker, by name."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for item in tools:
+            if item.name in self._tools:
+                raise ToolboxError(f"two tools are called {item.name!r}; names are unique")
+            self._tools[item.name] = item
+        for item in self._tools.values():
+            for undo in (item.compensate, item.cleanup):
+                if undo is None:
+                    continue
+                other = self._tools.get(undo.tool)
+                if other is None or other.effect is not Effect.WRITE:
+                    raise ToolboxError(
+                        f"tool {item.name!r}: its compensation {undo.tool!r} is not a loaded WRITE"
+                    )
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of that name, or ``None``."""
+        return self._tools.get(name)
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._tools)
+
+    def undoing(self) -> frozenset[str]:
+        """Return the names of the tools that undo another one's effect."""
+        undos = (undo for item in self._tools.values() for undo in (item.compensate, item.cleanup))
+        return frozenset(undo.tool for undo in undos if undo is not None)
+
+    def specs(self) -> list[ToolSpec]:
+        """Return all specs, sorted by name."""
+        return [self._tools[name].spec() for name in self.names()]
+
+
+def _where(error: Exception) -> str:
+    """Return the user's own line that failed, and what to do about a module that is not there."""
+    ours = (__file__, importlib.__file__)
+    lines = [
+        f" ({frame.filename}:{frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in ours and not frame.filename.startswith("<frozen ")
+    ]
+    missing = isinstance(error, ModuleNotFoundError)
+    hint = "; install its package, or put the folder it lies in on PYTHONPATH" if missing else ""
+    return f"{lines[-1] if lines else ''}{hint}"
+
+
+def load_toolbox(modules: Iterable[str]) -> Toolbox:
+    """Import the named modules and collect the tools they define or import.
+
+    Raises:
+        ToolboxError: Module not found or broken, two tools of one name, a compensation that is
+            not there.
+    """
+    found: dict[int, Tool] = {}
+    for module_name in modules:
+        try:
+            module = importlib.import_module(module_name)
+        except ToolboxError:
+            raise
+        except Exception as error:
+            raise ToolboxError(
+                f"tool module {module_name!r} (SUREHAND_TOOL_MODULES) cannot be imported: "
+                f"{type(error).__name__}: {error}{_where(error)}"
+            ) from error
+        own = [value for value in vars(module).values() if isinstance(value, Tool)]
+        if not own:
+            raise ToolboxError(f"tool module {module_name!r} defines no tool (@tool)")
+        found.update({id(item): item for item in own})
+    return Toolbox(found.values())

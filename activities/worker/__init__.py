@@ -1,0 +1,1 @@
+"""What a worker's process has for itself: settings, clock, logs, metrics."""

@@ -1,0 +1,117 @@
+"""Every activity, from its start to its end: Temporal hears that it lives, nothing cuts it off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+if TYPE_CHECKING:
+    from surehand.activities.tools.progress import Progress
+
+T = TypeVar("T")
+
+#: A third of the time after which Temporal takes this worker for dead.
+HEARTBEAT_EVERY: Final = 1.0  # seconds
+
+
+@dataclass
+class Doing:
+    """What an attempt is at; Temporal shows it beside the activity."""
+
+    text: str = ""
+    """What it waits for, or the step that a batch is at."""
+    progress: Progress | None = None
+    told_before: Mapping[str, Any] | None = None
+    """What the attempt before has told of its progress: told on until there is news, so that
+    it is not lost with an attempt that dies at once."""
+
+    @staticmethod
+    def current() -> Doing:
+        """Return what the heartbeats of the current activity tell."""
+        return _doing.get(None) or Doing()
+
+    def details(self) -> list[Any]:
+        """Return it as the details of a heartbeat."""
+        told = self.told_before
+        if self.progress is not None and self.progress.newest is not None:
+            told = self.progress.told()
+        return [self.text, told] if told else [self.text] if self.text else []
+
+
+_doing: ContextVar[Doing] = ContextVar("doing")
+
+
+class KeepAlive(Interceptor):
+    """Has every activity of a worker heartbeat, and run to its end although it is cancelled.
+
+    Every one, because Temporal notices the death of a worker by the heartbeats that stay away, and
+    a transaction of the ledger can be cut off by it as a tool's call can.
+    """
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Wrap the activities of this worker."""
+        return _KeptAlive(next)
+
+
+class _KeptAlive(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        return await kept_alive(super().execute_activity(input))
+
+
+async def kept_alive(work: Coroutine[Any, Any, T]) -> T:
+    """Run the current activity to its end, heartbeating, even when it is cancelled meanwhile.
+
+    All of them are short or end within a deadline. A call that is stopped would only have an
+    unknown outcome; a transaction that is cut off in the middle can leave the ledger's file locked
+    for every process.
+    """
+    info = activity.info()
+    told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
+    doing = Doing(told_before=told)
+    _doing.set(doing)
+    task = asyncio.ensure_future(work)
+    # A local activity has nobody to tell: it lives as long as its workflow task.
+    with _silence() if info.is_local else _heartbeats(doing):
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                continue
+            except Exception:
+                break
+    return task.result()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _heartbeats(doing: Doing) -> Iterator[None]:
+    """Tell Temporal that this attempt is alive, for as long as the block lasts."""
+    next_: asyncio.TimerHandle
+
+    def wait() -> None:
+        nonlocal next_
+        # A timer and no task: hardly any activity lasts long enough to need one.
+        next_ = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, beat)
+
+    def beat() -> None:
+        wait()
+        activity.heartbeat(*doing.details())
+
+    # Not at once: Temporal counts from the start. To write a heartbeat down takes the server as
+    # long as to start an activity.
+    wait()
+    try:
+        yield
+    finally:
+        next_.cancel()

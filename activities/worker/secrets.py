@@ -1,0 +1,55 @@
+"""Secrets of the settings, kept out of logs and out of the ledger's error texts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import SecretStr
+
+from surehand.activities.worker.settings import Settings
+
+#: A shorter one would take half of every line with it.
+_SHORTEST: Final = 5
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Texts that nobody may read."""
+
+    texts: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Secrets:
+        """Return the secret settings, and the parts of URLs among them that are secret alone."""
+        values = [
+            value.get_secret_value()
+            for name in Settings.model_fields
+            if isinstance(value := getattr(settings, name), SecretStr)
+        ]
+        texts = {part for value in values for part in _parts(value)}
+        password = urlsplit(settings.database_url).password
+        if password:
+            texts |= {password, unquote(password)}
+        return cls(frozenset(text for text in texts if len(text) >= _SHORTEST))
+
+    def hide(self, text: str) -> str:
+        """Return a text with ``***`` in the place of each secret."""
+        if not self.texts:
+            return text
+        # The longest first: one may be part of another.
+        found = sorted(self.texts, key=len, reverse=True)
+        return re.sub("|".join(map(re.escape, found)), "***", text)
+
+
+def _parts(value: str) -> list[str]:
+    parts = [value]
+    try:
+        url = urlsplit(value)
+        path = f"{url.path}?{url.query}" if url.query else url.path
+        parts += [path, url.path, url.query, unquote(url.password or ""), url.password or ""]
+    except ValueError:
+        pass  # no URL, which is said elsewhere
+    return parts if "://" in value else [value, value.removeprefix("whsec_")]

@@ -1,0 +1,354 @@
+"""Settings: read once, at start; the environment wins over ``.env``, that over a settings file.
+
+In the environment and in ``.env`` their names have the prefix ``SUREHAND_``. Temporal's own
+settings (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, profiles) are read by the SDK's environment
+configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from surehand.activities.tools.resource_names import limits_problem
+from surehand.activities.tools.retries import Retries
+from surehand.activities.worker.crash_points import Crash
+from surehand.process.sources import (
+    DEFAULT_ARTIFACTS,
+    ENV_FILE,
+    PREFIX,
+    SETTINGS_FILE,
+    SourceError,
+    Sources,
+    read_sources,
+)
+from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
+from surehand.workflows.plan.plan import ID_FORM, NAME_FORM
+from surehand.workflows.plan.policy import Duration
+from surehand.workflows.plan.wording import reason_of
+
+
+@dataclass(frozen=True)
+class SweepLimits:
+    """How a round of the sweep goes about it."""
+
+    quiet: timedelta = timedelta(seconds=30)
+    """How long an entry is left to its own run first, whose next attempt is due within seconds."""
+    batch: int = 100
+    """Entries of one tenant in one part of a round; the next part goes on behind them."""
+
+
+_RETRIES: Final = Retries()
+_SWEEP: Final = SweepLimits()
+_ADDRESS: Final = re.compile(r"(|[0-9.]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+)")
+
+
+#: Where a ledger can be, and the driver of each that its URL may name.
+_DATABASES: Final = {"sqlite": "pysqlite", "postgresql": "psycopg"}
+#: For `judge_settings(without=...)`.
+_PLACEHOLDERS: Final = {"database_url": "sqlite:///none"}
+
+
+class SettingsError(Exception):
+    """A setting is unknown, missing or wrong; the message names it and says what to do."""
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+#: Pauses before the first, second, ... retry; a list in the file, comma separated elsewhere.
+Pauses = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_split)]
+
+
+class Settings(BaseSettings):
+    """What a worker and the operator verbs need to know."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
+
+    database_url: str
+    """SQLAlchemy URL of the ledger: ``sqlite:///file`` or ``postgresql://...``.
+
+    SQLite is for one machine, and has one writer: a worker that is stopped (SIGSTOP, a debugger) in
+    a write transaction stops every other one, until it goes on or is ended.
+    """
+    fsync_off: Literal["refuse", "allow"] = "refuse"
+    """For tests: ``allow`` lets the ledger lie on a PostgreSQL with ``fsync=off``, which loses
+    recorded effects with the power."""
+    artifacts: str = Field(default=DEFAULT_ARTIFACTS, min_length=1)
+    """Where large values and messages are kept: a folder all workers share, or a URL."""
+    largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
+    """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""
+    tool_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Modules with the user's tools, comma separated."""
+    workflow_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Modules with workflows of your own (code-first), comma separated."""
+    task_queue: str = Field(default="surehand", min_length=1)
+    """Temporal task queue."""
+    deployment_name: str = Field(default="surehand", pattern=ID_FORM)
+    """Name of the workers' deployment in Temporal, of which ``build_id`` is a version."""
+    build_id: str = ""
+    """Version of the worker: runs end on the one they began on; empty: workers have no versions."""
+    decisions: Literal["open", "signed"] = "open"
+    """``open``: unsigned decisions and starts count, marked unverified; ``signed``: they do not."""
+    log_format: Literal["console", "json"] = "console"
+    """``console`` for people, ``json`` for machines."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged at least."""
+    metrics: str = ""
+    """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
+    notify: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("log",)
+    """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, or your own as
+    ``module:name``; comma separated, empty for nobody."""
+    webhook_url: SecretStr = SecretStr("")
+    """Where ``webhook`` posts to; it is not shown or logged, because it may carry a token."""
+    webhook_secret: SecretStr = SecretStr("")
+    """What ``webhook`` signs with: ``whsec_`` and the base64 of 24 to 64 random bytes."""
+    smtp_url: SecretStr = SecretStr("")
+    """The server that ``smtp`` sends through: ``smtp://user:password@host:587``, ``smtps://...``."""
+    smtp_from: str = ""
+    """The address that mails come from."""
+    smtp_to: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """The addresses that mails go to, comma separated."""
+    lease: Duration = timedelta(seconds=3)
+    """Time limit of an effect's lease: how long a dead attempt keeps others away."""
+    lease_renewal: Duration = timedelta(seconds=1)
+    """How often a live attempt renews its lease: at most half of it, so that one may fail."""
+    retries_transient: Pauses = _RETRIES.transient
+    """Pauses before the retries of a call that failed for a moment."""
+    retries_dependency_down: Pauses = _RETRIES.dependency_down
+    """Pauses before the retries of a call whose outside system could not be reached."""
+    retries_rate_limited: int = Field(default=_RETRIES.rate_limited, ge=0)
+    """Retries of a call that was told to come later; the outside system names the pause."""
+    retries_in_doubt: Pauses = _RETRIES.in_doubt
+    """Pauses before an outcome in doubt is looked into again; then a human is asked."""
+    retry_after_cap: Duration = _RETRIES.retry_after_cap
+    """A longer pause that an outside system asks for is waited for in slices of this."""
+    jitter: float = Field(default=_RETRIES.jitter, ge=0, lt=1)
+    """Share of a pause by which retries are spread."""
+    recovery_limit: Duration = _RETRIES.recovery_limit
+    """How long an effect's outcome may be missing before a human is asked."""
+    compensation_limit: Duration = _RETRIES.compensation_limit
+    """From its first call on, no retry of an undo begins later than this; a human is asked."""
+    sweep_quiet: Duration = _SWEEP.quiet
+    """How long the sweep leaves an entry to the attempts of its own run, due within seconds."""
+    sweep_batch: int = Field(default=_SWEEP.batch, ge=1)
+    """Entries of a tenant that one activity of the sweep looks at; the next one goes on there."""
+    resource_lease: Duration = timedelta(seconds=30)
+    """Time limit of a resource's lease: how long a dead call keeps others from the resource."""
+    resource_wait: Duration = timedelta(seconds=5)
+    """How long an attempt waits for a busy resource before it is tried again later."""
+    resource_sweep: Duration = timedelta(seconds=60)
+    """How often a worker frees the resources that dead calls have left behind."""
+    checkpoint_every: Duration = timedelta(minutes=5)
+    """How often the progress of a long call goes into the ledger."""
+    checkpoint_ttl: Duration = timedelta(days=7)
+    """How long a checkpoint that was saved under a name is kept."""
+    checkpoints_kept: int = Field(default=10, ge=1)
+    """Most checkpoints of a run that are kept; a further one removes the oldest."""
+    graceful_shutdown: Duration = timedelta(seconds=20)
+    """How long calls under way may take to end after SIGTERM."""
+    max_cached_workflows: int = Field(default=500, ge=0)
+    """Runs kept in memory, some 180 kB each; others are replayed from their history at their next
+    step. 0 keeps none."""
+    tenant: str = DEFAULT_TENANT
+    """Tenant the starter acts for."""
+    user: str = ""
+    """User the starter acts as; empty takes the login name."""
+    key: str = ""
+    """File of the private key that the starter signs with: starts, decisions, steering."""
+    crash_at: str = ""
+    """For drills: ``tool:point`` or ``tool:point@step`` where the worker kills itself (SIGKILL)."""
+    crash_once: str = ""
+    """For drills: file made at the crash; where it is there already nobody crashes."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what ``load_settings`` has read, once, and look nowhere else."""
+        return (init_settings,)
+
+    @field_validator("*")
+    @classmethod
+    def _no_time_before_now(cls, value: Any) -> Any:
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, timedelta) and one < timedelta(0):
+                raise ValueError("must not be negative")
+        return value
+
+    @field_validator("lease_renewal")
+    @classmethod
+    def _well_before_the_lease_ends(cls, value: timedelta, info: ValidationInfo) -> timedelta:
+        if value <= timedelta(0):
+            raise ValueError("must be longer than nothing")
+        lease: timedelta | None = info.data.get("lease")  # missing when it is wrong itself
+        if lease is not None and value > lease / 2:
+            raise ValueError(
+                f"{value.total_seconds():g}s is more than half of {PREFIX}LEASE"
+                f" ({lease.total_seconds():g}s), so a live call would lose its lease as soon as one"
+                " renewal failed: shorten it, or lengthen the lease"
+            )
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        kind, _, rest = value.partition("://")
+        database, _, driver = kind.partition("+")
+        if database not in _DATABASES or not rest:
+            raise ValueError("must start with sqlite:/// or postgresql://")
+        if driver not in ("", _DATABASES[database]):
+            raise ValueError(
+                f"has the driver {driver}, which is not used here: write {database}:// instead of"
+                f" {kind}://"
+            )
+        return value
+
+    @field_validator("build_id")
+    @classmethod
+    def _no_separator_of_temporals(cls, value: str) -> str:
+        if value and not re.fullmatch(NAME_FORM, value):
+            raise ValueError("must be 1 to 64 letters, digits, '_', '.' or '-'")
+        return value
+
+    @field_validator("crash_at")
+    @classmethod
+    def _known_place(cls, value: str) -> str:
+        Crash.parse(value)
+        return value
+
+    @field_validator("tenant")
+    @classmethod
+    def _possible_tenant(cls, value: str) -> str:
+        value = value or DEFAULT_TENANT  # as the starter takes it
+        problem = tenant_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
+        return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _ip_and_port(cls, value: str) -> str:
+        if not _ADDRESS.fullmatch(value):
+            raise ValueError("must be an IP address and a port, such as 127.0.0.1:9464")
+        return value
+
+    @property
+    def retries(self) -> Retries:
+        """Return how failures are retried."""
+        return Retries(
+            transient=self.retries_transient,
+            dependency_down=self.retries_dependency_down,
+            rate_limited=self.retries_rate_limited,
+            in_doubt=self.retries_in_doubt,
+            retry_after_cap=self.retry_after_cap,
+            jitter=self.jitter,
+            recovery_limit=self.recovery_limit,
+            compensation_limit=self.compensation_limit,
+        )
+
+    @field_validator("resource_lease", "resource_wait")
+    @classmethod
+    def _sensible_limit(cls, value: timedelta, info: ValidationInfo) -> timedelta:
+        lease = info.field_name == "resource_lease"
+        problem = limits_problem(value if lease else None, None if lease else value)
+        if problem:
+            raise ValueError(problem)
+        return value
+
+    @field_validator("resource_sweep", "checkpoint_every", "checkpoint_ttl")
+    @classmethod
+    def _some_pause(cls, value: timedelta) -> timedelta:
+        if value < timedelta(seconds=1):
+            raise ValueError("must be at least 1 s")
+        return value
+
+
+def load_settings(
+    environ: Mapping[str, str] | None = None,
+    env_file: Path = ENV_FILE,
+    settings_file: Path = SETTINGS_FILE,
+) -> Settings:
+    """Read the settings.
+
+    Args:
+        environ: The environment; wins over the files.
+        env_file: A ``.env`` file, which may be missing; wins over the settings file.
+        settings_file: Taken unless ``SUREHAND_SETTINGS`` names another one; it may be missing.
+
+    Raises:
+        SettingsError: One line that names what is unknown, missing or wrong, and where.
+    """
+    try:
+        return judge_settings(read_sources(environ, env_file, settings_file))
+    except SourceError as error:
+        raise SettingsError(str(error)) from error
+
+
+def missing_settings(sources: Sources) -> list[str]:
+    """Return the names of what must be set and is not; a variable may be set to nothing."""
+    needed = (name for name, field in Settings.model_fields.items() if field.is_required())
+    given = sources.settings
+    return [name for name in needed if name not in given or given[name].value == ""]
+
+
+def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings:
+    """Return what was given as settings.
+
+    Args:
+        sources: What was given.
+        without: Settings that may be missing; they must not be asked for afterwards.
+
+    Raises:
+        SettingsError: One line that names what is unknown, missing or wrong, and where.
+    """
+    known = list(Settings.model_fields)
+    for name, given in sources.settings.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            upper = given.name.upper().startswith(PREFIX)
+            hint = (f"{PREFIX}{near[0].upper()}" if upper else near[0]) if near else ""
+            raise SettingsError(
+                str(given).replace("setting ", "unknown setting ", 1)
+                + (f"; did you mean {hint}?" if hint else "")
+            )
+    values = {name: given.value for name, given in sources.settings.items()}
+    values |= {name: _PLACEHOLDERS[name] for name in without}
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        if first["type"] == "missing":
+            raise SettingsError(
+                f"setting {PREFIX}{name.upper()} is missing: set it, or put it into .env or into"
+                f" {sources.file or SETTINGS_FILE}"
+            ) from error
+        source = sources.settings.get(name)
+        where = str(source) if source else f"setting {PREFIX}{name.upper()}"
+        raise SettingsError(f"{where}: {reason_of(first)}") from error

@@ -1,0 +1,194 @@
+"""One approval request as a human needs it to decide: what would run, who has to say yes, how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from surehand.cli.verb.params import diff
+from surehand.cli.verb.shapes import ShownApproval, ShownHeld
+from surehand.cli.verb.text import command, compact, shown_time
+from surehand.cli.verb.waiting import (
+    approve_command,
+    approver_of,
+    edit_command,
+    held_lines,
+    key_option,
+    reject_command,
+    sign_command,
+    signal_command,
+)
+from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import NotFound
+from surehand.workflows.contracts.approvals import (
+    ApprovalRequest,
+    ApprovalState,
+    Assurance,
+    SettledApproval,
+)
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import ENDED
+from surehand.workflows.identity import approval_id as approval_id_of
+from surehand.workflows.plan.policy import Escalate
+
+#: What a state means to whoever looks.
+_STATES: Final = {
+    ApprovalState.PENDING: "waits for a decision",
+    ApprovalState.APPROVED: "approved",
+    ApprovalState.REJECTED: "rejected",
+    ApprovalState.EXPIRED: "expired: nobody has decided in time",
+    ApprovalState.SUPERSEDED: "edited",
+    ApprovalState.VOID: "void: the run stopped asking",
+}
+
+
+async def find_shown(
+    server: TenantClient, run_id: str, approval_id: str
+) -> ShownApproval | ShownHeld:
+    """Return one approval of a run, by the run's own view.
+
+    Raises:
+        NotFound: There is no such run, or it has not asked for this.
+        NoWorker: No worker answers for the run.
+    """
+    found = await server.describe(run_id)
+    view = await server.view(run_id)
+    state = state_of(found)
+    for held in view.held:
+        if held.approval_id == approval_id:
+            return ShownHeld(**held.model_dump(), run_id=run_id, run_state=state)
+    reachable = state not in CUT_OFF_BY_SERVER and view.result.state not in ENDED
+    return _shown(server, view, approval_id, state, reachable=reachable)
+
+
+def _shown(
+    server: TenantClient, view: RunView, approval_id: str, run_state: str, *, reachable: bool
+) -> ShownApproval:
+    run_id = view.result.run_id
+    pending = [SettledApproval(request=r, state=ApprovalState.PENDING) for r in view.pending]
+    known = {one.request.approval_id: one for one in (*view.settled, *pending)}
+    one = known.get(approval_id)
+    if one is None:
+        asked = f"it has {', '.join(list(known)[-3:])}" if known else "it has asked for none"
+        raise NotFound(f"approval not found: {approval_id}; {asked} (`{command('show', run_id)}`)")
+    request = one.request
+    open_ = reachable and one.state is ApprovalState.PENDING
+    replaced = known.get(_before(run_id, request.step_id, approval_id))
+    edited = replaced is not None and replaced.state is ApprovalState.SUPERSEDED
+    return ShownApproval(
+        **request.model_dump(),
+        run_id=run_id,
+        run_state=run_state,
+        state=one.state,
+        decided_by=one.decided_by,
+        reason=one.reason,
+        replaces=replaced.request.approval_id if replaced and edited else None,
+        diff=diff(replaced.request.params, request.params) if replaced and edited else [],
+        open=open_,
+        web_ui=server.web_ui(run_id),
+        commands=_commands(server, run_id, request) if open_ else {},
+    )
+
+
+def _before(run_id: str, step_id: str, approval_id: str) -> str:
+    """Return the id of the step's request before this one; one that cannot be for the first."""
+    return approval_id_of(run_id, step_id, int(approval_id.rpartition("/")[2]) - 1)
+
+
+def _commands(server: TenantClient, run_id: str, request: ApprovalRequest) -> dict[str, str]:
+    approval_id, params_hash = request.approval_id, request.params_hash
+    signed = key_option(request.assurance)
+    commands = {
+        "approve": approve_command(server, approval_id, params_hash) + signed,
+        "reject": reject_command(server, approval_id, params_hash) + signed,
+        "edit": edit_command(server, approval_id) + signed,
+        "sign": sign_command(server, approval_id, params_hash) + key_option(Assurance.SIGNED),
+    }
+    if not signed:
+        commands["temporal"] = signal_command(
+            server, run_id, approval_id, params_hash, approver_of(server, request)
+        )
+    return commands
+
+
+def approval_lines(one: ShownApproval | ShownHeld, now: datetime | None = None) -> Iterator[str]:
+    """Yield everything about one approval; ``now`` is this machine's time."""
+    if isinstance(one, ShownHeld):
+        yield from held_lines(one)
+        yield f"  run        {one.run_id} ({one.run_state})"
+        return
+    yield f"{one.approval_id}  {one.description}"
+    yield f"  state      {_state(one)}"
+    yield f"  run        {one.run_id} ({one.run_state}), step {one.step_id}"
+    yield f"  tool       {one.tool} (version {one.version})"
+    if one.key:
+        yield f"  effect     key {one.key}"
+    if one.resources:
+        yield f"  resources  {', '.join(one.resources)}"
+    yield from _params(one)
+    yield f"  hash       {one.params_hash}"
+    yield f"  undo       {one.undo}"
+    yield f"  asked by   {one.askers}"
+    if one.editors:
+        yield f"  edited by  {', '.join(one.editors)}"
+    for requirement in one.requirements:
+        yield f"  needs      {requirement.as_text()}"
+    yield f"  so far     {', '.join(one.votes) or 'nobody'}"
+    proof = "have to be signed" if one.assurance is Assurance.SIGNED else "need no signature"
+    yield f"  decisions  {proof}"
+    yield f"  expires    {_expiry(one, now or datetime.now(UTC))}"
+    yield f"  web ui     {one.web_ui}"
+    for verb, text in one.commands.items():
+        yield f"  {verb:<9}  {text}"
+
+
+def _state(one: ShownApproval) -> str:
+    by = f" by {one.decided_by}" if one.decided_by else ""
+    reason = f": {one.reason}" if one.reason else ""
+    if one.state is ApprovalState.SUPERSEDED:
+        reason += "; another request asks for the new params"
+    if one.state is ApprovalState.PENDING and not one.open:
+        reason = f"; its run is {one.run_state}, and no decision reaches it any more"
+    return f"{_STATES[one.state]}{by}{reason}"
+
+
+def _params(one: ShownApproval) -> Iterator[str]:
+    if as_artifact(one.params) is not None:
+        yield f"  params     {compact(one.params)}: `{command('artifacts', one.run_id)}`"
+        return
+    first, *more = json.dumps(one.params, indent=2, ensure_ascii=False).splitlines()
+    yield f"  params     {first}"
+    for line in more:
+        yield f"             {line}"
+    if one.replaces is not None:
+        yield f"  changed    from {one.replaces}"
+        for line in one.diff:
+            yield f"             {line}"
+
+
+def _expiry(one: ShownApproval, now: datetime) -> str:
+    left = one.expires_at - now
+    when = f"in {_rough(left)}" if left > timedelta(0) else f"{_rough(-left)} ago"
+    if one.on_expiry == "ask_again":
+        then = "; then it is asked again"
+    elif isinstance(one.on_expiry, Escalate):
+        then = f"; then {one.on_expiry.escalate} is asked"
+    else:
+        then = "; then the run ends as if it was rejected"
+    return f"{when} ({shown_time(one.expires_at)}){then if one.open else ''}"
+
+
+def _rough(time: timedelta) -> str:
+    """Return a time in its two largest units: ``3 h 12 min``."""
+    minutes, seconds = divmod(int(time.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

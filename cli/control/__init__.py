@@ -1,0 +1,1 @@
+"""Verbs that steer a run or answer it."""

@@ -1,0 +1,213 @@
+"""``audit``: proving what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from temporalio.api.common.v1 import Payload
+from temporalio.service import RPCError, RPCStatusCode
+
+from surehand.cli.operate.signed_export import shown_signature, signature_text
+from surehand.cli.people.principal import read_public_key
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import ledger_of, read_settings
+from surehand.cli.verb.printer import Lines, Reply, Styled
+from surehand.cli.verb.shapes import AuditReport
+from surehand.cli.verb.text import command, counted
+from surehand.client.ids import find_run_id
+from surehand.client.launch import every_event
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import ExitCode, NotReachable, WrongUse
+from surehand.workflows.contracts.base import ChainHead
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.history.audit import Break
+
+#: What makes the files that `audit --file` reads.
+_MADE_BY: Final = f"`{command('events')} RUN --export FILE` writes one"
+
+
+async def audit(
+    caller: options.Onlooker,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Name or id of the run.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Verify an exported file instead of a ledger.")
+    ] = None,
+    signer: Annotated[
+        Path | None,
+        typer.Option("--signer", help="The file's head has to be signed with this public key."),
+    ] = None,
+) -> Reply:
+    """Prove a run's event chain, its approvals and its entries; names the first break.
+
+    Example: python starter.py audit refund-1
+    """
+    if (run is None) == (file is None):
+        raise WrongUse("name either a RUN or an exported file (--file)")
+    if file is not None:
+        return _reply(_audit_file(file, signer))
+    if signer is not None:
+        raise WrongUse("--signer is for an exported file (--file)")
+    run_id = find_run_id(caller.tenant, run or "")
+    return _reply(await _audit_run(caller, run_id))
+
+
+def _audit_file(file: Path, signer: Path | None) -> AuditReport:
+    from surehand.activities.ledger.history.audit import (
+        NotAnExport,
+        verify_chain,
+        verify_story,
+    )
+    from surehand.activities.ledger.history.signatures import read_export, verify_signature
+
+    key = None if signer is None else read_public_key(signer)[1]
+    try:
+        events, token = read_export(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WrongUse(f"{file}: {error.strerror or 'cannot be read'}; {_MADE_BY}") from error
+    except UnicodeDecodeError as error:
+        raise WrongUse(f"{file}: byte {error.start} is no UTF-8 text; {_MADE_BY}") from error
+    except NotAnExport as error:
+        raise WrongUse(f"{file}: {error}; {_MADE_BY}") from error
+    if not events:
+        raise WrongUse(f"{file}: no events in it; {_MADE_BY}")
+    found = verify_chain(events) or verify_signature(events, token, key) or verify_story(events)
+    report = _shape(str(events[0]["run_id"]), events, found, _compared_with(token, key))
+    shown = None if token is None else shown_signature(token, verified=key is not None)
+    # Of a signature that does not count nothing is told but why.
+    return report.model_copy(update={"signature": None if found else shown})
+
+
+def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
+    if token is None:
+        return "nothing: a file alone cannot show that its end was cut off"
+    if key is None:
+        return "the head in the file's last line, not verified: name the key (--signer)"
+    return "the head that is signed in the file's last line"
+
+
+async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
+    from surehand.activities.ledger.history.audit import (
+        verify_chain,
+        verify_entries,
+        verify_story,
+    )
+    from surehand.activities.ledger.history.reads import chain_of
+    from surehand.activities.ledger.history.signatures import first_unproven
+
+    tenant = caller.tenant
+    async with ledger_of(read_settings()) as ledger:
+        events, entries, recorded = await ledger.transact(tenant, chain_of, run_id)
+        forged = await ledger.transact(tenant, first_unproven, run_id, events)
+    try:
+        from_history = await _history_heads(await caller.server(), run_id)
+        elsewhere = (
+            f"{len(from_history)} hashes that Temporal's history recorded as the run went on"
+            if from_history
+            else "none from Temporal's history, which has none of this run any more"
+        )
+    except NotReachable:
+        from_history, elsewhere = [], "none from Temporal's history, which cannot be reached"
+    heads = f"the newest event's hash in the ledger's row of the run, and {elsewhere}"
+    found = (
+        verify_chain(events, [recorded, *from_history])
+        or verify_story(events)
+        or verify_entries(events, entries)
+        or forged
+    )
+    return _shape(run_id, events, found, heads)
+
+
+async def _history_heads(server: TenantClient, run_id: str) -> list[ChainHead]:
+    """Return the heads that activities have reported into Temporal's history."""
+    heads: list[ChainHead] = []
+    try:
+        async for event in every_event(server.client, run_id):
+            result = event.activity_task_completed_event_attributes.result
+            # What is kept elsewhere and cannot be fetched has no head that could be read.
+            for payload in await _fetched(server, result.payloads):
+                head = _head(payload.data)
+                if head is not None:
+                    heads.append(head)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return []  # Retention is over; the ledger outlives it.
+        raise NotReachable(f"Temporal's history of {run_id}: {error}") from error
+    return heads
+
+
+async def _fetched(server: TenantClient, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    codec = server.client.data_converter.payload_codec
+    return payloads if codec is None else await codec.decode(payloads)
+
+
+def _head(data: bytes) -> ChainHead | None:
+    try:
+        value: Any = json.loads(data)
+    except ValueError:
+        return None
+    head = value.get("head") if isinstance(value, dict) else None
+    return ChainHead.model_validate(head) if head else None
+
+
+def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
+    from surehand.activities.ledger.history.audit import unverified_approvers
+    from surehand.activities.ledger.history.open_items import leftovers
+
+    report = AuditReport(
+        run_id=run_id,
+        ok=found is None,
+        events=len(events),
+        compared_with=heads,
+        first_break=None if found is None else str(found),
+        unverified_approvals=unverified_approvers(events),
+        head=str(events[-1]["hash"]) if events else "",
+    )
+    if found is not None:
+        return report
+    left = leftovers(events)
+    return report.model_copy(
+        update={
+            "uncompensated": left.uncompensated,
+            "in_doubt": left.in_doubt,
+            "partial": left.partial,
+            "open_interventions": left.interventions,
+        }
+    )
+
+
+def _reply(report: AuditReport) -> Reply:
+    return Reply(report, _lines(report), ExitCode.DONE if report.ok else ExitCode.BROKEN)
+
+
+def _lines(report: AuditReport) -> Lines:
+    if not report.ok:
+        yield f"Run {report.run_id}: BROKEN at {report.first_break}"
+        return
+    yield f"Run {report.run_id}: {counted(report.events, 'event')}, the chain holds: nothing was"
+    yield "  changed, added, moved or taken away since it was written."
+    yield f"Head: {report.head}"
+    yield f"Compared with: {report.compared_with}."
+    yield "Every call that needed an approval had one, in time, for exactly its params."
+    if report.signature is not None:
+        yield signature_text(report.signature)
+    names = report.unverified_approvals
+    if names:
+        yield f"Unverified approvals (unsigned): {len(names)}, by {', '.join(sorted(set(names)))}."
+    asks = f"answer with `{command('resolve')}`; `{command('interventions', report.run_id)}` asks"
+    left = [
+        *(f"not undone: {entry}" for entry in report.uncompensated),
+        *(f"in doubt, nobody knows whether it happened: {entry}" for entry in report.in_doubt),
+        *(f"happened in part: {entry}" for entry in report.partial),
+        *(f"waits for a human: {question} ({asks})" for question in report.open_interventions),
+    ]
+    if not left:
+        yield "Nothing is left open."
+        return
+    yield Styled("Left open (no break, but somebody has to see to it):", "bold")
+    yield from (f"  {line}" for line in left)

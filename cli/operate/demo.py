@@ -1,0 +1,376 @@
+"""``demo``: a refund survives ``kill -9`` of its worker without paying twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from surehand.cli.verb import options
+from surehand.cli.verb.printer import Lines, Printer, Reply, Styled
+from surehand.cli.verb.render import effect_table, result_lines
+from surehand.cli.verb.shapes import DemoReport
+from surehand.cli.verb.waiting import request_details
+from surehand.client.launch import launch
+from surehand.client.plan_file import load_plan
+from surehand.client.tenant_client import TenantClient
+from surehand.process import PACKAGE, ROOT
+from surehand.process.children import Child, clean_environment, python
+from surehand.process.connect import connect, find_target
+from surehand.process.dev_server import DevServer, DevServerFailed
+from surehand.process.ending import end_by_signal_in_order
+from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, SurehandError
+from surehand.process.settings import starter_settings
+from surehand.process.temporal_cli import CliMissing, find_cli
+from surehand.workflows.contracts.approvals import (
+    ApprovalRequest,
+    Decision,
+    DecisionOutcome,
+    Verdict,
+    VerdictCode,
+)
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import ENDED, StepState
+from surehand.workflows.contracts.steering import Verb
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that runs, and the environment in which a worker finds it."""
+
+    folder: Path
+    database_url: str
+    shop_url: str
+    web_ui: str
+    environment: dict[str, str]
+
+    def worker(self, name: str, *, crash_at: str = "") -> Child:
+        """Start a worker; with ``crash_at`` it kills itself there."""
+        armed = {"SUREHAND_CRASH_AT": crash_at} if crash_at else {}
+        command, log = python("surehand.worker"), self.folder / f"{name}.log"
+        return Child(command, environment=self.environment | armed, log=log)
+
+    def shop_counts(self) -> dict[str, int]:
+        """Return how many effects the shop itself has counted, by kind."""
+        # No proxy: the shop is on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.shop_url}/admin/counts", timeout=10) as response:
+            counts: dict[str, int] = json.load(response)
+        return counts
+
+
+@contextmanager
+def set_up(say: Callable[[str], None]) -> Iterator[Stage]:
+    """Start server, ledger and shop; stop them all and remove the folder on every way out.
+
+    The folder stays when the block fails: its logs say why.
+
+    Args:
+        say: Told what is being waited for.
+
+    Raises:
+        NotReachable: Something did not start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="surehand-demo-"))
+    with ExitStack() as running:
+        try:
+            yield _started(folder, running, say)
+        except Exception:
+            say(f"What happened is in the logs in {folder}")
+            raise
+        except BaseException:  # Ctrl-C: nobody will read them
+            running.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> Stage:
+    try:
+        cli = find_cli(log=say)
+        database_url = f"sqlite:///{folder / 'ledger.db'}"
+        # The folder is also where they run, so that no .env of the user's is read.
+        environment = clean_environment(
+            {"SUREHAND_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
+        )
+        say("Starting the example shop, a ledger (SQLite) and an embedded Temporal server")
+        serve = python("surehand.examples.shop", "--port", "0", "--db", str(folder / "shop.db"))
+        shop = running.enter_context(Child(serve, environment=environment, log=folder / "shop.log"))
+        migrate = python("surehand.cli.operate.migrate")
+        migration = running.enter_context(
+            Child(migrate, environment=environment, log=folder / "migrate.log")
+        )
+        server = DevServer.start(
+            cli=cli, db_file=folder / "temporal.db", log_file=folder / "temporal.log"
+        )
+        running.callback(server.stop)
+    except (CliMissing, DevServerFailed) as error:
+        raise NotReachable(str(error)) from error
+    [shop_url] = shop.wait_for(lambda: re.findall(r"listening on (http://\S+)\n", shop.output()))
+    migration.wait_done()
+    return Stage(
+        folder=folder,
+        database_url=database_url,
+        shop_url=shop_url,
+        web_ui=server.ui_url or "",
+        environment=environment
+        | {
+            "TEMPORAL_ADDRESS": server.address,
+            "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+            "SUREHAND_ARTIFACTS": str(folder / "artifacts"),
+            "SHOP_URL": shop_url,
+        },
+    )
+
+
+RUN: Final = "refund-demo"
+APPROVER: Final = "demo-approver"
+#: The worst moment to die: the shop has paid, and nobody but the shop knows.
+CRASH_AT: Final = "payments.refund:after_call"
+
+#: Each part takes a few seconds, also on a slow machine; after this long something is broken.
+PART_LIMIT: Final = 90.0  # seconds
+_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
+_LOOK: Final = timedelta(seconds=2)
+_PAUSE: Final = 0.2  # seconds
+
+
+class Story:
+    """One showing of the demo."""
+
+    def __init__(self, printer: Printer, stage: Stage, *, approver: str | None) -> None:
+        """Prepare the showing.
+
+        Args:
+            printer: Where it is told.
+            stage: Where it happens.
+            approver: Who is asked at the terminal; ``None`` if nobody is there.
+        """
+        self._printer = printer
+        self._stage = stage
+        self._approver = approver
+        self._part = 0
+        self._told: dict[str, StepState] = {}
+
+    async def tell(self) -> DemoReport:
+        """Show everything and return what the shop counted.
+
+        Raises:
+            SurehandError: A part did not happen in time.
+        """
+        server = await self._server()
+        with self._stage.worker("worker-1", crash_at=CRASH_AT) as first:
+            self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")
+            self._say("It will kill itself with SIGKILL right after the shop has paid the refund,")
+            self._say("before it can write down that it has.")
+            request = await self._start(server, first)
+            decision = await self._decide(server, request)
+            killed = decision.outcome is DecisionOutcome.APPROVE
+            if killed:
+                await self._see_it_die(first)
+        with self._stage.worker("worker-2") as second:
+            if killed:
+                self._headline(f"Worker 2 runs (process {second.pid}) and takes over")
+                self._say("It does not pay again: it asks the shop what became of the first call.")
+            else:
+                self._headline(
+                    f"Worker 2 runs (process {second.pid}); worker 1 did not have to die"
+                )
+            view = await self._until(second, server, lambda view: view.result.state in ENDED)
+            self._end(view)
+        counts = self._stage.shop_counts()
+        refunds, mails = counts.get("refunds", 0), counts.get("mails", 0)
+        expected = 1 if killed else 0
+        return DemoReport(
+            ok=refunds == mails == expected,
+            run_id=RUN,
+            state=view.result.state,
+            refunds=refunds,
+            mails=mails,
+            worker_killed=killed,
+            decided_by=decision.approver,
+        )
+
+    async def _server(self) -> TenantClient:
+        environment = self._stage.environment
+        target = find_target(environment)
+        settings = starter_settings(
+            environment, tenant="default", user="demo", ui_url=self._stage.web_ui
+        )
+        return TenantClient(await connect(target, quiet=True), target, settings)
+
+    async def _start(self, server: TenantClient, worker: Child) -> ApprovalRequest:
+        plan_file = PACKAGE / "examples" / "refund.yaml"
+        self._headline(f"Run {RUN} starts: examples/refund.yaml")
+        plan = load_plan(str(plan_file))
+        await launch(
+            server,
+            StartRun(run_id=RUN, tenant="default", user=server.settings.user, plan=plan),
+        )
+        self._say(f"Web UI: {server.web_ui(RUN)}")
+        view = await self._until(worker, server, lambda view: bool(view.pending))
+        self._headline("The run waits for an approval of exactly this call")
+        request = view.pending[0]
+        for line in request_details(request):
+            self._say(line)
+        return request
+
+    async def _decide(self, server: TenantClient, request: ApprovalRequest) -> Decision:
+        outcome = DecisionOutcome.APPROVE
+        if self._approver is None:
+            self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
+        elif not await self._asked():
+            outcome = DecisionOutcome.REJECT
+        decision = Decision(
+            approval_id=request.approval_id,
+            params_hash=request.params_hash,
+            outcome=outcome,
+            approver=self._approver or APPROVER,
+            reason="the demo's own approver" if self._approver is None else "",
+        )
+        # The worker may die of the approved call before it can answer; the decision counts then.
+        with contextlib.suppress(NoWorker):
+            verdict = await server.update(RUN, Verb.DECIDE, decision, Verdict)
+            if verdict.code is not VerdictCode.ACCEPTED:
+                raise Refused(verdict.message)
+        return decision
+
+    async def _asked(self) -> bool:
+        """Ask at the terminal; read so that Ctrl-C still ends the demo."""
+        question = "   Approve this call with these params? [y/n] "
+        while True:
+            print(question, end="", flush=True)
+            line = await _typed_line()
+            answer = _ANSWERS.get(line.strip().lower())
+            if answer is not None:
+                return answer
+            if not line.endswith("\n"):  # nobody will say more
+                print()
+                self._say("Ctrl-D: no answer is no approval, so it is rejected.")
+                return False
+            self._say("Please answer yes or no.")
+
+    async def _see_it_die(self, worker: Child) -> None:
+        deadline = time.monotonic() + PART_LIMIT
+        while worker.returncode is None:
+            if time.monotonic() > deadline:
+                raise SurehandError("worker 1 should have killed itself and did not")
+            await asyncio.sleep(_PAUSE)
+        if worker.returncode != -signal.SIGKILL:
+            raise SurehandError(f"worker 1 ended with {worker.returncode}: {worker.last_line()}")
+        self._headline("Worker 1 is dead: SIGKILL in the middle of the refund")
+        self._say(f"The shop has paid: {self._stage.shop_counts().get('refunds', 0)} refund.")
+        for entry in await self._ledger():
+            self._say(f"The ledger knows no more than: {entry}.")
+
+    async def _ledger(self) -> list[str]:
+        from surehand.activities.ledger.core.store import open_ledger
+        from surehand.activities.ledger.history.reads import effects_of
+
+        async with open_ledger(self._stage.database_url) as ledger:
+            rows = await ledger.transact("default", effects_of, RUN)
+        return [f"{row['tool']} {row['key']} is {row['state']}" for row in rows]
+
+    def _end(self, view: RunView) -> None:
+        self._headline("How it ended")
+        result = view.result
+        self._printer.lines(result_lines(result.model_copy(update={"effects": []})))
+        self._headline("The ledger: one entry for each effect, whoever asks again")
+        self._printer.lines([effect_table(result.effects) if result.effects else "   none"])
+        self._headline("The shop's own count of what it has done")
+        counts = [f"{kind}: {count}" for kind, count in self._stage.shop_counts().items() if count]
+        for line in counts or ["none"]:
+            self._say(line)
+
+    async def _until(
+        self, worker: Child, server: TenantClient, reached: Callable[[RunView], bool]
+    ) -> RunView:
+        """Look at the run until it is where the story needs it."""
+        deadline = time.monotonic() + PART_LIMIT
+        while True:
+            with contextlib.suppress(NoWorker):
+                view = await server.view(RUN, _LOOK)
+                self._tell_steps(view)
+                if reached(view):
+                    return view
+            if worker.returncode is not None:
+                raise SurehandError(f"a worker ended by itself: {worker.last_line()}")
+            if time.monotonic() > deadline:
+                at = next(reversed(self._told), "the start of the run")
+                raise SurehandError(f"the demo is stuck after {at}")
+            await asyncio.sleep(_PAUSE)
+
+    def _tell_steps(self, view: RunView) -> None:
+        """Say where steps have come to; what a look sees by chance (`running`) is left out."""
+        for step in view.result.steps:
+            if step.state in (StepState.PENDING, StepState.RUNNING):
+                return
+            if self._told.get(step.id) != step.state:
+                self._told[step.id] = step.state
+                self._say(f"{step.id}: {step.state}")
+
+    def _headline(self, text: str) -> None:
+        self._part += 1
+        self._printer.say()
+        self._printer.say(f"{self._part}. {text}", "bold")
+
+    def _say(self, text: str) -> None:
+        self._printer.say(f"   {text}")
+
+
+async def _typed_line() -> str:
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline()
+
+
+def demo(
+    caller: options.Anybody,
+) -> Reply:
+    """Watch a refund survive the death of its worker; needs no keys and no Docker.
+
+    Example: python starter.py demo
+    """
+    end_by_signal_in_order()
+    printer = caller.printer
+    with set_up(printer.say) as stage:
+        story = Story(printer, stage, approver=caller.settings.user if caller.attended else None)
+        report = asyncio.run(story.tell())
+        printer.lines(_verdict(report))
+        if caller.attended:
+            # Ctrl-C and Ctrl-D end a look around as well as Enter.
+            with contextlib.suppress(EOFError, KeyboardInterrupt):
+                input(f"\nLook around at {stage.web_ui} ; Enter stops everything. ")
+    return Reply(report, (), ExitCode.DONE if report.ok else ExitCode.FAILED)
+
+
+def _verdict(report: DemoReport) -> Lines:
+    if report.worker_killed:
+        told = "the worker was killed right after the refund call, another one took over"
+    else:
+        told = "the refund was not approved"
+    sign = "OK" if report.ok else "NOT OK"
+    yield ""
+    yield Styled(
+        f"{sign}: {told}. Refunds paid: {report.refunds}. Mails sent: {report.mails}.",
+        "bold green" if report.ok else "bold red",
+    )

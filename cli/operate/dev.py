@@ -1,0 +1,252 @@
+"""``dev``: Temporal server, ledger and worker in one terminal, for writing tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.printer import Printer
+from surehand.cli.verb.waiting import request_lines, waiting_lines
+from surehand.client.query import look_at
+from surehand.client.tenant_client import TenantClient
+from surehand.process import ROOT
+from surehand.process.children import Child, python
+from surehand.process.connect import connect, find_target
+from surehand.process.dev_server import DevServer, DevServerFailed
+from surehand.process.ending import end_by_signal_in_order
+from surehand.process.exits import (
+    OF_STATE,
+    ExitCode,
+    NotReachable,
+    SurehandError,
+    WrongUse,
+)
+from surehand.process.program import CALLED_AS, CHECKOUT, command
+from surehand.process.settings import DEFAULT_UI_URL
+from surehand.process.sources import ENV_FILE, SETTINGS_FILE
+from surehand.process.temporal_cli import CliMissing, find_cli
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
+
+#: Where server, ledger and worker leave their files.
+_FOLDER: Final = Path(".surehand")
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
+#: Seconds between two looks, at files and processes and at what waits.
+_LOOK: Final = 0.5
+_STATES: Final = ", ".join(
+    f"'{state}'" for state, code in OF_STATE.items() if code is ExitCode.HUMAN_NEEDED
+)
+_WAITING: Final = (
+    f"({PENDING_APPROVALS.name} > 0 OR {RUN_STATE.name} IN ({_STATES}))"
+    " AND ExecutionStatus = 'Running'"
+)
+#: Runs that are looked at for what they wait for.
+_MOST: Final = 50
+
+
+def dev(
+    caller: options.Alone,
+) -> ExitCode:
+    """Run server, ledger and worker here; the worker starts anew when a Python file changes.
+
+    Example: python starter.py dev
+    """
+    end_by_signal_in_order()
+    try:
+        with ExitStack() as running:
+            return _run(caller, running)
+    except KeyboardInterrupt:  # how it usually ends; by now all of it has
+        return ExitCode.DONE
+
+
+def _run(caller: Caller, running: ExitStack) -> ExitCode:
+    if "SUREHAND_DATABASE_URL" not in caller.environment:
+        init = command("init")
+        raise WrongUse(f"no ledger is named: set SUREHAND_DATABASE_URL, or begin with `{init}`")
+    _FOLDER.mkdir(exist_ok=True)
+    server = _server(caller, running)
+    migration = running.enter_context(_child("migrate", "surehand.cli.operate.migrate"))
+    caller.printer.say(f"Ledger    {migration.wait_done()}")
+    worker = _Worker(caller.printer)
+    running.callback(worker.stop)
+    return asyncio.run(_watch(caller, server, worker))
+
+
+async def _watch(caller: Caller, server: DevServer | None, worker: _Worker) -> ExitCode:
+    asking = asyncio.create_task(_ask(caller))
+    seen = await asyncio.to_thread(_stamps)
+    worker.start()
+    while server is None or server.running:
+        await asyncio.sleep(_LOOK)
+        worker.look()
+        now = await asyncio.to_thread(_stamps)
+        if now != seen:
+            changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
+            names = ", ".join(sorted(map(str, changed)))
+            caller.printer.say(f"Changed   {names}: the worker starts anew")
+            worker.stop()
+            worker.start()
+            seen = now
+        if asking.done():
+            asking.result()  # what it has raised
+    raise NotReachable(f"the Temporal server ended by itself; see {_FOLDER / 'temporal.log'}")
+
+
+def _server(caller: Caller, running: ExitStack) -> DevServer | None:
+    """Start a server at the address that the settings name; ``None``: there is one."""
+    address = find_target(caller.environment).address
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if host not in _HERE or _listens(host, int(port)):
+        # Whatever listens there: the first question to it says if it is no Temporal server.
+        caller.printer.say(f"Temporal  {address}, which was there")
+        return None
+    shown = urlsplit(caller.settings.ui_url)
+    wanted = shown.port if shown.hostname in _HERE and shown.port else _port_of(DEFAULT_UI_URL)
+    try:
+        server = DevServer.start(
+            cli=find_cli(log=caller.printer.say),
+            db_file=_FOLDER / "temporal.db",
+            log_file=_FOLDER / "temporal.log",
+            port=int(port),
+            ui_port=0 if _listens("127.0.0.1", wanted) else wanted,
+        )
+    except (CliMissing, DevServerFailed) as error:
+        raise NotReachable(str(error)) from error
+    running.callback(server.stop)
+    caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
+    return server
+
+
+def _port_of(url: str) -> int:
+    return urlsplit(url).port or 0
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _child(name: str, module: str) -> Child:
+    # In this folder, whose settings and tools are meant; a checkout is on no path there.
+    path = [*([str(ROOT)] if CHECKOUT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settings = {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    settings[CALLED_AS] = sys.argv[0]
+    log = _FOLDER / f"{name}.log"
+    return Child(python(module), environment=os.environ | settings, log=log, folder=Path.cwd())
+
+
+class _Worker:
+    """The one worker: what it logs is shown, its end is said."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._child: Child | None = None
+        self._shown = 0
+        self._ready = False
+
+    def start(self) -> None:
+        self._shown = 0
+        self._ready = False
+        self._child = _child("worker", "surehand.worker")
+
+    def stop(self) -> None:
+        """End it in good order; no-op when it has ended."""
+        if self._child is not None:
+            self._child.stop()
+            self._show(self._child)
+            self._child = None
+
+    def look(self) -> None:
+        """Show what it has logged; say that it has ended, and start it again if it had worked.
+
+        One that cannot begin would not the second time, either: that waits for a change.
+        """
+        if self._child is None:
+            return
+        self._show(self._child)
+        code = self._child.returncode
+        if code is None:
+            return
+        again = self._ready
+        self.stop()
+        then = "it starts again" if again else "it starts again when a file changes"
+        self._printer.warn(f"the worker ended by itself with {code}: {then}")
+        if again:
+            self.start()
+
+    def _show(self, child: Child) -> None:
+        running, new = child.running, child.output()[self._shown :]
+        whole = new[: new.rfind("\n") + 1] if running else new
+        self._shown += len(whole)
+        for line in whole.splitlines():
+            self._ready = self._ready or "worker.ready" in line
+            self._printer.say(f"worker  | {line}", "dim")
+
+
+async def _ask(caller: Caller) -> None:
+    """Show what runs wait for, each thing once, with the commands that answer it."""
+    target = find_target(caller.environment)
+    # A worker that starts anew is silent for a moment, which is nothing to tell.
+    server = TenantClient(await connect(target, quiet=True), target, caller.settings)
+    told: set[str] = set()
+    trouble = ""
+    while True:
+        try:
+            waiting = [run async for run in server.listed(_WAITING, _MOST)]
+            for view in (await look_at(server, waiting)).views:
+                for waits_for, lines in _open(server, view):
+                    if waits_for not in told:
+                        told.add(waits_for)
+                        caller.printer.say()
+                        for line in lines:
+                            caller.printer.say(line)
+            trouble = ""
+        except SurehandError as error:  # the server is gone for a moment, if it is not ours
+            if trouble != str(error):
+                trouble = str(error)
+                caller.printer.warn(trouble)
+        await asyncio.sleep(_LOOK)
+
+
+def _open(server: TenantClient, view: RunView) -> Iterator[tuple[str, Iterator[str]]]:
+    run_id = view.result.run_id
+    for request in view.pending:
+        yield f"{run_id} {request.params_hash}", request_lines(server, run_id, request)
+    for waiting in view.result.waiting_for:
+        if waiting.kind != "approval":
+            yield f"{run_id} {waiting.kind} {waiting.id}", waiting_lines(server, run_id, waiting)
+
+
+def _stamps() -> dict[Path, int]:
+    """Return when each Python file and settings file below this folder was written.
+
+    Looked at anew each time: that needs no library, and works where no changes are reported, such
+    as on mounted folders. Hidden folders and virtual environments are left out.
+    """
+    found = [ENV_FILE, SETTINGS_FILE]
+    for folder, folders, files in os.walk("."):
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        found += (Path(folder, name) for name in files if name.endswith(".py"))
+    stamps: dict[Path, int] = {}
+    for path in found:
+        try:
+            stamps[path] = path.stat().st_mtime_ns
+        except OSError:  # there is none, or not any more
+            continue
+    return stamps

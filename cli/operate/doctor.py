@@ -1,0 +1,359 @@
+"""``doctor``: looks at everything a run needs, and says what to do about what is missing."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from temporalio.service import RPCError
+
+from surehand.cli.operate.versions import all_versions
+from surehand.cli.verb import options, probes
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import (
+    ledger_of,
+    notifiers_of,
+    read_settings,
+    read_toolbox,
+)
+from surehand.cli.verb.printer import Lines, Reply, Table
+from surehand.cli.verb.shapes import Check, DoctorReport
+from surehand.cli.verb.text import command, counted
+from surehand.client.tenant_client import TenantClient
+from surehand.process.connect import DEFAULT_ADDRESS, find_target
+from surehand.process.exits import ExitCode, SurehandError
+from surehand.process.program import program
+from surehand.workflows.plain_text import plain
+
+if TYPE_CHECKING:
+    from surehand.activities.tools.toolbox import Toolbox
+    from surehand.activities.worker.settings import Settings
+
+
+#: Leases and approvals are judged by the database's clock, timers by the server's. From here on a
+#: person comparing times in logs, ledger and Web UI is misled, and an approval may expire early.
+CLOCK_TOLERANCE: Final = timedelta(seconds=2)
+
+#: Both names of the address at which the embedded server listens.
+EMBEDDED: Final = frozenset({DEFAULT_ADDRESS, "127.0.0.1:7233"})
+#: Where a ledger is put that has no place yet; beside the embedded server's own file.
+LEDGER_FILE: Final = ".surehand/ledger.sqlite"
+MIGRATE: Final = "python -m surehand.cli.operate.migrate"
+NOT_LOOKED_AT: Final = "not looked at: {} first"
+
+
+async def doctor(
+    caller: options.Unjudged,
+) -> Reply:
+    """Check settings, tools, notifiers, database, server, search attributes, worker, clocks.
+
+    The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
+
+    Example: python starter.py doctor
+    """
+    # In the order in which they are mended: each line below needs those above it.
+    checks = [*await _own_checks(caller), *await _server_checks(caller)]
+    ok = all(check.ok for check in checks)
+    code = ExitCode.DONE if ok else ExitCode.NOT_REACHABLE
+    return Reply(DoctorReport(ok=ok, checks=checks), _lines(checks), code)
+
+
+def _lines(checks: list[Check]) -> Lines:
+    rows = [[c.name, "ok" if c.ok else "FAIL", c.detail] for c in checks]
+    yield Table(("check", "", "found"), rows)
+    wrong = [check for check in checks if not check.ok]
+    if not wrong:
+        return
+    yield ""
+    yield "What to do, in this order:"
+    for number, check in enumerate(wrong, 1):
+        yield f"{number}. {check.name}: {check.fix}"
+        yield from (f"     {line}" for line in check.commands)
+    yield f"Then look again: {command('doctor')}"
+
+
+def _right(name: str, detail: str) -> Check:
+    return Check(name=name, ok=True, detail=detail)
+
+
+def _wrong(name: str, detail: str, fix: str, *commands: str) -> Check:
+    return Check(name=name, ok=False, detail=detail, fix=fix, commands=list(commands))
+
+
+async def _server_checks(caller: Caller) -> list[Check]:
+    address = ""
+    try:
+        target = find_target(caller.environment)
+        address = target.address
+        server = await caller.server()
+    except SurehandError as error:
+        return [_no_server(str(error), address), _no_worker(NOT_LOOKED_AT.format("the server"))]
+    found = [_right("server", f"answers at {target.address}")]
+    for name, look in (
+        ("namespace", _namespace),
+        ("search attributes", _attributes),
+        ("worker", _worker),
+        ("worker versions", _versions),
+        ("server clock", _server_clock),
+    ):
+        found.append(await _looked(name, look, server))
+        if name == "namespace" and not found[-1].ok:
+            break  # nothing inside it can be asked
+    return found
+
+
+def _no_server(detail: str, address: str) -> Check:
+    if address in EMBEDDED:
+        fix = "start one here, and wait for it (or set TEMPORAL_ADDRESS to your own)"
+        commands = [f"{program('devserver')} &", f"{program('devserver')} --wait"]
+    else:
+        fix = (
+            "start it (the line waits for it), or name another one in TEMPORAL_ADDRESS; without"
+            " one it is the embedded server's"
+        )
+        commands = [f"{program('devserver')} --wait"]
+    return _wrong("server", detail, fix, *commands)
+
+
+def _no_worker(detail: str) -> Check:
+    fix = "start one (or set SUREHAND_TASK_QUEUE to the queue that yours polls)"
+    commands = [f"{program('worker')} &"]
+    return _wrong("worker", detail, fix, *commands)
+
+
+async def _looked(
+    name: str, look: Callable[[TenantClient], Awaitable[Check]], server: TenantClient
+) -> Check:
+    try:
+        return await look(server)
+    except RPCError as error:
+        return _wrong(name, error.message, "see the server's log")
+
+
+async def _namespace(server: TenantClient) -> Check:
+    name = server.target.namespace
+    if await probes.namespace_exists(server.client):
+        return _right("namespace", name)
+    line = f"temporal operator namespace create --namespace {shlex.quote(name)}"
+    line += f" --address {shlex.quote(server.target.address)}"
+    return _wrong(
+        "namespace",
+        f"{name} does not exist",
+        "make it (or set TEMPORAL_NAMESPACE to one that exists)",
+        line,
+    )
+
+
+async def _attributes(server: TenantClient) -> Check:
+    missing = await probes.missing_attributes(server.client)
+    if not missing:
+        names = ", ".join(probes.SEARCH_ATTRIBUTES)
+        return _right("search attributes", names)
+    added = " ".join(
+        f"--name {name} --type {probes.SEARCH_ATTRIBUTES[name][0]}" for name in missing
+    )
+    return _wrong(
+        "search attributes",
+        f"missing: {', '.join(missing)}",
+        "register them",
+        " ".join(["temporal operator search-attribute create", *server.temporal_options(), added]),
+    )
+
+
+async def _worker(server: TenantClient) -> Check:
+    queue = server.settings.task_queue
+    answered = await probes.ping(server.client, queue)
+    if answered is not None:
+        seconds = answered.total_seconds()
+        detail = f"answers on the task queue {queue} (a ping took {seconds:.2f} s)"
+        return _right("worker", detail)
+    limit = probes.PING_LIMIT.total_seconds()
+    silent = f"none answered a ping on the task queue {queue} within {limit:.0f} s"
+    return _no_version(silent, await probes.polling(server.client, queue)) or _no_worker(silent)
+
+
+def _no_version(silent: str, polling: probes.Polling) -> Check | None:
+    """Say so if it is a version that new runs miss; a dead worker counts as seen for minutes."""
+    current = polling.current
+    others = [build_id for build_id in polling.seen if build_id not in ("", current)]
+    commands = [command("versions", "--use", build_id) for build_id in others]
+    if current:
+        detail = f"{silent}: version {current} is current, and no worker of it answers"
+        fix = "start one of that version" + (", or make another one current" if others else "")
+        begin = f"SUREHAND_BUILD_ID={shlex.quote(current)} {program('worker')} &"
+        commands = [begin, *commands]
+    elif others:
+        detail = f"{silent}: workers of version {', '.join(others)} poll it, and none is current"
+        fix = "make one current, so that new runs begin on it"
+    else:
+        return None
+    return _wrong("worker", detail, fix, *commands)
+
+
+async def _versions(server: TenantClient) -> Check:
+    """See that runs which are pinned to a version have workers of it."""
+    queue = server.settings.task_queue
+    found = (await all_versions(server, queue)).versions
+    if not found:
+        return _right("worker versions", "none: any worker takes any run")
+    seen = (await probes.polling(server.client, queue)).seen
+    left = [one for one in found if one.open_runs and one.build_id not in seen]
+    if not left:
+        texts = [f"{one.build_id} {one.status} ({counted(one.open_runs, 'run')})" for one in found]
+        return _right("worker versions", ", ".join(texts))
+    waiting = [f"{counted(one.open_runs, 'run')} of version {one.build_id}" for one in left]
+    return _wrong(
+        "worker versions",
+        f"no worker polls for {', '.join(waiting)}",
+        "start one, or move the runs to the current version (docs/howto/versions.md)",
+        *[f"SUREHAND_BUILD_ID={shlex.quote(one.build_id)} {program('worker')} &" for one in left],
+    )
+
+
+async def _server_clock(server: TenantClient) -> Check:
+    difference = await probes.clock_difference(server.client)
+    if difference is None:
+        return _right("server clock", "the server does not tell")
+    return _clock("server clock", difference)
+
+
+async def _own_checks(caller: Caller) -> list[Check]:
+    """Look at what is on this machine: settings, tools, database."""
+    try:
+        settings = read_settings()
+    except SurehandError as error:
+        first = NOT_LOOKED_AT.format("the settings")
+        named = bool(caller.environment.get("SUREHAND_TOOL_MODULES"))
+        tools = _wrong("tools", first, "mend the settings")
+        return [
+            _wrong_settings(caller, str(error)),
+            tools if named else _no_tools(),
+            _no_database(first),
+        ]
+    version = f", worker version {settings.build_id}" if settings.build_id else ""
+    found = [_right("settings", f"decisions {settings.decisions}{version}")]
+    found += [_tools(settings), _notifiers(settings)]
+    return [*found, *await _database(caller, settings)]
+
+
+def _wrong_settings(caller: Caller, detail: str) -> Check:
+    here = Path.cwd()
+    commands = []
+    fix = f"mend it in the environment or in {here / '.env'}; docs/reference/settings.md lists all"
+    if "SUREHAND_DATABASE_URL" not in caller.environment:
+        fix = f"name the ledger (or write the line without `export` into {here / '.env'})"
+        url = f"sqlite:///{here / LEDGER_FILE}"
+        commands = [f"export SUREHAND_DATABASE_URL={shlex.quote(url)}"]
+    return _wrong("settings", detail, fix, *commands)
+
+
+def _no_tools() -> Check:
+    return _wrong(
+        "tools",
+        "no module is named (SUREHAND_TOOL_MODULES)",
+        "name the modules with your tools, comma separated; the example shop's (which"
+        " `python -m surehand.examples.shop &` starts) are",
+        "export SUREHAND_TOOL_MODULES=surehand.examples.shop.tools",
+    )
+
+
+def _tools(settings: Settings) -> Check:
+    if not settings.tool_modules:
+        return _no_tools()
+    try:
+        toolbox = read_toolbox(settings)
+    except SurehandError as error:
+        fix = (
+            "mend what it names; a module that is not found is spelt wrong, or its package has to"
+            " be installed in this environment, or the folder it lies in to be on PYTHONPATH"
+        )
+        return _wrong("tools", str(error), fix)
+    return _right("tools", "; ".join(_found(toolbox)))
+
+
+def _found(toolbox: Toolbox) -> list[str]:
+    from surehand.activities.tools.lookup_keys import lookup_warning
+
+    names = toolbox.names()
+    warnings = [lookup_warning(tool) for name in names if (tool := toolbox.get(name))]
+    return [", ".join(names), *(f"warning: {one}" for one in warnings if one)]
+
+
+def _notifiers(settings: Settings) -> Check:
+    try:
+        detail = notifiers_of(settings)
+    except SurehandError as error:
+        fix = "mend it in the environment or in .env; docs/howto/be-told.md says more"
+        return _wrong("notifiers", str(error), fix)
+    return _right("notifiers", detail or "none: nobody is told")
+
+
+def _no_database(detail: str) -> Check:
+    fix = "make or update its tables (or set SUREHAND_DATABASE_URL to the right one)"
+    return _wrong("database", detail, fix, MIGRATE)
+
+
+def _wrong_database(settings: Settings, error: SurehandError) -> Check:
+    from surehand.activities.ledger.core.engine import LedgerUnfit
+    from surehand.activities.ledger.core.store import LedgerUnavailable
+
+    away = isinstance(error.__cause__, LedgerUnavailable)
+    if isinstance(error.__cause__, LedgerUnfit):
+        fix = "put the ledger on a PostgreSQL that keeps what it is told, as the line above says"
+        return _wrong("database", str(error), fix)
+    if settings.database_url.startswith("sqlite") and "database is locked" in str(error):
+        return _locked_database(settings, str(error))
+    if not away or settings.database_url.startswith("sqlite"):
+        return _no_database(str(error))
+    fix = "start the server, make the database, or mend SUREHAND_DATABASE_URL"
+    return _wrong("database", str(error), fix)
+
+
+def _locked_database(settings: Settings, detail: str) -> Check:
+    """Say who holds the one write lock of SQLite: nobody else can write meanwhile."""
+    from surehand.activities.ledger.core.lock_holder import file_of, lock_holder
+
+    file = file_of(settings.database_url)
+    holder = lock_holder(file)
+    if holder is None:
+        return _wrong(
+            "database",
+            f"{detail}; by which process cannot be known from here (another container or"
+            " machine, or it has just let go)",
+            "look again, and where the file's other processes run",
+            f"fuser -v {shlex.quote(str(file))}",
+        )
+    commands = [f"kill -KILL {holder.pid}"]
+    fix = "wait for it, or end it: what it has not committed is rolled back, nothing else is lost"
+    if holder.stopped:
+        commands = [f"kill -CONT {holder.pid}", *commands]
+        fix = "let it go on, or end it: what it has not committed is rolled back"
+    return _wrong(
+        "database", f"{detail}; its write lock is held by {plain(str(holder))}", fix, *commands
+    )
+
+
+async def _database(caller: Caller, settings: Settings) -> list[Check]:
+    try:
+        async with ledger_of(settings) as ledger:
+            before = time.time()
+            with ledger.transaction(caller.tenant) as transaction:
+                difference = timedelta(seconds=transaction.now_ms / 1000 - before)
+            shown = ledger.engine.url.render_as_string(hide_password=True)
+    except SurehandError as error:
+        return [_wrong_database(settings, error)]
+    found = _right("database", f"{shown} is at head")
+    return [found, _clock("database clock", difference)]
+
+
+def _clock(name: str, difference: timedelta) -> Check:
+    seconds = difference.total_seconds()
+    detail = f"{abs(seconds):.2f} s {'ahead of' if seconds >= 0 else 'behind'} this machine's"
+    ok = abs(difference) <= CLOCK_TOLERANCE
+    return Check(
+        name=name, ok=ok, detail=detail, fix="" if ok else "set both clocks by NTP (timedatectl)"
+    )

@@ -1,0 +1,192 @@
+"""``reconcile`` and ``unwind``: settling what is left over, undoing what a stopped run has done."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+from temporalio.client import (
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleUpdate,
+    WorkflowFailureError,
+)
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import (
+    ledger_of,
+    open_artifacts,
+    read_settings,
+    read_toolbox,
+)
+from surehand.cli.verb.printer import Lines, Reply
+from surehand.cli.verb.probes import ping
+from surehand.cli.verb.shapes import Scheduled, SweepReport, UnwindReport
+from surehand.cli.verb.text import command, counted
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused
+from surehand.workflows.contracts.maintenance import Sweep, Swept, UnwindRun, Unwound
+from surehand.workflows.names import RECONCILE, UNWIND
+from surehand.workflows.options import LONGEST_SWEEP
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.worker.settings import Settings
+
+
+async def reconcile(
+    caller: options.Onlooker,
+    quiet: Annotated[
+        timedelta | None,
+        options.lasting(
+            "--quiet-for", "Leave entries this long to their own run; default SUREHAND_SWEEP_QUIET."
+        ),
+    ] = None,
+    every: Annotated[
+        timedelta | None,
+        options.lasting(
+            "--every", "Have the workers do it so often from now on (a Temporal Schedule)."
+        ),
+    ] = None,
+) -> Reply:
+    """Settle effects that nobody is settling, and find runs that were stopped; never call.
+
+    Example: python starter.py reconcile --every 60s
+    """
+    server = await caller.server()
+    asked = Sweep(tenant=caller.tenant, quiet=quiet)
+    if every is not None:
+        return await _schedule(caller, server, asked, every)
+    settings = read_settings()
+    async with ledger_of(settings) as ledger:
+        from surehand.activities.ledger.history.reads import open_interventions
+
+        swept = await _sweep(server, settings, ledger, asked)
+        for_a_human = await ledger.transact(caller.tenant, open_interventions)
+    report = SweepReport(**swept.model_dump(exclude={"next"}), for_a_human=for_a_human)
+    return Reply(report, _lines(report))
+
+
+async def _sweep(server: TenantClient, settings: Settings, ledger: Ledger, asked: Sweep) -> Swept:
+    from surehand.activities.maintenance import sweep_round
+    from surehand.activities.worker.context import WorkerContext
+    from surehand.activities.worker.crash_points import Crash
+
+    resources = WorkerContext.of(
+        settings,
+        ledger=ledger,
+        toolbox=read_toolbox(settings),
+        artifacts=open_artifacts(settings, ledger),
+        crash=Crash(),
+    )
+    try:
+        return await sweep_round(resources, server.client, asked)
+    except RPCError as error:
+        raise NotReachable(f"the Temporal server: {error}") from error
+
+
+def _lines(report: SweepReport) -> Lines:
+    yield (
+        f"Looked at {report.looked_at}: {report.committed} committed,"
+        f" {report.not_applied} proven not applied, {report.asked} put in front of a"
+        f" human, {report.waiting} to be settled later."
+    )
+    if report.freed:
+        yield f"Freed {counted(report.freed, 'resource')} that dead calls have left behind."
+    for stopped in report.stopped:
+        all_ = len(stopped.standing) + stopped.more_standing
+        standing = counted(all_, "standing effect")
+        yield f"Run {stopped.run_id} was stopped from outside, with {standing}"
+        for view in stopped.standing:
+            where = f" of {view.run_id}" if view.run_id is not None else ""
+            yield f"  {view.tool} {view.key}{where}: {view.state}"
+        if stopped.more_standing:
+            yield f"  and {stopped.more_standing} more"
+        if stopped.standing:
+            yield f"  undo them: {command('unwind', stopped.run_id)}"
+    if report.stopped_unnamed:
+        yield f"and {counted(report.stopped_unnamed, 'run')} more, which people have been told of"
+    if report.for_a_human:
+        line = command("interventions", "--open")
+        yield f"Waiting for a human: {report.for_a_human}, listed by `{line}`."
+
+
+async def _schedule(caller: Caller, server: TenantClient, asked: Sweep, every: timedelta) -> Reply:
+    """Create the tenant's schedule, or change it."""
+    name = f"surehand-reconcile-{asked.tenant}"
+    action = ScheduleActionStartWorkflow(
+        RECONCILE,
+        asked,
+        id=name,
+        task_queue=caller.settings.task_queue,
+        # One that nobody works on any more, because the workers of its version are gone, must not
+        # keep the next ones away.
+        execution_timeout=LONGEST_SWEEP,
+    )
+    wanted = Schedule(
+        action=action,
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
+    )
+    try:
+        await server.client.create_schedule(name, wanted)
+    except ScheduleAlreadyRunningError:
+        handle = server.client.get_schedule_handle(name)
+        await handle.update(lambda _: ScheduleUpdate(schedule=wanted))
+    queue = caller.settings.task_queue
+    return Reply(
+        Scheduled(schedule_id=name, every_seconds=every.total_seconds()),
+        f"Schedule {name}: every {every}, by the workers of task queue {queue}",
+    )
+
+
+async def unwind(
+    caller: options.Actor,
+    run: options.Run,
+) -> Reply:
+    """Undo what a run that was stopped from outside has committed, last first.
+
+    Example: python starter.py unwind refund-1 --as ana
+    """
+    run_id = caller.run_id(run)
+    server = await caller.server()
+    queue = caller.settings.task_queue
+    if await ping(server.client, queue) is None:
+        raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
+    asked = UnwindRun(tenant=caller.tenant, run_id=run_id, actor=caller.settings.user)
+    done = await _unwind(server, asked, queue)
+    report = UnwindReport.model_validate(done.model_dump())
+    more = [f"{report.more_undone} more"] if report.more_undone else []
+    undone = ", ".join([*report.undone, *more]) or "nothing"
+    lines = [f"Run {run_id}: undone {undone}"]
+    lines += [f"  not undone {left.step_id}: {left.reason}" for left in report.left]
+    if report.more_left:
+        lines.append(f"  and {report.more_left} more, listed by `effects`")
+    return Reply(report, lines, ExitCode.HUMAN_NEEDED if report.left else ExitCode.DONE)
+
+
+async def _unwind(server: TenantClient, asked: UnwindRun, queue: str) -> Unwound:
+    try:
+        done: Unwound = await server.client.execute_workflow(
+            UNWIND,
+            asked,
+            id=f"{asked.run_id}.unwind",
+            task_queue=queue,
+            result_type=Unwound,
+        )
+        return done
+    except WorkflowAlreadyStartedError as error:
+        raise Refused(f"run {asked.run_id} is being unwound already") from error
+    except WorkflowFailureError as error:
+        cause = error.cause.__cause__ if error.cause else None
+        if isinstance(cause, ApplicationError):
+            raise Refused(cause.message) from error
+        raise

@@ -1,0 +1,1 @@
+"""Verbs that start, follow and show runs."""

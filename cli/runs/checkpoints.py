@@ -1,0 +1,219 @@
+"""``checkpoint``: a run's state as one document, now or earlier, shown or kept under a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydantic import TypeAdapter
+
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import (
+    ledger_of,
+    open_artifacts,
+    read_settings,
+    translated,
+)
+from surehand.cli.verb.printer import Reply, Table, table_or
+from surehand.cli.verb.render import told_by_calls
+from surehand.cli.verb.shapes import (
+    CheckpointList,
+    CheckpointSaved,
+    NamedCheckpoint,
+)
+from surehand.cli.verb.text import compact, counted, shown_time
+from surehand.process.exits import NotFound, WrongUse
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.identity import canonical_json
+from surehand.workflows.plan.plan import NAME_FORM
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.ledger.runs.checkpoints import Saved
+
+
+#: A checkpoint holds references, not values: one that is larger than this is a mistake.
+LARGEST: Final = 10 * 1024 * 1024  # bytes
+#: How long a statement may take that saves one, and the artifact store before the ledger keeps it.
+_SAVED_WITHIN: Final = timedelta(seconds=2)
+
+
+async def checkpoint(
+    caller: options.Actor,
+    run: options.Run,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="SEQ",
+            min=1,
+            help="As it was right after this event, from the ledger alone.",
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="NAME", help="Keep it in the ledger under a new name."),
+    ] = None,
+    ttl: Annotated[
+        timedelta | None,
+        options.lasting("--ttl", "Keep it so long; default SUREHAND_CHECKPOINT_TTL."),
+    ] = None,
+    named: Annotated[
+        str | None, typer.Option("--named", metavar="NAME", help="As it was when it was saved.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List those that are kept.")] = False,
+) -> Reply:
+    """Show a run's state as one document: now, at one of its events, or as it was saved.
+
+    Example: python starter.py checkpoint refund-1 --save before-amend
+    """
+    _refuse_both(at, save, ttl, named, list_)
+    run_id = caller.run_id(run)
+    if list_:
+        return await _list(caller, run_id)
+    if named is not None:
+        return _shown(await _named(caller, run_id, named))
+    document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
+    if save is None:
+        return _shown(document)
+    return await _save(caller, run_id, save, document, ttl)
+
+
+def _refuse_both(
+    at: int | None, save: str | None, ttl: timedelta | None, named: str | None, list_: bool
+) -> None:
+    chosen = [("--save", save is not None), ("--named", named is not None), ("--list", list_)]
+    given = [option for option, there in chosen if there]
+    if len(given) > 1:
+        raise WrongUse(f"{' and '.join(given)} do not go together: one at a time")
+    if at is not None and given not in ([], ["--save"]):
+        raise WrongUse(f"--at does not go with {given[0]}")
+    if ttl is not None and save is None:
+        raise WrongUse("--ttl says how long to keep what --save saves")
+    if save is not None and not re.fullmatch(NAME_FORM, save):
+        raise WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
+
+
+def _shown(document: dict[str, Any]) -> Reply:
+    rows = [[name, compact(value)] for name, value in document.items()]
+    return Reply(document, [Table(("field", "value"), rows)])
+
+
+async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
+    server = await caller.server()
+    found = await server.describe(run_id)
+    await server.require_answer(run_id)
+    document = await server.checkpoint(run_id)
+    told = await told_by_calls(found)
+    for current in document["current_steps"]:
+        current["progress"] = told.progress.get(current["step_id"])
+    return document
+
+
+async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
+    from surehand.activities.ledger.history.rebuilding import (
+        NoSuchEvent,
+        checkpoint_at,
+    )
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            found = await ledger.transact(caller.tenant, checkpoint_at, run_id, seq)
+        except NoSuchEvent as error:
+            raise WrongUse(str(error)) from error
+    return found.model_dump(mode="json")
+
+
+async def _save(
+    caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
+) -> Reply:
+    from surehand.activities.ledger.runs import checkpoints
+
+    settings = read_settings()
+    lasts = ttl or settings.checkpoint_ttl
+    seq = int(document["checkpoint_id"].rpartition("@")[2])
+    document = {**document, "ttl": TypeAdapter(timedelta).dump_python(lasts, mode="json")}
+    size = len(canonical_json(document))
+    if size > LARGEST:
+        raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
+    # It must not hold up the run's own work for longer.
+    async with _ledger(_SAVED_WITHIN) as ledger:
+        store = open_artifacts(settings, ledger)
+        kept = await store.keep(caller.tenant, document, _SAVED_WITHIN)
+        with ledger.transaction(caller.tenant) as tx:
+            saved, surplus = checkpoints.save(
+                tx,
+                run_id,
+                name,
+                kept,
+                seq=seq,
+                size=size,
+                saved_by=caller.settings.user,
+                ttl=lasts,
+                most=settings.checkpoints_kept,
+            )
+    lines = [
+        f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"
+    ]
+    if surplus:
+        kept_of_each = counted(settings.checkpoints_kept, "checkpoint")
+        lines.append(f"Removed {', '.join(surplus)}: a run keeps {kept_of_each}")
+    made = NamedCheckpoint.model_validate(asdict(saved))
+    return Reply(CheckpointSaved(run_id=run_id, saved=made, removed=surplus), lines)
+
+
+async def _list(caller: Caller, run_id: str) -> Reply:
+    from surehand.activities.ledger.history import reads
+    from surehand.activities.ledger.runs import checkpoints
+
+    async with _ledger() as ledger:
+        with ledger.transaction(caller.tenant) as tx:
+            reads.require_run(tx, run_id)
+            found = checkpoints.saved(tx, run_id)
+    columns = ("name", "event", "saved", "by", "kept until", "bytes")
+    return Reply(
+        CheckpointList(
+            run_id=run_id,
+            checkpoints=[NamedCheckpoint.model_validate(asdict(one)) for one in found],
+        ),
+        table_or(columns, [_row(one) for one in found], f"No checkpoint of run {run_id} is kept"),
+    )
+
+
+def _row(one: Saved) -> list[str]:
+    times = shown_time(one.saved_at), one.saved_by, shown_time(one.expires_at)
+    return [one.name, str(one.seq), *times, str(one.bytes)]
+
+
+async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
+    from surehand.activities.ledger.history import reads
+    from surehand.activities.ledger.runs import checkpoints
+
+    async with _ledger() as ledger:
+        with ledger.transaction(caller.tenant) as tx:
+            reads.require_run(tx, run_id)
+            one = checkpoints.named(tx, run_id, name)
+        artifact = as_artifact(one.document)
+        document: dict[str, Any] = one.document
+        if artifact is not None:
+            store = open_artifacts(read_settings(), ledger)
+            with translated():
+                document = await store.read(caller.tenant, artifact)
+    return document
+
+
+@asynccontextmanager
+async def _ledger(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
+    from surehand.activities.ledger.runs.checkpoints import CheckpointError
+
+    async with ledger_of(read_settings(), patience) as ledger:
+        try:
+            yield ledger
+        except CheckpointError as error:
+            raise NotFound(str(error)) from error

@@ -1,0 +1,225 @@
+"""``list`` and ``show``.
+
+No server sorts by start time for us: the databases refuse ORDER BY. All list alike instead: first
+what goes on, newest start first, then what has ended, latest end first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+
+from surehand.cli.approvals.one_approval import approval_lines, find_shown
+from surehand.cli.runs.follow import kept, tell
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.printer import Reply, Styled, table_or
+from surehand.cli.verb.render import told_by_calls, view_lines
+from surehand.cli.verb.shapes import CutOffRun, RunList, RunSummary, ShownRun
+from surehand.cli.verb.text import shown_time
+from surehand.client.ids import find_approval
+from surehand.client.launch import PLAN_MEMO
+from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
+from surehand.client.tenant_client import TenantClient, what_to_do
+from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
+
+
+async def newest_runs(server: TenantClient, condition: str, limit: int) -> list[WorkflowExecution]:
+    """Return the runs that were started last, newest first, each id once.
+
+    Args:
+        server: Where they are.
+        condition: A further condition, or nothing.
+        limit: At most so many.
+    """
+    also = f"({condition}) AND " if condition else ""
+    found: dict[str, WorkflowExecution] = {}
+    starts: list[datetime] = []  # the newest ones, the oldest of them first
+
+    def take(run: WorkflowExecution) -> None:
+        if run.id not in found:  # else an earlier run, whose plan was refused
+            found[run.id] = run
+            (heapq.heappush if len(starts) < limit else heapq.heappushpop)(starts, run.start_time)
+
+    async for run in server.listed(f"{also}ExecutionStatus = 'Running'", limit):
+        take(run)
+    async for run in server.listed(f"{also}ExecutionStatus != 'Running'"):
+        # This one and all that follow have ended, and so were started, before the last we need.
+        if len(starts) == limit and run.close_time and run.close_time <= starts[0]:
+            break
+        take(run)
+    return sorted(found.values(), key=lambda run: run.start_time, reverse=True)[:limit]
+
+
+RunOrApproval = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|APPROVAL_ID", help="A run's name or full id, or an approval: RUN/STEP/NUMBER."
+    ),
+]
+
+
+class ListedState(StrEnum):
+    """What ``list --state`` takes: the states of a run, and what the server did to it."""
+
+    RUNNING = "running"
+    WAITING_APPROVAL = "waiting_approval"
+    WAITING_INPUT = "waiting_input"
+    WAITING_RATE_LIMIT = "waiting_rate_limit"
+    PAUSED_USER = "paused_user"
+    WAITING_EVENT = "waiting_event"
+    PAUSED_BUDGET = "paused_budget"
+    PAUSED_FAILURE = "paused_failure"
+    PAUSED_PERMISSION = "paused_permission"
+    NEEDS_INTERVENTION = "needs_intervention"
+    COMPENSATING = "compensating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+
+
+async def list_runs(
+    caller: options.Onlooker,
+    state: Annotated[
+        ListedState | None,
+        typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(ListedState)}."),
+    ] = None,
+    limit: options.Limit = 50,
+) -> Reply:
+    """List runs, the one started last first.
+
+    Example: python starter.py list --state waiting_approval
+    """
+    server = await caller.server()
+    found = await newest_runs(server, _condition(state), limit)
+    runs = [await _summary(run) for run in found]
+    rows = [
+        [r.run_id, r.state, str(r.pending_approvals), shown_time(r.started_at), r.plan]
+        for r in runs
+    ]
+    columns = ("run", "state", "pending", "started", "plan")
+    return Reply(RunList(runs=runs), table_or(columns, rows, "No runs"))
+
+
+def _condition(state: ListedState | None) -> str:
+    match state:
+        case None:
+            return ""
+        case ListedState.TERMINATED:
+            return "ExecutionStatus = 'Terminated'"
+        case ListedState.FAILED | ListedState.CANCELLED:
+            status = "Failed" if state is ListedState.FAILED else "Canceled"
+            return f"({RUN_STATE.name} = '{state}' OR ExecutionStatus = '{status}')"
+        case ListedState.COMPLETED:
+            return f"{RUN_STATE.name} = '{state}'"
+        case _:
+            return f"{RUN_STATE.name} = '{state}' AND ExecutionStatus = 'Running'"
+
+
+async def _summary(run: WorkflowExecution) -> RunSummary:
+    state = state_of(run)
+    # A run that the server has ended could not take its own number back.
+    cut_off = state in CUT_OFF_BY_SERVER
+    return RunSummary(
+        run_id=run.id,
+        state=state,
+        pending_approvals=0 if cut_off else run.typed_search_attributes.get(PENDING_APPROVALS, 0),
+        started_at=run.start_time,
+        plan=await run.memo_value(PLAN_MEMO, "", type_hint=str),
+    )
+
+
+async def show(
+    caller: Annotated[Caller, options.Shares(("tenant", "ui_url", "json_output"))],
+    run: RunOrApproval,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Print its timeline as it goes on, until it ends; with --json an object a line.",
+        ),
+    ] = False,
+) -> Reply | ExitCode:
+    """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
+
+    Example: python starter.py show refund-1, or show refund-1/refund/1
+    """
+    caller.printer.one_a_line = follow
+    if run.count("/") > 1:
+        if follow:
+            raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
+        run_id, approval_id = find_approval(caller.tenant, run)
+        one = await find_shown(await caller.server(), run_id, approval_id)
+        return Reply(one, approval_lines(one))
+    run_id = caller.run_id(run)
+    server = await caller.server()
+    found = await server.describe(run_id)
+    if follow:
+        return await tell(caller.printer, server, run_id)
+    state, web_ui = state_of(found), server.web_ui(run_id)
+    try:
+        view = await server.view(run_id)
+    except OutOfReach as error:
+        return replace(await kept(caller.printer, server, run_id, error), code=ExitCode.DONE)
+    except (NoWorker, NeverTakenUp):
+        if state not in CUT_OFF_BY_SERVER:
+            raise
+        return await _cut_off(found, web_ui)
+    cut_off, told = state in CUT_OFF_BY_SERVER, await told_by_calls(found)
+    before: list[str | Styled] = []
+    if cut_off:
+        view = _without_requests(view)
+        before = [Styled(f"The server has ended this run ({state}).", "red")]
+        before += [what_to_do(run_id), "It stood at:"]
+    shown = ShownRun(
+        **view.model_dump(),
+        state=state,
+        web_ui=web_ui,
+        as_it_stood=cut_off,
+        under_way=told.under_way,
+        progress=told.progress,
+    )
+    return Reply(shown, [*before, *view_lines(server, view, told)])
+
+
+def _without_requests(view: RunView) -> RunView:
+    """Return the view of a run that no decision reaches any more; its interventions stay."""
+    questions = [item for item in view.result.waiting_for if item.kind == "intervention"]
+    result = view.result.model_copy(update={"waiting_for": questions})
+    return view.model_copy(update={"pending": [], "held": [], "result": result})
+
+
+async def _cut_off(found: WorkflowExecutionDescription, web_ui: str) -> Reply:
+    run = CutOffRun(
+        run_id=found.id,
+        state=state_of(found),
+        task_queue=found.task_queue,
+        started_at=found.start_time,
+        ended_at=found.close_time,
+        plan=await found.memo_value(PLAN_MEMO, "", type_hint=str),
+        last_known_state=last_own_state(found),
+        web_ui=web_ui,
+    )
+    ended = [] if run.ended_at is None else [f"  ended    {shown_time(run.ended_at)}"]
+    return Reply(
+        run,
+        [
+            Styled(f"Run {run.run_id}: {run.state}", "bold red"),
+            f"  plan     {run.plan}",
+            f"  started  {shown_time(run.started_at)}",
+            *ended,
+            f"  was      {run.last_known_state}, as far as the server knows",
+            f"  web ui   {run.web_ui}",
+            what_to_do(run.run_id),
+            f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.",
+        ],
+    )

@@ -1,0 +1,236 @@
+"""``simulate``: what a plan would do from a moment of a run, with recorded outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from surehand.cli.plans.shapes import SimulatedStep, Simulation
+from surehand.cli.plans.tool_check import named_tools
+from surehand.cli.runs.rerun import changed_plan
+from surehand.cli.runs.simulated_steps import CannotHold, CheckedCall, Course, Known
+from surehand.cli.runs.simulation import simulate
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settings, translated
+from surehand.cli.verb.printer import Lines, Reply, Table
+from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.tools import Effect, ToolSpec
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import ApprovalPolicy, Needs, combine
+
+if TYPE_CHECKING:
+    from surehand.activities.artifacts import ArtifactStore
+    from surehand.activities.effects.prepare import PreparedCall
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.ledger.history.recorded import Recording
+    from surehand.activities.tools.toolbox import Toolbox
+
+
+class WorkerChecks:
+    """The worker's own evaluator, its tools' models, policies and keys."""
+
+    def __init__(
+        self, run_id: str, recorded: Mapping[str, ToolSpec], toolbox: Toolbox | None
+    ) -> None:
+        """Look at calls.
+
+        Args:
+            run_id: The run whose calls these would be.
+            recorded: Its tools as recorded with its plan.
+            toolbox: The tools that are loaded here; ``None``: none are.
+        """
+        self._run_id = run_id
+        self._specs = recorded
+        self._toolbox = toolbox
+
+    def holds(self, expression: str, values: Mapping[str, Any]) -> bool:
+        """Return whether a condition is true.
+
+        Raises:
+            CannotHold: It cannot be evaluated.
+        """
+        from surehand.activities.rules import RuleBroken, condition_holds
+
+        try:
+            return condition_holds(expression, values)
+        except RuleBroken as error:
+            raise CannotHold(str(error)) from error
+
+    def call(
+        self, step_id: str, tool: str, params: Any, policies: Sequence[ApprovalPolicy]
+    ) -> CheckedCall:
+        """Return what the worker would make of a call before it makes it."""
+        recorded = self._specs.get(tool)
+        asking = [*policies, *_own(recorded)]
+        loaded = None if self._toolbox is None else self._toolbox.get(tool)
+        if loaded is None:
+            return _without_params(params, asking)
+        asking += _own(loaded)
+        if params is None:
+            return _without_params(params, asking)
+        from temporalio.exceptions import ApplicationError
+
+        from surehand.activities.effects.prepare import prepare_params
+
+        try:
+            prepared = prepare_params(loaded, params, self._run_id, step_id)
+            needs = _needs(asking, prepared)
+        except (ApplicationError, CannotHold) as error:
+            return CheckedCall(params, problem=getattr(error, "message", str(error)))
+        named = loaded.key is not None and loaded.effect is Effect.WRITE
+        return CheckedCall(
+            params=prepared.plain,
+            params_hash=prepared.params_hash,
+            approval="no" if needs is None else "yes",
+            approval_text=_as_text(needs),
+            key=prepared.key if named else None,
+        )
+
+
+def _own(tool: Any) -> Iterable[ApprovalPolicy]:
+    return () if tool is None or tool.approval is None else (tool.approval,)
+
+
+def _needs(policies: Sequence[ApprovalPolicy], prepared: PreparedCall) -> Needs | None:
+    from surehand.activities.rules import RuleBroken, holds
+
+    try:
+        return combine(policies, lambda expression: holds(expression, prepared.params))
+    except RuleBroken as error:
+        raise CannotHold(f"{prepared.tool.name}: {error}") from error
+
+
+def _without_params(params: Any, policies: Sequence[ApprovalPolicy]) -> CheckedCall:
+    """Return what holds of a call whatever its params are."""
+    always = combine((one for one in policies if not one.rules), lambda _: False)
+    by_rules = any(one.rules for one in policies)
+    return CheckedCall(
+        params=params,
+        approval="yes" if always else "by its rules" if by_rules else "no",
+        approval_text=_as_text(always),
+    )
+
+
+def _as_text(needs: Needs | None) -> str:
+    return "" if needs is None else " and ".join(one.as_text() for one in needs.requirements)
+
+
+async def simulate_run(
+    caller: options.Onlooker,
+    run: options.Run,
+    seq: Annotated[
+        int,
+        typer.Option(
+            "--from", metavar="SEQ", min=1, help="The event after which the plan goes on."
+        ),
+    ],
+    changes: options.Changes = None,
+) -> Reply:
+    """Say what a plan would do from an event of a run, from its records: nothing is called.
+
+    Example: python starter.py simulate refund-1 --from 4 --set input.shelf=B
+    """
+    from surehand.activities.ledger.history.rebuilding import NoSuchEvent
+    from surehand.activities.ledger.history.recorded import recording_of
+
+    run_id = caller.run_id(run)
+    toolbox, settings = named_tools(caller), read_settings()
+    async with ledger_of(settings) as ledger:
+        try:
+            recording = recording_of(ledger, caller.tenant, run_id, seq)
+        except NoSuchEvent as error:
+            raise WrongUse(str(error)) from error
+        plan = plan_to_simulate(recording, changes, toolbox)
+        checks = WorkerChecks(run_id, recording.tools, toolbox)
+        store = open_artifacts(settings, ledger)
+        with translated():
+            course = await _course(caller, ledger, store, recording, plan, checks)
+    shown = Simulation(
+        run_id=run_id,
+        seq=seq,
+        plan=plan.name,
+        plan_version=recording.plan_version,
+        changed=changes or [],
+        tools_loaded=toolbox is not None,
+        steps=course.steps,
+        ends=course.ends,
+    )
+    return Reply(shown, _lines(shown))
+
+
+def plan_to_simulate(
+    recording: Recording, changes: list[str] | None, toolbox: Toolbox | None
+) -> Plan:
+    """Return the plan of that moment, with ``--set`` changes.
+
+    Raises:
+        WrongUse: Code makes the run's steps, or a change does not fit.
+    """
+    if recording.plan.code is not None:
+        raise WrongUse(
+            f"run {recording.run_id} is made by code ({recording.plan.code}): only that knows"
+            " what it would do"
+        )
+    if not changes:
+        return recording.plan
+    plan = changed_plan(recording.plan, changes)
+    if toolbox is not None:
+        from surehand.activities.tools.describing import describe_plan
+
+        problems = describe_plan(toolbox, plan).problems
+        if problems:
+            text = "; ".join(f"{one.where}: {one.reason}" for one in problems)
+            raise WrongUse(f"--set: the plan does not fit the tools then: {text}")
+    return plan
+
+
+async def _course(
+    caller: Caller,
+    ledger: Ledger,
+    store: ArtifactStore,
+    recording: Recording,
+    plan: Plan,
+    checks: WorkerChecks,
+) -> Course:
+    """Simulate, look up what turns out to matter, and simulate again until nothing does."""
+    from surehand.activities.ledger.history.recorded import KeyEntry, key_entries
+
+    tenant = caller.tenant
+    keys: dict[tuple[str, str], KeyEntry | None] = {}
+    contents: dict[str, object] = {}
+    while True:
+        course = simulate(recording, plan, checks, Known(keys, contents))
+        if not course.keys and not course.artifacts:
+            return course
+        keys |= {
+            **dict.fromkeys(course.keys),
+            **await ledger.transact(tenant, key_entries, course.keys),
+        }
+        contents |= await store.read_all(tenant, course.artifacts)
+
+
+def _lines(shown: Simulation) -> Lines:
+    yield (
+        f"Plan {shown.plan}, version {shown.plan_version}, from event {shown.seq} of {shown.run_id}"
+    )
+    if not shown.tools_loaded:
+        yield "No tools are loaded (SUREHAND_TOOL_MODULES): rules, hashes and keys are not known"
+    rows = [[one.id, one.does, one.outcome, _why(one)] for one in shown.steps]
+    yield Table(("step", "does", "outcome", "why"), rows)
+    if shown.ends is not None:
+        yield f"It would end there: {shown.ends}"
+
+
+def _why(step: SimulatedStep) -> str:
+    parts = [step.why] if step.why else []
+    if step.depends_on:
+        parts.append(f"depends on {', '.join(step.depends_on)}")
+    if step.approval not in (None, "no"):
+        needs = step.approval_text or step.approval
+        parts.append(f"needs {needs}" if step.approval == "yes" else "may need an approval")
+    if step.looked_at:
+        parts.append(f"a human looks at it {' and '.join(step.looked_at)}")
+    return "; ".join(parts)

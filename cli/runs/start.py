@@ -1,0 +1,94 @@
+"""``start``: from a plan file to a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from surehand.cli.plans.tool_check import refuse_unfit
+from surehand.cli.runs.follow import follow
+from surehand.cli.verb import options, probes
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.printer import Reply
+from surehand.cli.verb.shapes import Started
+from surehand.cli.verb.text import command
+from surehand.client.ids import chosen_run_id, new_run_name
+from surehand.client.outcome import code_of, state_of
+from surehand.client.plan_file import load_plan
+from surehand.client.run import Run
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import NotFound, PlanRefused
+from surehand.workflows.names import MODEL_RUN, WORKFLOW
+from surehand.workflows.plan.durability import Durability
+
+
+async def start(
+    caller: Annotated[Caller, options.Shares(("user", "key", "tenant", "ui_url", "json_output"))],
+    plan: options.PlanFile,
+    run_id: options.RunName = None,
+    changes: options.Changes = None,
+    durability: Annotated[
+        Durability | None,
+        typer.Option(help="When progress is written to history; default the plan's, else sync."),
+    ] = None,
+    acts_for: options.For = None,
+    wait: options.Wait = False,
+    timeout: options.Timeout = None,
+) -> Reply:
+    """Validate a plan and start a run of it.
+
+    Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait
+    """
+    parsed = load_plan(plan, changes or [])
+    chosen = chosen_run_id(caller.tenant, run_id or new_run_name(parsed.name))
+    client = await caller.client()
+    server = client.server
+    if not await _exists(server, chosen):
+        refuse_unfit(caller, plan, parsed)
+    run = await client.start(parsed, run_id=chosen, user=acts_for, durability=durability)
+    if not run.is_new:
+        caller.printer.say(f"Run {chosen} exists already; nothing was started")
+    try:
+        if wait:
+            return await follow(caller.printer, server, chosen, limit=timeout)
+        return await _report(caller, run)
+    except PlanRefused as error:
+        # Found by the run itself, which does not know the file.
+        raise PlanRefused(plan, error.problems) from error
+
+
+async def _exists(server: TenantClient, run_id: str) -> bool:
+    try:
+        await server.describe(run_id)
+    except NotFound:
+        return False
+    return True
+
+
+async def _report(caller: Caller, run: Run) -> Reply:
+    """Say where the run stands now; a run that was there already may have ended."""
+    server, run_id, started = run.server, run.run_id, run.is_new
+    taken = await run.taken_up()
+    found = await server.describe(run_id)
+    state = state_of(found)
+    queue = caller.settings.task_queue
+    if not started:
+        lines = [f"It is {state}: {command('show', run_id)}"]
+    else:
+        silent = "" if taken else f", but no worker has taken it up yet (task queue {queue})"
+        if not taken and (await probes.polling(server.client, queue)).seen:
+            silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
+        if not taken and found.workflow_type not in (WORKFLOW, MODEL_RUN):
+            silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
+        look = f"  look    {command('show', run_id)}"
+        lines = [f"Run {run_id} started{silent}", look, f"  web ui  {server.web_ui(run_id)}"]
+    shown = Started(
+        run_id=run_id,
+        started=started,
+        taken_up=taken,
+        state=state,
+        task_queue=queue,
+        web_ui=server.web_ui(run_id),
+    )
+    return Reply(shown, lines, code_of(state))

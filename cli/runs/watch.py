@@ -1,0 +1,140 @@
+"""Progress while waiting: a live step table on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from surehand.cli.verb.printer import Printer, rich_table
+from surehand.cli.verb.render import STEP_COLUMNS, step_rows
+from surehand.cli.verb.text import plain, shown_time
+from surehand.cli.verb.waiting import waiting_lines
+from surehand.client.following import Watch
+from surehand.client.tenant_client import TenantClient
+from surehand.workflows.contracts.runs import RunView, TimelineLine
+
+
+@contextmanager
+def watching(printer: Printer, server: TenantClient) -> Iterator[Watch]:
+    """Show a run as fits where the output goes: a table that is gone at the end, or lines."""
+    if not printer.console.is_terminal:
+        yield LineWatch(printer)
+        return
+    spinner = Spinner("dots", text="starting")
+    with Live(spinner, console=printer.console, transient=True) as live:
+        yield LiveWatch(printer, server, live, spinner)
+
+
+class LineWatch:
+    """One line for each change."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._said: dict[str, str] = {}
+
+    def show(self, view: RunView) -> None:
+        """Print what has changed since the last time."""
+        self._said.pop("note", None)
+        for step in view.result.steps:
+            again = f", attempt {step.attempts}" if step.attempts > 1 else ""
+            if step.state != "pending":
+                self._once(f"step {step.id}", f"{step.state}{again}")
+        self._once("run", view.result.state)
+
+    def note(self, text: str) -> None:
+        """Print why nothing moves, once."""
+        if self._said.get("note") != text:
+            self._said["note"] = text
+            self._printer.say(text)
+
+    def _once(self, what: str, state: str) -> None:
+        if self._said.get(what) != state:
+            self._said[what] = state
+            self._printer.say(f"{what}: {state}")
+
+
+class StoryWatch:
+    """The lines of the run's timeline, each once, as they come."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._told: list[TimelineLine] = []
+        self._noted = ""
+
+    def show(self, view: RunView) -> None:
+        """Print the lines that are new."""
+        self._noted = ""
+        known = _known(self._told, view.timeline)
+        if self._told and not known:
+            self.note("Lines are missing here: the run keeps its newest ones only")
+        for line in view.timeline[known:]:
+            if self._printer.json_output:
+                self._printer.document(line)
+            else:
+                step = f"{line.step_id}: " if line.step_id else ""
+                self._printer.say(f"{shown_time(line.at)}  {step}{line.text}")
+        self._told = view.timeline
+
+    def note(self, text: str) -> None:
+        """Print why nothing moves, once; it is no line of the timeline."""
+        if self._noted != text:
+            self._noted = text
+            self._printer.warn(text)
+
+
+def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
+    """Return how many lines of a timeline were told before: it may have lost its oldest ones."""
+    for lost in range(len(told)):
+        rest = list(told[lost:])
+        if timeline[: len(rest)] == rest:
+            return len(rest)
+    return 0
+
+
+class LiveWatch:
+    """A table that is drawn anew in place."""
+
+    def __init__(
+        self, printer: Printer, server: TenantClient, live: Live, spinner: Spinner
+    ) -> None:
+        self._printer = printer
+        self._server = server
+        self._asked: set[str] = set()
+        self._view: RunView | None = None
+        self._note = ""
+        self._live = live
+        self._spinner = spinner
+
+    def show(self, view: RunView) -> None:
+        """Draw the steps; what is waited for is printed above them, once."""
+        self._view = view
+        self._note = ""
+        self._ask(view)
+        self._draw()
+
+    def note(self, text: str) -> None:
+        """Draw why nothing moves."""
+        self._note = text
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._view is None:
+            self._spinner.update(text=Text(plain(self._note or "starting")))
+            return
+        result = self._view.result
+        self._spinner.update(text=Text(plain(self._note or f"{result.run_id}: {result.state}")))
+        table = rich_table(STEP_COLUMNS, step_rows(result.steps))
+        self._live.update(Group(table, self._spinner))
+
+    def _ask(self, view: RunView) -> None:
+        """Print each question above the table, unwrapped, so that its commands can be pasted."""
+        for waiting in view.result.waiting_for:
+            if waiting.id not in self._asked:
+                self._asked.add(waiting.id)
+                for line in waiting_lines(self._server, view.result.run_id, waiting):
+                    self._printer.say(line)

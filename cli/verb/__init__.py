@@ -1,0 +1,1 @@
+"""What every verb is made of: who calls, what it prints, and its way to runs and ledger."""

@@ -1,0 +1,167 @@
+"""Runs as people read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import JsonValue
+from temporalio.client import WorkflowExecutionDescription
+
+from surehand.cli.verb.printer import Lines, Styled, Table
+from surehand.cli.verb.text import compact, shown_time
+from surehand.cli.verb.waiting import held_lines, request_lines, waiting_lines
+from surehand.client.tenant_client import TenantClient
+from surehand.workflows.contracts.approvals import Verdict, VerdictCode
+from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.runs import RunResult, RunView, StepView
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.ports import RUN_BATCH
+
+
+@dataclass(frozen=True)
+class Told:
+    """The newest word of each call."""
+
+    under_way: str | None = None
+    """The step that a batch is at."""
+    progress: dict[str, JsonValue] = field(default_factory=dict)
+    """How far calls have come, by step, in their tools' own words."""
+
+
+async def told_by_calls(run: WorkflowExecutionDescription) -> Told:
+    """Return what the calls of a run have told."""
+    under_way, progress = None, {}
+    for pending in run.raw_description.pending_activities:
+        details = await run.data_converter.decode(pending.heartbeat_details.payloads)
+        if pending.activity_type.name == RUN_BATCH.name and details:
+            under_way = str(details[0])
+        for part in details:
+            if isinstance(part, dict) and "step_id" in part:
+                progress[str(part["step_id"])] = part.get("progress")
+    return Told(under_way, progress)
+
+
+#: Characters of an output or error in a table; `show --json` has all of it.
+_SHORT: Final = 72
+
+STEP_COLUMNS: Final = ("step", "tool", "state", "attempts", "outcome")
+
+
+def step_rows(steps: list[StepView]) -> list[list[str]]:
+    """Return one row for each step."""
+    return [[s.id, s.tool, s.state, str(s.attempts or ""), _outcome(s)] for s in steps]
+
+
+def effect_table(effects: list[EffectView]) -> Table:
+    """Return one row for each ledger entry."""
+    rows = [[e.tool, _key(e), e.state, e.step_id] for e in effects]
+    return Table(("effect", "key", "state", "step"), rows)
+
+
+def result_lines(result: RunResult) -> Lines:
+    """Yield how a run ended, or stands."""
+    yield from _steps_lines(result)
+    yield ""
+    yield Styled(headline(result), "bold")
+
+
+def _steps_lines(result: RunResult) -> Lines:
+    """Yield the steps, the effects, and what is not undone."""
+    yield Table(STEP_COLUMNS, step_rows(result.steps))
+    if result.output is not None:
+        yield ""
+        yield f"Returned: {json.dumps(result.output, ensure_ascii=False)}"
+    if result.effects:
+        yield ""
+        yield effect_table(result.effects)
+    if result.uncompensated:
+        yield ""
+        yield Styled("Not undone:", "bold red")
+        for effect in result.uncompensated:
+            reason = f" ({effect.reason})" if effect.reason else ""
+            yield f"  {effect.tool} {_key(effect)}: {effect.state}{reason}"
+
+
+def open_lines(server: TenantClient, result: RunResult) -> Lines:
+    """Yield what a run waits for, with the commands that answer it."""
+    for waiting in result.waiting_for:
+        yield ""
+        yield from waiting_lines(server, result.run_id, waiting)
+
+
+def view_lines(server: TenantClient, view: RunView, told: Told) -> Lines:
+    """Yield everything a run says about itself, and what its calls have told."""
+    yield Styled(headline(view.result), "bold")
+    goal = f": {view.plan.goal}" if view.plan.goal else ""
+    yield f"  plan     {view.plan.name}, version {view.plan_version}{goal}"
+    by = "" if view.started_by in ("", view.user) else f", started by {view.started_by}"
+    yield f"  user     {view.user}{by}, tenant {view.tenant}"
+    if view.durability is not Durability.SYNC:
+        where = f", a batch is at {told.under_way}" if told.under_way else ""
+        yield f"  durable  {view.durability}{where}"
+    yield f"  started  {shown_time(view.started_at)}"
+    yield f"  web ui   {server.web_ui(view.result.run_id)}"
+    yield ""
+    yield from _steps_lines(view.result)
+    for step_id, progress in told.progress.items():
+        yield f"  {step_id} has come to {_short(compact(progress))}"
+    asked = {request.approval_id for request in view.pending}
+    for request in view.pending:
+        yield ""
+        yield from request_lines(server, view.result.run_id, request)
+    for held in view.held:
+        yield ""
+        yield from held_lines(held)
+    others = [item for item in view.result.waiting_for if item.id not in asked]
+    yield from open_lines(server, view.result.model_copy(update={"waiting_for": others}))
+    verdicts = [[v.approval_id, v.code, verdict_text(v)] for v in view.verdicts]
+    signals = [[shown_time(s.at), s.name, s.reason] for s in view.refused_signals]
+    timeline = [[shown_time(t.at), t.step_id or "", t.text] for t in view.timeline]
+    for columns, rows in (
+        (("decision on", "verdict", "because"), verdicts),
+        (("time", "refused signal", "because"), signals),
+        (("time", "step", "what happened"), timeline),
+    ):
+        if rows:
+            yield ""
+            yield Table(columns, rows)
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Return what the gate made of a decision; one that counts, with the mark of its signature."""
+    counts = verdict.code in (VerdictCode.ACCEPTED, VerdictCode.HELD)
+    return f"{verdict.message}{'' if verdict.verified or not counts else ' (unverified)'}"
+
+
+def headline(result: RunResult) -> str:
+    """Return in one line where a run stands, and what went wrong."""
+    error = f": {result.error}" if result.error else ""
+    return f"Run {result.run_id}: {result.state}{error}"
+
+
+def _outcome(step: StepView) -> str:
+    if step.undone:
+        return _short(f"undone {step.undone}")
+    if step.error:
+        return _short_error(step.error)
+    made_by = f"made by run {step.made_by}: " if step.made_by else ""
+    replayed = "recorded before: " if step.replayed and not made_by else ""
+    output = "" if step.output is None else compact(step.output)
+    return _short(f"{made_by or replayed}{output}")
+
+
+def _key(effect: EffectView) -> str:
+    generation = "" if effect.generation == 1 else f" (generation {effect.generation})"
+    return effect.key + generation
+
+
+def _short_error(text: str) -> str:
+    """Return the start of an error, and its end: that may be a line of the user's code."""
+    end = text[-_SHORT // 2 :]
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - len(end) - 1]}…{end}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"

@@ -1,0 +1,32 @@
+"""Text for people: nothing that a tool, a model or a plan wrote can steer the terminal."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from surehand.process.program import command as command
+from surehand.process.program import program as program
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.plain_text import plain as plain
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value as one line of text; a plain string as it is."""
+    if isinstance(value, str):
+        return plain(value)
+    artifact = as_artifact(value)
+    if artifact is not None:
+        return f"artifact sha256:{artifact.sha256[:12]}... ({artifact.bytes} bytes)"
+    return plain(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 case``, ``2 cases``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def shown_time(moment: datetime) -> str:
+    """Return a time as people read it, in their own time zone and with its offset."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")

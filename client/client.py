@@ -1,0 +1,335 @@
+"""The client: starts runs, finds what waits for people, and gives the way to each run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import temporalio.client
+from pydantic import JsonValue
+from temporalio.service import TLSConfig
+
+from surehand.client.ids import chosen_run_id, find_approval, find_run_id, new_run_name
+from surehand.client.launch import composed, launch
+from surehand.client.messages import Seen
+from surehand.client.plan_file import PlanSource, plan_from
+from surehand.client.query import PendingHeld, PendingQuestion, SilentRun, look_at
+from surehand.client.run import Run
+from surehand.client.tenant_client import TenantClient
+from surehand.process.connect import client_converter, connect, find_target
+from surehand.process.settings import StarterSettings, read_environment, starter_settings
+from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
+from surehand.workflows.plan.durability import Durability
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What waits for somebody to decide or answer.
+
+    Example:
+        >>> waiting = await client.pending()
+        >>> [request.tool for request in waiting.approvals]
+        ['payments.refund']
+    """
+
+    views: list[RunView]
+    """The runs that wait, in full."""
+    silent: list[SilentRun]
+    """Runs that wait, too, and cannot say for what: no worker answers for them."""
+
+    @property
+    def approvals(self) -> list[ApprovalRequest]:
+        """Return the requests that wait for a decision."""
+        return [request for view in self.views for request in view.pending]
+
+    @property
+    def held(self) -> list[PendingHeld]:
+        """Return decisions that have come before their requests."""
+        return [
+            PendingHeld(**one.model_dump(), run_id=view.result.run_id)
+            for view in self.views
+            for one in view.held
+        ]
+
+    @property
+    def questions(self) -> list[PendingQuestion]:
+        """Return the questions that wait for an answer."""
+        return [
+            PendingQuestion(**one.model_dump(), run_id=view.result.run_id)
+            for view in self.views
+            for one in view.interrupts
+        ]
+
+
+class Client:
+    """The way to the runs of one tenant, as one user; needs no ledger and no tools.
+
+    Its settings are the command line's: environment, ``.env`` and ``surehand.toml``. Each can be
+    given instead. It holds one connection, which may be shared by all coroutines of a loop.
+
+    Example:
+        >>> client = await Client.connect(user="uma")
+        >>> run = await client.start("refund.yaml", input={"order_id": "order-7"})
+        >>> (await run.wait()).state
+        <RunState.COMPLETED: 'completed'>
+    """
+
+    def __init__(self, server: TenantClient, *, signed_only: bool = False) -> None:
+        """Make a client of a connection; :meth:`connect` is the usual way.
+
+        Args:
+            server: The connection, with the settings.
+            signed_only: Whether only signed starts count.
+        """
+        self._server = server
+        self._signed_only = signed_only
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        api_key: str | None = None,
+        tls: bool | TLSConfig | None = None,
+        temporal: temporalio.client.Client | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+        key: str | Path | None = None,
+        task_queue: str | None = None,
+        artifacts: str | None = None,
+        ui_url: str | None = None,
+    ) -> Self:
+        """Return a connected client; what is not given is taken from the settings.
+
+        Args:
+            address: The Temporal server, ``host:port`` (``TEMPORAL_ADDRESS``).
+            namespace: Its namespace (``TEMPORAL_NAMESPACE``).
+            api_key: For the server (``TEMPORAL_API_KEY``).
+            tls: How to speak to it (``TEMPORAL_TLS_*``).
+            temporal: A connection that there is already, in the place of these four; payloads are
+                converted as workers do it, not by its own converter.
+            tenant: Whose runs (``SUREHAND_TENANT``).
+            user: Who starts, decides and steers (``SUREHAND_USER``).
+            key: The file of the user's private key, to sign with (``SUREHAND_KEY``).
+            task_queue: Where runs are started (``SUREHAND_TASK_QUEUE``).
+            artifacts: Where workers keep large values (``SUREHAND_ARTIFACTS``).
+            ui_url: Of the Web UI, for links (``TEMPORAL_UI_URL``).
+
+        Raises:
+            WrongUse: A setting cannot be used.
+            NotReachable: No server answers.
+
+        Example:
+            >>> ann = await Client.connect(user="ann", tenant="acme")
+            >>> (await ann.pending()).approvals
+            []
+        """
+        environment = read_environment()
+        settings = starter_settings(
+            environment,
+            tenant=tenant,
+            user=user,
+            ui_url=ui_url,
+            key=None if key is None else Path(key),
+        )
+        if task_queue is not None:
+            settings = settings.model_copy(update={"task_queue": task_queue})
+        target = find_target(environment)
+        if artifacts is not None:
+            target = replace(target, artifacts=artifacts)
+        if temporal is not None:
+            server = temporal.service_client.config.target_host
+            target = replace(target, address=server, namespace=temporal.namespace)
+            config: dict[str, Any] = {**temporal.config()}
+            config["data_converter"] = client_converter(target.artifacts)
+            connected = temporalio.client.Client(**config)
+        else:
+            options = target.options.copy()
+            if api_key is not None:
+                options["api_key"] = api_key
+            if tls is not None:
+                options["tls"] = tls
+            target = replace(
+                target,
+                address=address or target.address,
+                namespace=namespace or target.namespace,
+                options=options,
+            )
+            connected = await connect(target)
+        return cls(
+            TenantClient(connected, target, settings),
+            signed_only=environment.get("SUREHAND_DECISIONS") == "signed",
+        )
+
+    def acting_as(self, user: str, *, key: str | Path | None = None) -> Self:
+        """Return a client of another user on the same connection.
+
+        Args:
+            user: Who starts, decides and steers.
+            key: The file of that user's private key, to sign with; without it nothing is signed.
+
+        Raises:
+            WrongUse: The user's name cannot be used.
+
+        Example:
+            >>> ann = client.acting_as("ann")
+            >>> ann.settings.user, client.settings.user
+            ('ann', 'uma')
+        """
+        file = None if key is None else Path(key)
+        checked = starter_settings({}, tenant=self.settings.tenant, user=user, key=file)
+        settings = self.settings.model_copy(update={"user": checked.user, "key": checked.key})
+        server = TenantClient(self._server.client, self._server.target, settings)
+        return type(self)(server, signed_only=self._signed_only)
+
+    @property
+    def server(self) -> TenantClient:
+        """Return the connection."""
+        return self._server
+
+    @property
+    def settings(self) -> StarterSettings:
+        """Return whom the client acts for, and where runs are started."""
+        return self._server.settings
+
+    async def start(
+        self,
+        plan: PlanSource,
+        *,
+        run_id: str | None = None,
+        input: Mapping[str, JsonValue] | None = None,
+        user: str | None = None,
+        durability: Durability | None = None,
+        begins_from: Linked | None = None,
+    ) -> Run:
+        """Start a run of a plan; signed, if there is a key.
+
+        The server has the run then, and keeps it until a worker is there. Whether the plan fits the
+        worker's tools is found out by the run: :meth:`Run.taken_up` and :meth:`Run.wait` tell.
+
+        Args:
+            plan: The plan, its document, or its file.
+            run_id: The run's name, never used before; ``None`` makes one up. Started twice under
+                one name, the same plan is one run: so a start whose answer was lost is repeated.
+            input: Inputs, beside those of the plan or in their place.
+            user: Whom the run acts for; ``None``: whoever starts it.
+            durability: When progress is written to history; ``None``: as the plan says.
+            begins_from: Another run, and outputs of it that are facts to this one.
+
+        Raises:
+            PlanRefused: The plan is not valid: each problem with its place.
+            WrongUse: There is a run of that name with another plan or input; or a name or the key
+                cannot be used.
+            NotReachable: The server does not answer.
+
+        Example:
+            >>> run = await client.start("refund.yaml", run_id="refund-7", user="uma")
+            >>> again = await client.start("refund.yaml", run_id="refund-7", user="uma")
+            >>> run.is_new, again.is_new
+            (True, False)
+        """
+        parsed = plan_from(plan, input)
+        chosen = chosen_run_id(self.settings.tenant, run_id or new_run_name(parsed.name))
+        request = composed(
+            self.settings,
+            acts_for=user,
+            signed_only=self._signed_only,
+            run_id=chosen,
+            plan=parsed,
+            durability=durability,
+            linked=begins_from,
+        )
+        return Run(self._server, chosen, is_new=await launch(self._server, request))
+
+    def run(self, run_id: str) -> Run:
+        """Return the way to a run; nobody is asked whether there is one.
+
+        Args:
+            run_id: Its name, or its full id.
+
+        Raises:
+            WrongUse: It has not the form of a run id.
+            NoSuchRun: It is another tenant's.
+
+        Example:
+            >>> await client.run("refund-7").state()
+            'waiting_approval'
+        """
+        return Run(self._server, find_run_id(self.settings.tenant, run_id))
+
+    async def pending(self, *, limit: int = 50) -> Pending:
+        """Return what waits for somebody to decide or answer.
+
+        Args:
+            limit: At most so many runs, those started last.
+
+        Raises:
+            NotReachable: The server does not answer.
+
+        Example:
+            >>> waiting = await client.pending()
+            >>> for request in waiting.approvals:
+            ...     verdict = await client.approve(request, reason="order was returned")
+        """
+        some = f"{PENDING_APPROVALS.name} > 0 OR {RUN_STATE.name} = '{RunState.WAITING_INPUT}'"
+        condition = f"({some}) AND ExecutionStatus = 'Running'"
+        waiting = [run async for run in self._server.listed(condition, limit)]
+        looked = await look_at(self._server, waiting)
+        return Pending(looked.views, looked.silent)
+
+    async def approve(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
+        """Approve a call with exactly the params that were seen, as :meth:`Run.approve` does.
+
+        Raises:
+            DecisionRefused: It does not count; ``verdict.code`` says why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> seen = SeenRequest(form["approval_id"], form["params_hash"])
+            >>> (await client.approve(seen)).code
+            <VerdictCode.ACCEPTED: 'accepted'>
+        """
+        return await self._run_of(request).approve(request, reason=reason, leave=leave)
+
+    async def reject(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
+        """Reject a call, as :meth:`Run.reject` does.
+
+        Raises:
+            DecisionRefused: It does not count; ``verdict.code`` says why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await client.pending()).approvals
+            >>> (await client.reject(request, reason="wrong amount")).state
+            <ApprovalState.REJECTED: 'rejected'>
+        """
+        return await self._run_of(request).reject(request, reason=reason, leave=leave)
+
+    async def edit(
+        self, request: Seen, params: Mapping[str, Any], *, reason: str = "", leave: bool = False
+    ) -> Verdict:
+        """Ask for other params, as :meth:`Run.edit` does.
+
+        Raises:
+            DecisionRefused: It does not count; ``verdict.code`` says why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await client.pending()).approvals
+            >>> verdict = await client.edit(request, {**request.params, "amount": "50.00"})
+        """
+        return await self._run_of(request).edit(request, params, reason=reason, leave=leave)
+
+    def _run_of(self, request: Seen) -> Run:
+        run_id, _ = find_approval(self.settings.tenant, request.approval_id)
+        return Run(self._server, run_id)

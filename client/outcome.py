@@ -1,0 +1,111 @@
+"""How a run ended, whichever way the server tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from temporalio.client import (
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    TerminatedError,
+)
+
+from surehand.client.tenant_client import (
+    TenantClient,
+    require_readable,
+    understood,
+    what_to_do,
+)
+from surehand.process.exits import (
+    CutOff,
+    ExitCode,
+    PlanRefused,
+    StartNotTaken,
+    SurehandError,
+)
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import RUN_STATE
+
+#: Ends that a run has no say in: nothing was undone, and it cannot tell.
+CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
+
+#: A run that ended without its own last word: its search attribute tells an older story.
+_LAST_WORD_OF_SERVER: Final = {
+    WorkflowExecutionStatus.FAILED: RunState.FAILED.value,
+    WorkflowExecutionStatus.CANCELED: RunState.CANCELLED.value,
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
+}
+
+
+def state_of(run: WorkflowExecution) -> str:
+    """Return where a run stands, as the server knows it; needs no worker."""
+    if run.status in _LAST_WORD_OF_SERVER:
+        return _LAST_WORD_OF_SERVER[run.status]
+    return last_own_state(run)
+
+
+def last_own_state(run: WorkflowExecution) -> str:
+    """Return the state that the run itself has noted last."""
+    return run.typed_search_attributes.get(RUN_STATE, RunState.RUNNING.value)
+
+
+def code_of(state: str) -> ExitCode:
+    """Return the exit code that tells how a run ended; ``DONE`` for one that goes on."""
+    if state == RunState.CANCELLED:
+        return ExitCode.CANCELLED
+    failed = state == RunState.FAILED or state in CUT_OFF_BY_SERVER
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+async def run_result(server: TenantClient, run_id: str) -> RunResult:
+    """Wait for the run's end and return its result, also when it failed or was cancelled.
+
+    Raises:
+        PlanRefused: The plan does not fit the tools; ``file`` is the run id.
+        StartNotTaken: The worker did not open it.
+        OutOfReach: The result is larger than what this starter can fetch.
+        CutOff: It ended without a result: the server has ended it.
+        SurehandError: Its id was used before.
+    """
+    try:
+        result = await server.handle(run_id).result()
+    except WorkflowFailureError as error:
+        cause = error.cause
+        if isinstance(cause, CancelledError):
+            return (await server.view(run_id)).result
+        if isinstance(cause, ApplicationError):
+            return _failed(run_id, cause)
+        if isinstance(cause, TerminatedError):
+            why = f" ({cause.message})" if cause.message else ""
+            raise CutOff(
+                f"run {run_id} was terminated from outside{why}. {what_to_do(run_id)}"
+            ) from error
+        raise CutOff(f"run {run_id} failed: {cause}") from error
+    return understood(result, RunResult, f"the result of run {run_id}")
+
+
+def _failed(run_id: str, cause: ApplicationError) -> RunResult:
+    details: Any = cause.details[0] if cause.details else None
+    require_readable(details, f"run {run_id} failed: {cause.message}; its result")
+    if cause.type == ErrorType.RUN_FAILED and isinstance(details, Mapping):
+        return RunResult.model_validate(details)
+    if cause.type == ErrorType.PLAN_INVALID and isinstance(details, list):
+        raise PlanRefused(run_id, [PlanError.model_validate(item) for item in details])
+    if cause.type == ErrorType.START_REFUSED:
+        raise StartNotTaken(cause.message)
+    if cause.type == ErrorType.RUN_ID_TAKEN:
+        raise SurehandError(
+            f"run id {run_id} was used before, and ids are never reused: choose another",
+            code=ExitCode.WRONG_USE,
+        )
+    raise SurehandError(f"run {run_id} failed: {cause.message}", code=ExitCode.FAILED)

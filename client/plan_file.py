@@ -1,0 +1,334 @@
+"""A plan file, and what ``--set`` changes in it, become a ``Plan``.
+
+Everything that can be known without the tools is said here, each problem with file, path and
+reason; whether the params fit the tools is found by the run's own ``describe_tools``.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import math
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from surehand.client.overrides import OverrideError, override
+from surehand.client.yaml_file import Unreadable, read_document
+from surehand.process.exits import PlanRefused
+from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.names import MODEL_RUN
+from surehand.workflows.plan.model_tools import input_problems
+from surehand.workflows.plan.plan import (
+    Defaults,
+    Goto,
+    Plan,
+    Step,
+    input_paths_in,
+    names_in,
+)
+from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
+from surehand.workflows.plan.references import (
+    INPUT,
+    PATH,
+    ReferenceUnresolved,
+    references,
+    resolve,
+)
+from surehand.workflows.plan.size import overgrown
+from surehand.workflows.plan.validation import Incoherent, Outline, incoherences
+from surehand.workflows.plan.wording import reason_of, unknown_tool
+
+#: A plan, its document, or its file.
+PlanSource = Plan | Mapping[str, Any] | str | os.PathLike[str]
+
+_WRITTEN: Final = (Plan, Step, Defaults, ApprovalPolicy, ApprovalRule, Escalate, Goto)
+_FIELDS: Final = sorted({name for model in _WRITTEN for name in model.model_fields})
+
+#: How the mapping is written that some fields take beside plain words.
+_FORMS_OF: Final = {
+    "on_no": "{goto: step}",
+    "on_failure": "{goto: step}",
+    "on_expiry": "{escalate: role}",
+}
+
+#: The number of the step that a place is in.
+_STEP: Final = re.compile(r"steps\.(\d+)")
+
+
+def load_plan(
+    file: str, overrides: Sequence[str] = (), tools: Collection[str] | None = None
+) -> Plan:
+    """Return the plan in ``file`` with ``--set`` applied.
+
+    Args:
+        file: A YAML or JSON file.
+        overrides: ``path=value``, in the order given.
+        tools: The tools that there are, for a plan that is refused anyway: then unknown ones are
+            named at once. ``None``: not known.
+
+    Raises:
+        PlanRefused: Every problem found, with its place.
+    """
+    return plan_of(_read(file), file, overrides, tools)
+
+
+def _read(file: str) -> Any:
+    try:
+        document = read_document(Path(file))
+    except Unreadable as error:
+        raise PlanRefused(file, [PlanError(where=error.where, reason=error.reason)]) from error
+    if document is None:
+        raise PlanRefused(file, [PlanError(where="file", reason="is empty")])
+    return document
+
+
+def plan_of(
+    document: Any, file: str, overrides: Sequence[str] = (), tools: Collection[str] | None = None
+) -> Plan:
+    """Return the plan that a document describes; ``--set`` changes the document in place.
+
+    Args:
+        document: The plan, or its steps, as JSON has them.
+        file: Where it is from, for what is wrong with it.
+        overrides: As for :func:`load_plan`.
+        tools: As for :func:`load_plan`.
+
+    Raises:
+        PlanRefused: Every problem found, with its place.
+    """
+    document = {"steps": document} if isinstance(document, list) else document
+    for text in overrides:
+        try:
+            override(document, text)
+        except OverrideError as error:
+            raise PlanRefused(
+                f"--set {text}", [PlanError(where=error.where, reason=error.reason)]
+            ) from error
+    steps = list(_outlines(document))
+    problems = [*_missing_input(document)]
+    try:
+        plan = Plan.model_validate(document)
+    except ValidationError as error:
+        unknown = () if tools is None else _unknown_tools(document, tools)
+        problems = [*_problems(error, document), *_of_steps(steps), *problems, *unknown]
+        raise PlanRefused(file, _in_order(problems)) from error
+    problems += [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
+    if plan.code == MODEL_RUN:
+        wrong = input_problems(plan.input).items()
+        problems += [PlanError(where=f"input.{field}", reason=reason) for field, reason in wrong]
+    if problems:
+        raise PlanRefused(file, problems)
+    return plan
+
+
+def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Plan:
+    """Return a plan, whatever it is written as.
+
+    Args:
+        source: The plan, its document, or its file.
+        given: Inputs, beside those of the plan or in their place.
+
+    Raises:
+        PlanRefused: Every problem found, with its place.
+    """
+    if isinstance(source, Plan):
+        if not given:
+            return source
+        document: Any = source.model_dump(mode="json", exclude_defaults=True)
+        name = source.name
+    elif isinstance(source, Mapping):
+        document, name = copy.deepcopy(dict(source)), str(source.get("name", "plan"))
+    else:
+        name = os.fspath(source)
+        document = _read(name)
+    if given and isinstance(document, list):
+        document = {"steps": document}
+    if given and isinstance(document, dict):
+        known = document.get(INPUT)
+        document[INPUT] = {**(known if isinstance(known, dict) else {}), **given}
+    return plan_of(document, name)
+
+
+def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
+    """Yield what is wrong in each place; what the steps have to do with one another is apart."""
+    for item in error.errors(include_url=False):
+        if item["type"] == "too_short" and item["loc"] == ("steps",) and document["steps"]:
+            continue  # pydantic counts the steps that are valid; theirs are the errors to show
+        place, found = _place(item, document), item.get("ctx", {}).get("error")
+        if not isinstance(found, Incoherent):
+            yield PlanError(where=place, reason=_reason(item))
+            continue
+        # Of the plan itself they are found anyway, whatever else is wrong with it; `_in_order` says
+        # each once.
+        inside = f"{place}." if item["loc"] else ""
+        for problem in found.problems:
+            yield PlanError(where=f"{inside}{problem.where}", reason=problem.reason)
+
+
+def _of_steps(steps: Sequence[Outline]) -> Iterator[PlanError]:
+    for problem in incoherences(steps):
+        yield PlanError(where=problem.where, reason=problem.reason)
+
+
+def _in_order(problems: Sequence[PlanError]) -> list[PlanError]:
+    """Return each place once, with everything that is wrong there, in the order of the steps."""
+    found: dict[str, list[str]] = {}
+    for problem in problems:
+        known = found.setdefault(problem.where, [])
+        if problem.reason not in known:
+            known.append(problem.reason)
+
+    def position(where: str) -> float:
+        step = _STEP.match(where)
+        return int(step[1]) if step else math.inf if where.startswith("steps (") else -1
+
+    return [
+        PlanError(where=where, reason="; or ".join(found[where]))
+        for where in sorted(found, key=position)
+    ]
+
+
+def _outlines(document: Any) -> Iterator[Outline]:
+    """Yield the steps as far as they can be made out, whatever else is wrong with them."""
+    written = document.get("steps") if isinstance(document, dict) else None
+    defaults = document.get("defaults") if isinstance(document, dict) else None
+    for number, step in enumerate(written if isinstance(written, list) else [], start=1):
+        known = step if isinstance(step, dict) else {}
+        step_id, after = known.get("id", f"step{number}"), known.get("after")
+        own = {**defaults, **known} if isinstance(defaults, dict) else known
+        gotos = {name: own.get(name) for name in ("on_no", "on_failure", "on_reject")}
+        ask, each, when = known.get("ask"), known.get("for_each"), known.get("when")
+        yield Outline(
+            id=step_id if isinstance(step_id, str) else f"step{number}",
+            after=tuple(item for item in after if isinstance(item, str))
+            if isinstance(after, list)
+            else None,
+            params=known.get("params"),
+            texts_of={
+                "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
+                "wait.key": _within(known.get("wait"), "key"),
+                "for_each": each,
+                "fallback.params": _within(known.get("fallback"), "params"),
+            },
+            names=frozenset({str(known.get("item", "item"))} if each else ()),
+            conditions=names_in(when if isinstance(when, str) else None),
+            gotos={
+                name: follows["goto"]
+                for name, follows in gotos.items()
+                if isinstance(follows, dict) and isinstance(follows.get("goto"), str)
+            },
+        )
+
+
+def _within(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _place(item: ErrorDetails, document: Any) -> str:
+    """Return the path inside the document.
+
+    Pydantic also names the members of unions; a part that the document does not have is left out
+    unless it is the name of a missing field.
+    """
+    parts: list[str] = []
+    current = document
+    for part in item["loc"]:
+        if isinstance(current, dict) and part in current:
+            current = current[str(part)]
+        elif isinstance(current, list) and isinstance(part, int) and part < len(current):
+            current = current[part]
+            name = current.get("id") if isinstance(current, dict) else None
+            part = f"{part} ({name})" if isinstance(name, str) else part
+        elif not (item["type"] == "missing" and part == item["loc"][-1]):
+            continue
+        parts.append(str(part))
+    return ".".join(parts) or "plan"
+
+
+def _reason(item: ErrorDetails) -> str:
+    if item["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(item["loc"][-1]), _FIELDS, n=1)
+        return f"unknown field; did you mean {near[0]!r}?" if near else "unknown field"
+    if item["type"] == "too_short" and item["loc"] == ("steps",):
+        return "must list at least one step"
+    if item["type"] == "model_type" and (form := _written_as(item["loc"])):
+        return form
+    if item["type"] == "model_type" and not item["loc"]:
+        return "must be a mapping, or a list of steps"
+    return reason_of(item)
+
+
+def _written_as(place: Sequence[int | str]) -> str:
+    """Return how the mapping is written that may stand there beside plain words, if one may."""
+    forms = (form for name, form in _FORMS_OF.items() if name in place)
+    return next(forms, "")
+
+
+def _missing_input(document: Any, inside: str = "") -> Iterator[PlanError]:
+    """Yield each reference to an input that the plan does not have, or a plan inside it."""
+    given = document.get(INPUT, {}) if isinstance(document, dict) else None
+    if not isinstance(given, dict):
+        return
+    for where, step in _written(document, inside):
+        named = [
+            found
+            for found in references(step.get("params"), f"{where}.params")
+            if PATH.fullmatch(found[1]) and found[1].split(".")[0] == INPUT
+        ]
+        when = step.get("when")
+        if isinstance(when, str):
+            named += [(f"{where}.when", path) for path in sorted(input_paths_in(when))]
+        for place, path in named:
+            try:
+                resolve(f"${{{path}}}", {INPUT: given})
+            except ReferenceUnresolved as error:
+                if not (inside and _known_later(given, path)):
+                    hint = "" if inside else f" (--set {path}=...)"
+                    yield PlanError(where=place, reason=f"{error} in the plan's input{hint}")
+        child, params = _as_plan(step.get("plan")), step.get("params") or {}
+        if child is not None and isinstance(params, dict):
+            own = child.get(INPUT) or {}
+            given_there = {**own, **params} if isinstance(own, dict) else own
+            yield from _missing_input({**child, INPUT: given_there}, f"{where}.plan.")
+
+
+def _known_later(given: Any, path: str) -> bool:
+    """Return whether an input is, or is in, what a reference of the plan above stands for."""
+    for part in path.split(".")[1:]:
+        given = given.get(part) if isinstance(given, dict) else None
+        if isinstance(given, str) and "${" in given:
+            return True
+    return False
+
+
+def _unknown_tools(document: Any, tools: Collection[str], inside: str = "") -> Iterator[PlanError]:
+    """Yield each tool that there is not, whatever else is wrong with the plan."""
+    for where, step in _written(document, inside):
+        tool, child = step.get("tool"), _as_plan(step.get("plan"))
+        if isinstance(tool, str) and tool not in tools:
+            yield PlanError(where=f"{where}.tool", reason=unknown_tool(tool, tools))
+        if child is not None:
+            yield from _unknown_tools(child, tools, f"{where}.plan.")
+
+
+def _written(document: Any, inside: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the steps of a plan that are mappings, each with its place."""
+    steps = document.get("steps") if isinstance(document, dict) else None
+    for index, step in enumerate(steps if isinstance(steps, list) else []):
+        if isinstance(step, dict):
+            name = step.get("id")
+            name = name if isinstance(name, str) else f"step{index + 1}"
+            yield f"{inside}steps.{index} ({name})", step
+
+
+def _as_plan(value: Any) -> dict[str, Any] | None:
+    """Return the plan that a step is, which may be written as a list of steps."""
+    return (
+        {"steps": value} if isinstance(value, list) else value if isinstance(value, dict) else None
+    )

@@ -1,0 +1,94 @@
+"""Looking at several runs at once: those that no worker answers for are named, not waited out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+from temporalio.client import WorkflowExecution
+
+from surehand.client.outcome import state_of
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import NoSuchRun, NotReachable, NoWorker, SurehandError
+from surehand.workflows.contracts.approvals import HeldApproval
+from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.names import PENDING_APPROVALS
+
+#: Runs asked at the same time; each query wakes a worker.
+_AT_ONCE: Final = 10
+#: How long one of many may take to answer: the others shall be seen soon.
+ONE_OF_MANY: Final = timedelta(seconds=5)
+
+
+class SilentRun(BaseModel):
+    """A run that does not answer, as the server knows it; usually no worker is there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    task_queue: str
+    state: str
+    pending_approvals: int
+    reason: str
+
+
+class PendingQuestion(Interrupt):
+    """A question that waits for an answer."""
+
+    run_id: str
+
+
+class PendingHeld(HeldApproval):
+    """A decision that has come before its request."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What several runs say, and which of them say nothing."""
+
+    views: list[RunView]
+    silent: list[SilentRun]
+
+
+async def look_at(server: TenantClient, runs: Sequence[WorkflowExecution]) -> Looked:
+    """Ask the runs themselves: the server's list may lag behind them by a moment.
+
+    Args:
+        server: Where they are.
+        runs: As the server lists them.
+    """
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(run: WorkflowExecution) -> RunView | SilentRun | None:
+        async with places:
+            try:
+                return await server.view(run.id, ONE_OF_MANY)
+            except NoSuchRun:
+                return None
+            except SurehandError as error:
+                if isinstance(error, NotReachable) and not isinstance(error, NoWorker):
+                    raise  # the server itself: nobody else will answer, either
+                return _silent(run, error)
+
+    found = await asyncio.gather(*(look(run) for run in runs))
+    return Looked(
+        views=[item for item in found if isinstance(item, RunView)],
+        silent=[item for item in found if isinstance(item, SilentRun)],
+    )
+
+
+def _silent(run: WorkflowExecution, error: SurehandError) -> SilentRun:
+    return SilentRun(
+        run_id=run.id,
+        task_queue=run.task_queue,
+        state=state_of(run),
+        pending_approvals=run.typed_search_attributes.get(PENDING_APPROVALS, 0),
+        reason=str(error),
+    )

@@ -1,0 +1,685 @@
+"""One run, from outside: looked at, waited for, decided on and steered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from surehand.client.delivery import deliver
+from surehand.client.following import Watch, until_ended, until_settled
+from surehand.client.launch import taken_up
+from surehand.client.messages import Seen, composed, decided, signed
+from surehand.client.outcome import state_of
+from surehand.client.plan_file import PlanSource, plan_from
+from surehand.client.resume_token import new_token, read_token
+from surehand.client.tenant_client import TenantClient
+from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
+from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict, VerdictCode
+from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.steering import (
+    CancelMode,
+    CancelRun,
+    PauseRun,
+    ReissueToken,
+    ResumeRun,
+    Steering,
+    Verb,
+    Way,
+)
+from surehand.workflows.plan.references import references
+
+#: How long a resume token counts: for today's work, and gone tomorrow.
+TOKEN_LASTS: Final = timedelta(hours=1)
+#: A decision that counts, now or once its request is there.
+_COUNTS: Final = (VerdictCode.ACCEPTED, VerdictCode.HELD)
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A run was told to pause, or has another resume token.
+
+    Example:
+        >>> paused = await run.pause(reason="waiting for legal")
+        >>> said = await run.resume(token=paused.resume_token)
+    """
+
+    message: str
+    """What the run has answered."""
+    resume_token: str
+    """In the place of the user's key: resumes the run once, in that name. Kept nowhere else."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; made by ``Client.start`` and ``Client.run``.
+
+    What decides and steers takes ``leave``: if no worker answers, leave it with the server, where
+    it counts once a worker is back; :class:`Left` says so. Without it nothing is sent then
+    (:class:`NoWorker`). If the worker goes in the middle of it, it was sent (:class:`Unanswered`).
+    What steers also takes ``id``: two messages of one id are one, so what may have been lost can be
+    sent again.
+
+    Example:
+        >>> run = await client.start("refund.yaml", input={"order_id": "order-7"})
+        >>> result = await run.wait()
+        >>> result.state
+        <RunState.COMPLETED: 'completed'>
+    """
+
+    server: TenantClient
+    run_id: str
+    is_new: bool = False
+    """Whether this very call of ``start`` has started it: it may have been there before."""
+
+    @property
+    def web_ui(self) -> str:
+        """Return the run's page in the Web UI."""
+        return self.server.web_ui(self.run_id)
+
+    async def state(self) -> str:
+        """Return where the run stands, as the server knows it; needs no worker.
+
+        One of ``RunState``, or ``terminated`` or ``timed_out``.
+
+        Raises:
+            NoSuchRun: There is no such run in this tenant.
+            NotReachable: The server does not answer.
+
+        Example:
+            >>> await run.state()
+            'waiting_approval'
+        """
+        return state_of(await self.server.describe(self.run_id))
+
+    async def view(self) -> RunView:
+        """Return all that the run says of itself: steps, what it waits for, its timeline.
+
+        Raises:
+            NoSuchRun: There is no such run in this tenant.
+            NoWorker: No worker answers in time.
+            OutOfReach: It says more than can be fetched from here.
+
+        Example:
+            >>> view = await run.view()
+            >>> [step.id for step in view.result.steps if step.state == "succeeded"]
+            ['order', 'amount']
+        """
+        return await self.server.view(self.run_id)
+
+    async def checkpoint(self) -> dict[str, Any]:
+        """Return the run's state as one document.
+
+        Raises:
+            NoWorker: No worker answers in time.
+            OutOfReach: It says more than can be fetched from here.
+
+        Example:
+            >>> (await run.checkpoint())["completed_steps"]
+            ['order', 'amount']
+        """
+        return await self.server.checkpoint(self.run_id)
+
+    async def taken_up(self) -> bool:
+        """Wait until a worker has taken the run up; ``False``: none has, and the run is kept.
+
+        Raises:
+            PlanRefused: The plan does not fit the worker's tools.
+            StartNotTaken: The worker does not open the run.
+
+        Example:
+            >>> await run.taken_up()
+            True
+        """
+        return await taken_up(self.server, self.run_id)
+
+    async def wait(
+        self,
+        *,
+        timeout: timedelta | None = None,
+        or_human: bool = False,
+        watch: Watch | None = None,
+    ) -> RunResult:
+        """Wait for the run's end, through deaths of workers and restarts of the server.
+
+        A run that has failed or was cancelled has a result, too: ``result.state`` says which, and
+        ``result.uncompensated`` what it could not undo.
+
+        Args:
+            timeout: How long to wait at most; the run goes on.
+            or_human: Return also when nothing but a human can move the run; then
+                ``result.waiting_for`` says what for.
+            watch: Is told of each look at the run.
+
+        Raises:
+            TimeoutError: The time is over.
+            PlanRefused: The plan does not fit the worker's tools: nothing was done.
+            StartNotTaken: The worker does not open the run: nothing was done.
+            CutOff: The server has ended it: it was terminated, and has undone nothing.
+            NoSuchRun: There is no such run in this tenant.
+            NotReachable: The server has been silent for a minute.
+
+        Example:
+            >>> result = await run.wait(or_human=True)
+            >>> [waiting.kind for waiting in result.waiting_for]
+            ['approval']
+        """
+        async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+            if watch is None and not or_human:
+                return await until_ended(self.server, self.run_id)
+            return await until_settled(self.server, self.run_id, watch, stay=not or_human)
+
+    async def approve(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
+        """Approve a call with exactly the params that were seen.
+
+        Args:
+            request: What was seen: the ``ApprovalRequest`` itself, or a ``SeenRequest``.
+            reason: Recorded with it.
+            leave: See :class:`Run`.
+
+        Returns:
+            The verdict; ``verdict.state`` is still ``pending`` where others have to say yes, too.
+
+        Raises:
+            DecisionRefused: It does not count; ``verdict.code`` says why. Among others: the params
+                are not those that were seen, the approver lacks the role, it is decided already.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await run.view()).pending
+            >>> (await run.approve(request, reason="order was returned")).state
+            <ApprovalState.APPROVED: 'approved'>
+        """
+        return await self.decide(request, DecisionOutcome.APPROVE, reason=reason, leave=leave)
+
+    async def reject(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
+        """Reject a call: it is not made, and what follows is what the plan says.
+
+        Args:
+            request: As for :meth:`approve`.
+            reason: Recorded with it.
+            leave: See :class:`Run`.
+
+        Raises:
+            DecisionRefused: As for :meth:`approve`.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await run.view()).pending
+            >>> (await run.reject(request, reason="wrong amount")).state
+            <ApprovalState.REJECTED: 'rejected'>
+        """
+        return await self.decide(request, DecisionOutcome.REJECT, reason=reason, leave=leave)
+
+    async def edit(
+        self, request: Seen, params: Mapping[str, Any], *, reason: str = "", leave: bool = False
+    ) -> Verdict:
+        """Ask for other params in place of those that wait: the policy looks at them anew.
+
+        Args:
+            request: As for :meth:`approve`.
+            params: All params of the call that shall be asked for instead.
+            reason: Recorded with it.
+            leave: See :class:`Run`.
+
+        Raises:
+            DecisionRefused: As for :meth:`approve`; also where the params do not fit the tool.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await run.view()).pending
+            >>> (await run.edit(request, {**request.params, "amount": "50.00"})).code
+            <VerdictCode.ACCEPTED: 'accepted'>
+        """
+        outcome = DecisionOutcome.EDIT
+        return await self.decide(request, outcome, params=dict(params), reason=reason, leave=leave)
+
+    async def decide(
+        self,
+        request: Seen,
+        outcome: DecisionOutcome,
+        *,
+        params: dict[str, Any] | None = None,
+        reason: str = "",
+        leave: bool = False,
+    ) -> Verdict:
+        """Send a decision; :meth:`approve`, :meth:`reject` and :meth:`edit` are of its kind.
+
+        Raises:
+            DecisionRefused: As for :meth:`approve`.
+            WrongUse: The request is another run's, or the key cannot be used.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await run.view()).pending
+            >>> (await run.decide(request, DecisionOutcome.APPROVE)).code
+            <VerdictCode.ACCEPTED: 'accepted'>
+        """
+        run_id, decision = decided(
+            self.server.settings, request, outcome, reason=reason, params=params
+        )
+        if run_id != self.run_id:
+            raise WrongUse(f"approval {decision.approval_id} is not one of run {self.run_id}")
+        verdict = await deliver(self.server, run_id, Verb.DECIDE, decision, Verdict, leave=leave)
+        if verdict.code not in _COUNTS:
+            raise DecisionRefused(verdict)
+        return verdict
+
+    async def answer(
+        self,
+        value: JsonValue,
+        *,
+        reason: str = "",
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """Answer the only question that the run asks; of several, use :meth:`answer_all`.
+
+        Args:
+            value: The answer, as the question's ``answer_schema`` has it.
+            reason: Recorded with it.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> said = await run.answer("sent twice")
+            >>> (await run.wait()).state
+            <RunState.COMPLETED: 'completed'>
+        """
+        # A value of null is told from no value by what is given, not by what it is.
+        given: dict[str, Any] = {} if value is None else {"answer": value}
+        return await self._steer(
+            Verb.ANSWER, AnswerInterrupts, leave=leave, reason=reason, id=id, **given
+        )
+
+    async def answer_all(
+        self,
+        answers: Mapping[str, JsonValue],
+        *,
+        reason: str = "",
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """Answer questions by their ids: all of the answers count, or none.
+
+        Args:
+            answers: By ``interrupt_id``.
+            reason: Recorded with them.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            Refused: The run does not take them, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: They were sent, and count once a worker is back.
+
+        Example:
+            >>> [question] = (await run.view()).interrupts
+            >>> said = await run.answer_all({question.interrupt_id: "sent twice"})
+            >>> (await run.wait()).state
+            <RunState.COMPLETED: 'completed'>
+        """
+        given = dict(answers)
+        return await self._steer(
+            Verb.ANSWER, AnswerInterrupts, leave=leave, answers=given, reason=reason, id=id
+        )
+
+    async def cancel(
+        self,
+        mode: CancelMode = CancelMode.COMPENSATE,
+        *,
+        reason: str = "",
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """End the run before its plan does.
+
+        Args:
+            mode: What happens to its effects: all undone, kept, or only what is temporary undone.
+            reason: Recorded with it.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            Refused: The run does not take it, and why.
+            WrongUse: It has ended.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> said = await run.cancel(reason="ordered by mistake")
+            >>> (await run.wait()).state
+            <RunState.CANCELLED: 'cancelled'>
+        """
+        return await self._steer(
+            Verb.CANCEL, CancelRun, leave=leave, mode=mode, reason=reason, id=id
+        )
+
+    async def pause(
+        self, *, reason: str = "", lasts: timedelta = TOKEN_LASTS, id: str | None = None
+    ) -> Paused:
+        """Have the run stop before its next call.
+
+        Args:
+            reason: Recorded with it.
+            lasts: How long the resume token counts, at most a day.
+            id: Of this message; see :class:`Run`.
+
+        Returns:
+            What the run has answered, and a token: with it the same user resumes it, once, without
+            a key.
+
+        Raises:
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> paused = await run.pause(reason="waiting for legal")
+            >>> said = await run.resume(token=paused.resume_token)
+        """
+        return await self._pause(Verb.PAUSE, PauseRun, lasts, reason=reason, id=id)
+
+    async def another_token(self, *, lasts: timedelta = TOKEN_LASTS) -> Paused:
+        """Return another resume token of a paused run; the one before is void.
+
+        Args:
+            lasts: How long it counts, at most a day.
+
+        Raises:
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+
+        Example:
+            >>> paused = await run.pause()
+            >>> paused = await run.another_token(lasts=timedelta(minutes=30))
+            >>> said = await run.resume(token=paused.resume_token)
+        """
+        return await self._pause(Verb.TOKEN, ReissueToken, lasts)
+
+    async def resume(
+        self,
+        *,
+        reason: str = "",
+        step: str | None = None,
+        way: Way = Way.RETRY,
+        params: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """Have a paused run go on: the reason for its pause is looked at again.
+
+        Args:
+            reason: Recorded with it.
+            step: Only this step, of several that have failed.
+            way: Of a step that has failed: again, without it, or not at all.
+            params: Again, with these params in the place of the plan's.
+            token: A resume token in the place of a key.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            WrongUse: That is no resume token of this run.
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> paused = await run.pause(reason="waiting for legal")
+            >>> said = await run.resume(reason="legal agrees")
+        """
+        return await self._steer(
+            Verb.RESUME,
+            ResumeRun,
+            token=token,
+            leave=leave,
+            reason=reason,
+            id=id,
+            step=step,
+            way=way,
+            params=None if params is None else dict(params),
+        )
+
+    async def send_event(
+        self,
+        name: str,
+        event_id: str,
+        *,
+        about: str = "",
+        payload: JsonValue = None,
+        reason: str = "",
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """Tell the run of something that has happened outside; kept until a step waits for it.
+
+        Args:
+            name: As the waiting step names it.
+            event_id: Of the event itself: the same one again is ignored.
+            about: What it is about: the step's ``key``.
+            payload: The step's output.
+            reason: Recorded with it.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> said = await run.send_event("returned", "dhl-9", about="order-7")
+        """
+        return await self._steer(
+            Verb.EVENT,
+            OutsideEvent,
+            leave=leave,
+            name=name,
+            key=about,
+            event_id=event_id,
+            payload=payload,
+            reason=reason,
+            id=id,
+        )
+
+    async def top_up(
+        self,
+        *,
+        steps: int = 0,
+        tokens: int = 0,
+        money: str = "0",
+        time: timedelta = timedelta(0),
+        reason: str = "",
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """Give the run more budget; one that was paused for it goes on.
+
+        Args:
+            steps: More tool calls.
+            tokens: More tokens.
+            money: More money, such as ``2.50``.
+            time: More time.
+            reason: Recorded with it.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            WrongUse: An amount is none.
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> said = await run.top_up(steps=20, money="5")
+        """
+        return await self._steer(
+            Verb.TOP_UP,
+            TopUp,
+            leave=leave,
+            steps=steps,
+            tokens=tokens,
+            money=money,
+            time=time,
+            reason=reason,
+            id=id,
+        )
+
+    async def amend(
+        self,
+        plan: PlanSource,
+        *,
+        based_on: int,
+        drops: Sequence[str] = (),
+        reason: str = "",
+        id: str | None = None,
+    ) -> Acknowledged:
+        """Give the run another plan: what is done stays, what waits is asked anew.
+
+        Args:
+            plan: The plan, its document, or its file.
+            based_on: The plan version that its author has seen (``view.plan_version``).
+            drops: Steps with a standing effect that the new plan does not have, on purpose.
+            reason: Recorded with it.
+            id: Of this message; see :class:`Run`.
+
+        Raises:
+            PlanRefused: It is no plan.
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> view = await run.view()
+            >>> plan = view.plan.model_copy(update={"goal": "Refund it, and say so"})
+            >>> said = await run.amend(plan, based_on=view.plan_version)
+        """
+        return await self._steer(
+            Verb.AMEND,
+            Amend,
+            plan=plan_from(plan),
+            based_on=based_on,
+            drops=tuple(drops),
+            reason=reason,
+            id=id,
+        )
+
+    async def resolve(
+        self,
+        intervention_id: str,
+        outcome: ResolutionOutcome,
+        *,
+        evidence: str = "",
+        receipt: JsonValue = None,
+        nothing_to_give: bool = False,
+        id: str | None = None,
+        leave: bool = False,
+    ) -> Acknowledged:
+        """Settle an intervention: say whether the effect happened.
+
+        Args:
+            intervention_id: As ``view.result.waiting_for`` names it.
+            outcome: What happened.
+            evidence: How you know.
+            receipt: What the call would have returned; later steps and the undo may need it.
+            nothing_to_give: There is no receipt, although a later step takes something from it.
+            id: Of this message; see :class:`Run`.
+            leave: See :class:`Run`.
+
+        Raises:
+            WrongUse: A later step takes something from the receipt; or the run has ended.
+            Refused: The run does not take it, and why.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [doubt] = (await run.view()).result.waiting_for
+            >>> said = await run.resolve(doubt.id, ResolutionOutcome.NOT_HAPPENED)
+            >>> (await run.wait()).state
+            <RunState.COMPLETED: 'completed'>
+        """
+        if outcome is ResolutionOutcome.HAPPENED and receipt is None and not nothing_to_give:
+            await self._refuse_if_missed(intervention_id)
+        return await self._steer(
+            Verb.RESOLVE,
+            Resolution,
+            leave=leave,
+            intervention_id=intervention_id,
+            outcome=outcome,
+            evidence=evidence,
+            receipt=receipt,
+            id=id,
+        )
+
+    async def _pause(
+        self, verb: Verb, model: type[PauseRun | ReissueToken], lasts: timedelta, **values: Any
+    ) -> Paused:
+        """Send what makes a resume token the one that counts."""
+        settings = self.server.settings
+        token, key = new_token(settings.tenant, self.run_id, settings.user, lasts)
+        answer = await self._steer(verb, model, resume_key=key, **values)
+        return Paused(answer.message, token)
+
+    async def _steer(
+        self,
+        verb: Verb,
+        model: type[Steering],
+        *,
+        token: str | None = None,
+        leave: bool = False,
+        **values: Any,
+    ) -> Acknowledged:
+        """Compose a message, prove by key or token who sends it, and deliver it."""
+        settings = self.server.settings
+        named = values | {"id": values.get("id") or uuid.uuid4().hex}
+        message = composed(model, actor=settings.user, **named)
+        if isinstance(message, ResumeRun) and token is not None:
+            held = read_token(token, settings.tenant, self.run_id)
+            message = held.proof_of(message)
+        sent = signed(settings, self.run_id, verb, message)
+        return await deliver(self.server, self.run_id, verb.value, sent, Acknowledged, leave=leave)
+
+    async def _refuse_if_missed(self, intervention_id: str) -> None:
+        with contextlib.suppress(NoWorker):  # said, or left with the server, when it is delivered
+            missed = missed_without_receipt(await self.view(), intervention_id)
+            if missed is not None:
+                raise WrongUse(
+                    f"step {missed[0]} takes ${{{missed[1]}}} from what this call returned: give"
+                    " that as the receipt (null, if there is nothing to give)"
+                )
+
+
+def missed_without_receipt(view: RunView, intervention: str) -> tuple[str, str] | None:
+    """Return the first step still to come that refers to the output in question, and how."""
+    states = {step.id: step.state for step in view.result.steps}
+    for item in view.result.waiting_for:
+        # While a run unwinds, nothing is to come; its questions are of steps in other states.
+        if item.id != intervention or states[item.step_id] is not StepState.NEEDS_INTERVENTION:
+            continue
+        for step in view.plan.steps:
+            for _, reference in references(step.params):
+                taken = reference.partition(".")[0] == item.step_id
+                if taken and states[step.id] is StepState.PENDING:
+                    return step.id, reference
+    return None

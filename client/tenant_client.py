@@ -1,0 +1,337 @@
+"""The starter's only way to runs: every call is for one tenant, every failure is one line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from surehand.process.connect import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, Target
+from surehand.process.exits import (
+    ExitCode,
+    NeverTakenUp,
+    NoSuchRun,
+    NotReachable,
+    NoWorker,
+    OutOfReach,
+    Refused,
+    SurehandError,
+    WrongUse,
+)
+from surehand.process.program import command, program
+from surehand.process.settings import StarterSettings
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.names import (
+    CHECKPOINT,
+    IS_RUN,
+    RUN_STATE,
+    TENANT,
+    VIEW,
+    WORKFLOW,
+)
+from surehand.workflows.payload_codec import StoreUnavailable, as_unreadable
+
+#: A worker that was killed is replaced within seconds; longer than this, none is there.
+ANSWER_TIME: Final = timedelta(seconds=15)
+
+#: Silence beyond this makes people wonder: then it is said what is waited for.
+SAID_AFTER: Final = timedelta(seconds=2)
+
+#: Ends that a run has no say in: nothing was undone, and it cannot tell.
+_CUT_OFF: Final = {
+    WorkflowExecutionStatus.TERMINATED: "was terminated from outside",
+    WorkflowExecutionStatus.TIMED_OUT: "was timed out by the server",
+}
+
+Message = TypeVar("Message", bound=BaseModel)
+
+
+class TenantClient:
+    """Runs of one tenant on one server."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Target,
+        settings: StarterSettings,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Make a client; ``tell`` prints a line to whoever waits."""
+        self._tell = tell
+        self._told = False
+        self.client = client
+        self.target = target
+        self.settings = settings
+
+    def handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        """Return the handle of a run; what it returns is to be ``understood``."""
+        return self.client.get_workflow_handle(run_id)
+
+    def web_ui(self, run_id: str) -> str:
+        """Return the run's page in the Web UI."""
+        namespace = quote(self.target.namespace, safe="")
+        return f"{self.settings.ui_url}/namespaces/{namespace}/workflows/{quote(run_id, safe='')}"
+
+    def temporal_options(self) -> list[str]:
+        """Return what the plain Temporal CLI needs to reach the same server."""
+        options = []
+        if self.target.address not in (DEFAULT_ADDRESS, f"127.0.0.1:{DEFAULT_ADDRESS[-4:]}"):
+            options += ["--address", self.target.address]
+        if self.target.namespace != DEFAULT_NAMESPACE:
+            options += ["--namespace", self.target.namespace]
+        return options
+
+    async def describe(self, run_id: str) -> WorkflowExecutionDescription:
+        """Return what the server knows about a run; needs no worker.
+
+        Raises:
+            NoSuchRun: If there is no such run in this tenant.
+        """
+        with self.translated(run_id):
+            found = await self.handle(run_id).describe()
+        attributes = found.typed_search_attributes
+        # A run of code has a type of its own; one of a plan may not have begun yet.
+        is_run = found.workflow_type == WORKFLOW or attributes.get(RUN_STATE) is not None
+        if not is_run or attributes.get(TENANT) not in (None, self.settings.tenant):
+            raise NoSuchRun(f"run not found: {run_id}")
+        return found
+
+    async def open_run(self, run_id: str) -> WorkflowExecutionDescription:
+        """Return what the server knows about a run that has not ended; needs no worker.
+
+        Raises:
+            NoSuchRun: If there is no such run in this tenant.
+            WrongUse: It has ended, and how.
+        """
+        found = await self.describe(run_id)
+        if found.status is not WorkflowExecutionStatus.RUNNING:
+            raise WrongUse(_end_of(found))
+        return found
+
+    async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
+        """Return the run's own view.
+
+        Args:
+            run_id: The run.
+            limit: How long a worker may take to answer, if not the usual time.
+
+        Raises:
+            NoSuchRun: If there is no such run in this tenant.
+            NoWorker: If no worker answers in time.
+            OutOfReach: It answers more than this starter can fetch.
+        """
+        async with self._by_worker(run_id):
+            # Around it, because the SDK repeats what the server is too busy for.
+            async with asyncio.timeout((limit or ANSWER_TIME).total_seconds()):
+                answer = await self.handle(run_id).query(VIEW, rpc_timeout=limit or ANSWER_TIME)
+        view = understood(answer, RunView, f"the view of run {run_id}")
+        if view.tenant != self.settings.tenant:
+            raise NoSuchRun(f"run not found: {run_id}")
+        return view
+
+    async def require_answer(self, run_id: str) -> None:
+        """Look whether a worker answers for a run, whatever it says.
+
+        Raises:
+            NoSuchRun: If there is no such run in this tenant.
+            NoWorker: If no worker answers in time.
+        """
+        with suppress(OutOfReach):
+            await self.view(run_id)
+
+    async def checkpoint(self, run_id: str) -> dict[str, Any]:
+        """Return the run's state as one document.
+
+        Raises:
+            NoWorker: If no worker answers in time.
+            OutOfReach: It answers more than this starter can fetch.
+        """
+        async with self._by_worker(run_id):
+            document: dict[str, Any] = await self.handle(run_id).query(
+                CHECKPOINT, rpc_timeout=ANSWER_TIME
+            )
+        require_readable(document, f"the checkpoint of run {run_id}")
+        return document
+
+    async def update(
+        self, run_id: str, name: str, message: BaseModel, answer: type[Message]
+    ) -> Message:
+        """Send an update and return the run's answer.
+
+        Raises:
+            Refused: With the run's reason.
+            NoWorker: If no worker answers in time; what was sent may still count.
+        """
+        async with self._by_worker(run_id):
+            # Around it, because the SDK asks twice within its own limit.
+            async with asyncio.timeout(ANSWER_TIME.total_seconds()):
+                result: Message = await self.handle(run_id).execute_update(
+                    name, message, result_type=answer
+                )
+        return result
+
+    async def signal(self, run_id: str, name: str, message: BaseModel) -> None:
+        """Put a message into the run's history; needs no worker."""
+        with self.translated(run_id):
+            await self.handle(run_id).signal(name, message)
+
+    async def listed(
+        self, query: str, limit: int | None = None
+    ) -> AsyncIterator[WorkflowExecution]:
+        """Yield this tenant's runs: those that go on by start, then the ended by end; latest first.
+
+        Args:
+            query: A further condition, or nothing.
+            limit: At most so many.
+        """
+        conditions = [
+            IS_RUN,
+            f"{TENANT.name} = '{self.settings.tenant}'",
+            "ExecutionStatus != 'ContinuedAsNew'",
+            *([query] if query else []),
+        ]
+        with self.translated(""):
+            async for run in self.client.list_workflows(" AND ".join(conditions), limit=limit):
+                yield run
+
+    @asynccontextmanager
+    async def _by_worker(self, run_id: str) -> AsyncIterator[None]:
+        """Translate errors; where no worker answers, name the task queue that the run is on."""
+        late = asyncio.get_running_loop().call_later(
+            SAID_AFTER.total_seconds(), self._say_what_is_waited_for, run_id
+        )
+        try:
+            with self.translated(run_id):
+                yield
+        except NoWorker as error:
+            found = await self.describe(run_id)
+            queue = f"task queue {found.task_queue}"
+            if found.status in _CUT_OFF:
+                raise NoWorker(
+                    f"no worker ({queue}) can tell where it stood: {_end_of(found)}"
+                ) from error
+            raise NoWorker(f"{error} ({queue}): start one with `{program('worker')}`") from error
+        finally:
+            late.cancel()
+
+    def _say_what_is_waited_for(self, run_id: str) -> None:
+        # Once: of many runs that are asked, each would say it.
+        if not self._told:
+            self._told = True
+            self._tell(f"waiting for a worker that answers for run {run_id} (Ctrl-C ends it)")
+
+    @contextmanager
+    def translated(self, run_id: str) -> Iterator[None]:
+        """Turn what the server refuses into one line with the right exit code."""
+        try:
+            yield
+        except RPCError as error:
+            raise self._of_rpc(error, run_id) from error
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            raise _no_worker(run_id) from error
+        except StoreUnavailable as error:
+            raise NotReachable(str(error)) from error
+        except WorkflowQueryFailedError as error:
+            if "is not registered on this worker" in str(error):
+                raise NotReachable(
+                    f"run {run_id} is of a workflow that its worker does not have: name the"
+                    " workflow's module in the worker's SUREHAND_WORKFLOW_MODULES"
+                ) from error
+            raise SurehandError(f"run {run_id} cannot be read: {error}") from error
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            reason = cause.message if isinstance(cause, ApplicationError) else str(cause)
+            raise Refused(f"run {run_id} refused it: {reason}") from error
+
+    def _of_rpc(self, error: RPCError, run_id: str) -> SurehandError:
+        code, text = error.status, error.message
+        if code is RPCStatusCode.NOT_FOUND and text.startswith("Namespace "):
+            return NotReachable(
+                f"namespace {self.target.namespace!r} does not exist at {self.target.address} "
+                "(TEMPORAL_NAMESPACE): create it; `doctor` says how"
+            )
+        if code is RPCStatusCode.NOT_FOUND and "already completed" in text:
+            return WrongUse(f"run {run_id} has ended: nothing can be sent to it any more")
+        if code is RPCStatusCode.NOT_FOUND:
+            return NoSuchRun(f"run not found: {run_id}")
+        if code is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in text:
+            return NotReachable(
+                f"the server lacks a search attribute ({text}): `doctor` says how to add it"
+            )
+        if code is RPCStatusCode.FAILED_PRECONDITION and "closed before" in text:
+            return NeverTakenUp(f"run {run_id} has ended before any worker took it up")
+        if code is RPCStatusCode.RESOURCE_EXHAUSTED and "query buffer" in text:
+            return _no_worker(run_id)  # earlier queries wait for a worker, too
+        late = code in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+        if run_id and (late or code is RPCStatusCode.FAILED_PRECONDITION):
+            return _no_worker(run_id)
+        if late or code is RPCStatusCode.UNAVAILABLE:
+            return NotReachable(
+                f"the Temporal server at {self.target.address} does not answer "
+                "(TEMPORAL_ADDRESS): see whether it runs"
+            )
+        if code in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
+            return NotReachable(
+                f"the Temporal server at {self.target.address} refuses us: {text} "
+                "(TEMPORAL_API_KEY, TEMPORAL_TLS_*)"
+            )
+        return SurehandError(f"Temporal server: {text}", code=ExitCode.UNEXPECTED)
+
+
+def require_readable(value: Any, what: str) -> None:
+    """Refuse what stands for a payload that cannot be fetched.
+
+    Raises:
+        OutOfReach: It does, and where the payload is.
+    """
+    unreadable = as_unreadable(value)
+    if unreadable is not None:
+        raise OutOfReach(what, unreadable)
+
+
+def understood(value: Any, model: type[Message], what: str) -> Message:
+    """Return what a run has said as a message.
+
+    Raises:
+        OutOfReach: It was too large to be sent, and cannot be fetched.
+    """
+    require_readable(value, what)
+    return model.model_validate_json(json.dumps(value))
+
+
+def _no_worker(run_id: str) -> NoWorker:
+    return NoWorker(f"no worker answers for run {run_id}")
+
+
+def _end_of(run: WorkflowExecutionDescription) -> str:
+    over = "nothing can be sent to it any more"
+    if run.status in _CUT_OFF:
+        return f"run {run.id} has ended, it {_CUT_OFF[run.status]}: {over}. {what_to_do(run.id)}"
+    return f"run {run.id} has ended: {over}"
+
+
+def what_to_do(run_id: str) -> str:
+    """Return what to do about a run that the server has ended."""
+    return (
+        f"Nothing more of it is undone by itself: `{command('effects', run_id)}` lists what it"
+        f" did, `{command('unwind', run_id)}` undoes it, `{command('reconcile')}` settles what is"
+        " in doubt, or asks a human"
+    )

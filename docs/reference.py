@@ -1,0 +1,597 @@
+"""Writes docs/reference/ from the code: ``python -m docs.reference``.
+
+Nothing there is written by hand, and a test fails when a page is not what the code says now.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import itertools
+import json
+import pkgutil
+import textwrap
+import typing
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from docs import meanings
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+REFERENCE: Final = ROOT / "docs" / "reference"
+#: Where events are written.
+WRITERS: Final = ROOT / "activities"
+
+#: Where what a tool is made of is defined.
+_OF_TOOLS: Final = ("surehand.activities.tools.", "surehand.workflows.plan.policy")
+_MADE: Final = "<!-- Written by `make reference`. Changes made here are lost. -->\n\n"
+#: Where helpers of a file's own write events.
+_LEASES: Final = "ledger/effects/resource_leases.py"
+#: Fields that helpers add to the events they are asked to write.
+_ADDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "event": (),
+    "tell": ("entry_id", "tool"),
+    "_note": ("resource", "tool", "fencing_token"),
+    "_note_busy": ("resource", "tool", "attempt", "held_by"),
+}
+_CONTRACTS: Final = "surehand.workflows.contracts"
+#: Where the models lie that ``--json`` prints, beside those.
+_SHAPE_MODULES: Final = (
+    "surehand.cli.verb.shapes",
+    "surehand.cli.plans.shapes",
+    "surehand.drill.report",
+    "surehand.activities.ledger.history.rebuilding",
+    "surehand.activities.ledger.history.stats_shapes",
+)
+
+
+class Undescribed(Exception):
+    """Code and ``docs/meanings.py`` do not have the same names; the message says which."""
+
+
+def module(name: str) -> ModuleType:
+    """Return a module of the product."""
+    return importlib.import_module(name)
+
+
+def cell(text: object) -> str:
+    """Return a text as a table has it."""
+    plain = " ".join(str(text).replace("``", "`").split())
+    return plain.replace("|", "\\|").replace("<", "&lt;")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(cell, line))} |\n" for line in lines) + "\n"
+
+
+def code(text: object) -> str:
+    """Return a text as code, or nothing where there is none."""
+    return f"`{text}`" if str(text) else ""
+
+
+def same_names(what: str, described: Iterable[str], there: Iterable[str]) -> None:
+    """Raise unless each name is described, and each description is of one.
+
+    Raises:
+        Undescribed: With the names in question.
+    """
+    wrong = sorted(set(described) ^ set(there))
+    if wrong:
+        raise Undescribed(f"{what}: {', '.join(wrong)} (docs/meanings.py)")
+
+
+@functools.cache
+def _written(class_: type) -> Mapping[str, str]:
+    """Return the texts below a class's own fields, by field."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    assert isinstance(tree.body[0], ast.ClassDef)
+    body = tree.body[0].body
+    for field, below in itertools.pairwise(body):
+        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            found |= {target.id: text} if isinstance(text, str) else {}
+    return found
+
+
+def documented(class_: type) -> dict[str, str]:
+    """Return the texts below the fields of a class and its bases."""
+    texts: dict[str, str] = {}
+    for base in reversed(class_.__mro__):
+        texts |= _written(base)
+    return texts
+
+
+def type_of(schema: Mapping[str, Any]) -> str:
+    """Return the type that a JSON Schema says, in a few words."""
+    match schema:
+        case {"$ref": str(ref)}:
+            # Of two classes of one name, pydantic tells the modules as well.
+            name = ref.rpartition("/")[2].rpartition("__")[2]
+            return {"JsonValue": "JSON"}.get(name, name)
+        case {"const": value}:
+            return f"`{json.dumps(value)}`".replace('"', "")
+        case {"enum": [*values]}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"anyOf": [*parts]} | {"allOf": [*parts]}:
+            if any(part.get("examples") == ["90s", "15m", "24h", "7d"] for part in parts):
+                return "duration"
+            some = dict.fromkeys(type_of(part) for part in parts if part.get("type") != "null")
+            return " or ".join(some)
+        case {"type": "array", "items": items}:
+            return f"list of {type_of(items)}"
+        case {"type": "object", "additionalProperties": dict(value)}:
+            return f"mapping to {type_of(value)}"
+        case {"type": "string", "format": str(form)}:
+            return form
+        case {"type": str(name)}:
+            return {"object": "mapping", "array": "list"}.get(name, name)
+    return "JSON"
+
+
+def fields(schema: Mapping[str, Any], texts: Mapping[str, str], *, defaults: bool) -> str:
+    """Return the table of a model's fields."""
+    required = set(schema.get("required", ()))
+    rows = []
+    for name, field in schema.get("properties", {}).items():
+        default = "required" if name in required else code(_written_default(field))
+        meaning = field.get("description") or texts.get(name, "")
+        row = [code(name), type_of(field), default, meaning]
+        rows.append(row if defaults else [row[0], row[1], row[3]])
+    head = ["field", "type", "default", "meaning"] if defaults else ["field", "type", "meaning"]
+    return table(head, rows)
+
+
+def _written_default(schema: Mapping[str, Any]) -> str:
+    """Return a default as a plan has it; nothing where that is nothing."""
+    default = schema.get("default")
+    if isinstance(default, dict | list) or default in (None, ""):
+        return ""  # nothing, or a part with defaults of its own, which its table has
+    return json.dumps(default).strip('"')
+
+
+def plan_page() -> str:
+    """Return the page of what a plan may say."""
+    definitions = module("surehand.cli.plans.schema").plan_schema()["$defs"]
+    order = ("WholePlan", "Step", "ApprovalPolicy", "ApprovalRule", "Escalate", "Ask", "Wait")
+    order += ("Fallback", "Goto", "Interrupts", "Budget", "Defaults")
+    parts = [
+        "# Plan fields\n\nA plan is YAML or JSON. A bare list of steps is a plan, too.\n"
+        "[Write a plan](../howto/write-a-plan.md) shows how the fields are used.\n"
+    ]
+    for name in order:
+        schema = definitions[name]
+        title = {"WholePlan": "Plan"}.get(name, name)
+        parts.append(f"## {title}\n\n{schema.get('description', '')}\n")
+        parts.append(fields(schema, {}, defaults=True))
+    modes = [
+        (code(mode.value), text)
+        for mode, text in _members("surehand.workflows.plan.durability.Durability")
+    ]
+    parts.append("## Durability\n\n" + table(["value", "meaning"], modes))
+    return "\n".join(parts)
+
+
+def _members(path: str) -> list[tuple[Any, str]]:
+    name, _, class_name = path.rpartition(".")
+    enum = getattr(module(name), class_name)
+    texts = documented(enum)
+    return [(member, texts.get(member.name, "")) for member in enum]
+
+
+def settings_page() -> str:
+    """Return the page of the settings."""
+    rows = []
+    for name, field in module("surehand.activities.worker.settings").Settings.model_fields.items():
+        rows.append([code(f"SUREHAND_{name.upper()}"), _default(field), field.description or ""])
+    return (
+        "# Settings\n\nThe environment wins over `.env`, which wins over the settings file.\n"
+        "The settings file is `surehand.toml`, or what `SUREHAND_SETTINGS` names. Its keys are\n"
+        "the names below in lower case and without their prefix.\n"
+        "[Settings, how to](../howto/settings.md) has examples.\n\n"
+        + table(["setting", "default", "meaning"], rows)
+    )
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "must be set"
+    if getattr(field.annotation, "__name__", "") == "SecretStr":
+        return ""
+    return code(_plain(field.get_default(call_default_factory=True)))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+            if seconds and seconds % size == 0:
+                return f"{seconds // size:g}{unit}"
+        return f"{seconds:g}s"
+    if isinstance(value, tuple):
+        return ",".join(map(_plain, value))
+    return "" if value is None else str(value)
+
+
+def verbs() -> dict[str, Any]:
+    """Return each verb of the command line by its name, those of groups as ``plan check``."""
+    from typer.main import get_command
+
+    found: dict[str, Any] = {}
+    for name, verb in get_command(module("surehand.cli.app").build()).commands.items():  # type: ignore[attr-defined]
+        group = getattr(verb, "commands", None)
+        found |= {f"{name} {part}": one for part, one in group.items()} if group else {name: verb}
+    return found
+
+
+def commands_page() -> str:
+    """Return the page of verbs, options and exit codes."""
+    same_names("verbs", meanings.SHAPES, verbs())
+    parts = [
+        "# Commands\n\n`python starter.py VERB --help` shows the same in a terminal.\n"
+        "With `--json` stdout holds [one document](json.md), and everything else is on stderr.\n\n"
+        "## Exit codes\n",
+        table(
+            ["code", "means"],
+            [
+                (f"{exit:d}", text)
+                for exit, text in module("surehand.process.exits").MEANINGS.items()
+            ],
+        ),
+    ]
+    for name, verb in verbs().items():
+        parts.append(f"## {name}\n\n{_prose(verb.help)}\n")
+        parts.append(f"```text\n{(verb.epilog or '').removeprefix('Example: ')}\n```\n")
+        given = [_option(option) for option in verb.params if not option.hidden]
+        parts.append(table(["argument or option", "meaning"], given) if given else "")
+        shapes = ", ".join(f"[`{one}`](json.md#{one.lower()})" for one in meanings.SHAPES[name])
+        parts.append(f"With `--json`: {shapes}.\n" if shapes else "")
+    return "\n".join(parts)
+
+
+def _prose(text: str | None) -> str:
+    said = inspect.cleandoc(text or "").partition("\nArgs:")[0].partition("\n\nExample:")[0]
+    return said.replace("``", "`").replace("<", "&lt;")
+
+
+def _example(doc: str) -> str:
+    shown = textwrap.dedent(doc.partition("\n\nExample:\n")[2])
+    return f"\n```pycon\n{shown.strip()}\n```\n" if shown else ""
+
+
+def _option(option: Any) -> list[str]:
+    if not option.opts[0].startswith("-"):
+        name = option.metavar or option.name.upper()
+    else:
+        value = "" if option.is_flag else f" {option.metavar or 'VALUE'}"
+        name = ", ".join(f"`{one}{value}`" for one in (*option.opts, *option.secondary_opts))
+        return [name, (option.help or "") + (" May be given again." if option.multiple else "")]
+    return [code(name), option.help or ""]
+
+
+def json_page() -> str:
+    """Return the page of the documents that ``--json`` prints."""
+    from pydantic.json_schema import models_json_schema
+
+    classes: dict[str, Any] = {}
+    contracts = [name for _, name, _ in pkgutil.iter_modules(module(_CONTRACTS).__path__)]
+    for name in (*_SHAPE_MODULES, *(f"{_CONTRACTS}.{name}" for name in contracts)):
+        classes |= vars(module(name))
+    printed = dict.fromkeys(
+        ["ErrorReport", *(one for all_ in meanings.SHAPES.values() for one in all_)]
+    )
+    roots = [(classes[name], "serialization") for name in printed]
+    definitions = models_json_schema(roots, ref_template="#/$defs/{model}")[1]["$defs"]
+    by_name = _models_in([model for model, _ in roots])
+    used = {
+        name: [verb for verb, all_ in meanings.SHAPES.items() if name in all_] for name in printed
+    }
+    parts = [
+        "# JSON documents\n\nWhat verbs print with `--json`. Fields are only ever added.\n"
+        "An error is an [`ErrorReport`](#errorreport) on stdout, and one line on stderr.\n"
+    ]
+    for name in (*printed, *sorted(set(definitions) - {*printed, "JsonValue"})):
+        schema = definitions[name]
+        by = ", ".join(f"`{verb}`" for verb in used.get(name, ()))
+        parts.append(f"## {name}\n\n{_prose(schema.get('description'))}\n")
+        parts.append(f"Printed by {by}.\n" if by else "")
+        if "enum" in schema:
+            texts = documented(by_name[name]) if name in by_name else {}
+            rows = [(code(v), texts.get(str(v).upper(), "")) for v in schema["enum"]]
+            parts.append(table(["value", "meaning"], rows))
+        elif schema.get("properties"):
+            texts = documented(by_name[name]) if name in by_name else {}
+            parts.append(fields(schema, texts, defaults=False))
+    return "\n".join(parts)
+
+
+def _models_in(roots: Iterable[Any]) -> dict[str, type]:
+    """Return all classes that the fields of models speak of, by name."""
+    found: dict[str, type] = {}
+    left = list(roots)
+    while left:
+        one = left.pop()
+        left.extend(typing.get_args(one))
+        if not isinstance(one, type) or one.__name__ in found:
+            continue
+        found[one.__name__] = one
+        left.extend(f.annotation for f in getattr(one, "model_fields", {}).values())
+    return found
+
+
+def written_events() -> dict[str, set[str]]:
+    """Return the fields of each event that the code writes, by the event's type.
+
+    Raises:
+        Undescribed: A call writes an event whose type cannot be read from the code.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for file in sorted(WRITERS.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for function in (
+            n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        ):
+            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+                name = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+                own = str(name).startswith("_")
+                if name not in _ADDED or (own and not file.as_posix().endswith(_LEASES)):
+                    continue
+                if ast.unparse(call.func) == "observer.event":
+                    continue  # told of it, once it is written
+                types = list(_types(call, function))
+                if not types and function.name not in _ADDED:
+                    raise Undescribed(f"{file}:{call.lineno}: write the event's type here")
+                for type_, more in types:
+                    given = {key.arg for key in call.keywords if key.arg} - {"step_id"}
+                    found[type_] |= {*_ADDED[name], *given, *more}
+    return found
+
+
+def _types(call: ast.Call, function: ast.AST) -> Iterable[tuple[str, set[str]]]:
+    """Return the event types that a call writes, each with fields that are put together before."""
+    starred = {ast.unparse(key.value) for key in call.keywords if key.arg is None}
+    for argument in call.args:
+        if isinstance(argument, ast.JoinedStr) and "." in ast.unparse(argument):
+            yield from ((type_, set()) for type_ in meanings.MADE_TYPES[ast.unparse(argument)])
+        elif ast.unparse(argument) == "type_" and "body" in starred:
+            yield from _in_branches(function)
+        else:
+            more = _keys(function, "body") if "body" in starred else set()
+            yield from (
+                (node.value, more)
+                for node in ast.walk(argument)
+                if isinstance(node, ast.Constant) and _is_type(node.value)
+            )
+
+
+def _is_type(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and value.replace("_", "").replace(".", "", 1).isalpha()
+        and "." in value
+    )
+
+
+def _in_branches(function: ast.AST) -> Iterable[tuple[str, set[str]]]:
+    for branch in (node for node in ast.walk(function) if isinstance(node, ast.match_case)):
+        for node in ast.walk(branch):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "type_":
+                assert isinstance(node.value, ast.Constant)
+                yield str(node.value.value), _keys(branch, "body")
+
+
+def _keys(tree: ast.AST, name: str) -> set[str]:
+    """Return the keys of a mapping that is assigned to a name."""
+    return {
+        str(key.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+        if isinstance(node.value, ast.Dict)
+        for key in node.value.keys
+        if isinstance(key, ast.Constant)
+    }
+
+
+def events_page() -> str:
+    """Return the page of the events of a run's chain."""
+    events = written_events()
+    same_names("events", meanings.EVENTS, events)
+    rows = [
+        (code(name), ", ".join(code(field) for field in sorted(events[name])), text)
+        for name, text in sorted(meanings.EVENTS.items())
+    ]
+    return (
+        "# Events\n\n`starter.py events RUN` lists them. Each has `run_id`, `seq`, `type`,\n"
+        "`step_id`, `at_ms` and `body`, and is chained to the one before by its hash.\n"
+        "The fields below are those of `body`; what is not known is left out.\n"
+        "Events hold digests and references, no params.\n\n"
+        + table(["type", "fields", "meaning"], rows)
+    )
+
+
+def metrics_page() -> str:
+    """Return the page of the metrics."""
+    made: list[tuple[str, str, str]] = []
+
+    class Meter:
+        def create_counter(self, name: str, meaning: str) -> None:
+            made.append((name, f"{name}_total", meaning))
+
+        def create_histogram_float(self, name: str, meaning: str, unit: str) -> None:
+            made.append((name, f"{name}_{unit}", meaning))
+
+    module("surehand.activities.worker.metrics").Metrics(Meter())
+    same_names("metrics", meanings.LABELS, [name for name, _, _ in made])
+    rows = [(code(shown), meanings.LABELS[name], text) for name, shown, text in made]
+    return (
+        "# Metrics\n\n[Watch a worker](../howto/metrics.md) says how to get them. No label is a\n"
+        "run, a key or a tenant. The Temporal SDK's own metrics begin with `temporal_`.\n\n"
+        + table(["metric", "labels", "counts or measures"], rows)
+    )
+
+
+def errors_page() -> str:
+    """Return the page of error types, failure classes and states."""
+    errors = module("surehand.workflows.errors")
+    verdicts = _members("surehand.workflows.contracts.approvals.VerdictCode")
+    rows = [
+        (code(error.value), "no" if error in errors.NON_RETRYABLE else "yes", text)
+        for error, text in _members("surehand.workflows.errors.ErrorType")
+    ]
+    failures = module("surehand.activities.tools.failures")
+    raised = [
+        (code(name), code(found.failure_class.value), _prose(found.__doc__))
+        for name, found in vars(failures).items()
+        if isinstance(found, type) and issubclass(found, failures.ToolFault)
+        if name in module("surehand").__all__
+    ]
+    classes = _members("surehand.activities.tools.failures.FailureClass")
+    states = [state.value for state in module("surehand.workflows.contracts.states").RunState]
+    same_names("states", meanings.STATES, states)
+    return (
+        "# Errors and states\n\n## Error types\n\nThe `type` of an `ApplicationError`, as the\n"
+        "Temporal history and `show` have it.\n\n"
+        + table(["type", "tried again", "meaning"], rows)
+        + "## What a tool may raise\n\nImport them from `surehand`.\n\n"
+        + table(["exception", "failure class", "meaning"], raised)
+        + "## Failure classes\n\n`FailureClass`, as `errors=` of a tool takes it.\n\n"
+        + table(["class", "meaning"], [(code(one.value), text) for one, text in classes])
+        + "## States of a run\n\nAlso the search attribute `RunState`.\n\n"
+        + table(["state", "meaning"], [(code(one), meanings.STATES[one]) for one in states])
+        + "## Verdicts on a decision\n\n"
+        + table(
+            ["code", "meaning"],
+            [(code(verdict.value), text) for verdict, text in verdicts],
+        )
+    )
+
+
+def tables_page() -> str:
+    """Return the page of the ledger's tables."""
+    from sqlalchemy import CheckConstraint
+
+    tables = module("surehand.activities.ledger.core.tables").metadata.tables
+    same_names("tables", meanings.TABLES, tables)
+    parts = [
+        "# Tables\n\nThe ledger's tables, as the migrations make them. Times are milliseconds\n"
+        "since 1970 by the database's clock (`_ms`). Every key begins with the tenant.\n"
+    ]
+    for name in sorted(tables):
+        found = tables[name]
+        parts.append(f"## {name}\n\n{meanings.TABLES[name]}\n")
+        rows = [
+            (
+                code(c.name),
+                str(c.type).lower(),
+                "yes" if c.primary_key else "",
+                "yes" if c.nullable else "",
+            )
+            for c in found.columns
+        ]
+        parts.append(table(["column", "type", "key", "may be empty"], rows))
+        rules = sorted(
+            (str(one.name), str(one.sqltext))
+            for one in found.constraints
+            if isinstance(one, CheckConstraint)
+        )
+        rules += sorted(
+            (str(one.name), f"unique: {', '.join(c.name for c in one.columns)}{_where(one)}")
+            for one in found.indexes
+            if one.unique
+        )
+        parts.append(
+            table(["rule", "says"], [(code(n), code(s)) for n, s in rules]) if rules else ""
+        )
+    return "\n".join(parts)
+
+
+def _where(index: Any) -> str:
+    where = index.dialect_options["postgresql"].get("where")
+    return "" if where is None else f", where {where}"
+
+
+def tools_page() -> str:
+    """Return the page of what tools are made of."""
+    public = module("surehand")
+    tool = inspect.getdoc(public.tool) or ""
+    parts = [
+        "# Tools\n\nWhat a tool's module imports from `surehand`.\n"
+        "[Write a tool](../howto/write-a-tool.md) shows one.\n\n## tool\n",
+        f"{_prose(tool)}\n{_example(tool)}",
+        "\n" + table(["argument", "meaning"], [(code(n), t) for n, t in _arguments(tool)]),
+    ]
+    for name in public.__all__:
+        found = getattr(public, name)
+        of_tools = getattr(found, "__module__", "").startswith(_OF_TOOLS)
+        if not of_tools or not isinstance(found, type) or issubclass(found, Exception):
+            continue
+        doc = inspect.getdoc(found) or ""
+        parts.append(f"## {name}\n\n{_prose(doc)}\n{_example(doc)}")
+        shown = [
+            (code(n), _prose(inspect.getdoc(getattr(found, n))).partition("\n\n")[0])
+            for n in vars(found)
+            if not n.startswith("_")
+            and (callable(getattr(found, n)) or isinstance(vars(found)[n], property))
+            if inspect.getdoc(getattr(found, n))
+        ]
+        texts = [(code(n), t) for n, t in _written(found).items()]
+        parts.append(table(["name", "meaning"], [*texts, *shown]) if texts or shown else "")
+    return "\n".join(parts)
+
+
+def _arguments(doc: str) -> list[tuple[str, str]]:
+    """Return the arguments that a Google docstring lists."""
+    listed = doc.partition("Args:")[2].partition("Raises:")[0].partition("Example:")[0]
+    found: list[tuple[str, str]] = []
+    for line in textwrap.dedent(listed).strip().splitlines():
+        line = line[4:] if line.startswith("    ") and not found else line
+        if line[:1].strip():
+            name, _, text = line.partition(":")
+            found.append((name, text))
+        elif found:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+    return found
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "plan": plan_page,
+    "tools": tools_page,
+    "commands": commands_page,
+    "json": json_page,
+    "settings": settings_page,
+    "events": events_page,
+    "metrics": metrics_page,
+    "errors": errors_page,
+    "tables": tables_page,
+}
+
+
+def page(name: str) -> str:
+    """Return a page as its file has to be."""
+    heading, _, rest = PAGES[name]().partition("\n")
+    lines = f"{heading}\n\n{_MADE}{rest}".splitlines()
+    kept = [line.rstrip() for n, line in enumerate(lines) if line.strip() or lines[n - 1].strip()]
+    return "\n".join(kept).rstrip() + "\n"
+
+
+def main() -> None:
+    """Write all pages."""
+    REFERENCE.mkdir(exist_ok=True)
+    for name in PAGES:
+        (REFERENCE / f"{name}.md").write_text(page(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Does to one run, or to its workers, what an operator does, once a step has had its effect."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from typing import Any, TypeVar
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.changed_plan import HELD
+from surehand.drill.people import REASON, People
+from surehand.drill.played import Disturbance
+from surehand.drill.points import Operation
+from surehand.drill.workers import Crew
+from surehand.process.exits import Refused, WrongUse
+from surehand.workflows.contracts.batches import Batch
+from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
+from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.identity import child_run_id
+from surehand.workflows.names import UNWIND
+from surehand.workflows.ports import EXECUTE_TOOL, RUN_BATCH
+
+T = TypeVar("T")
+
+
+async def reset(client: Client, run_id: str, how: Operation, step: str) -> None:
+    """Have Temporal begin a run anew at one of its workflow tasks; what it was sent is sent again.
+
+    Args:
+        client: Of the server where it runs.
+        run_id: The run.
+        how: To its first workflow task, to the one that has begun the step, or to its last.
+        step: The step.
+
+    Raises:
+        WrongUse: The run has not come to the step.
+        RPCError: The server does not do it.
+    """
+    first = last = before = 0
+    async for event in client.get_workflow_handle(run_id).fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            last, first = event.event_id, first or event.event_id
+        elif not before and await _begins(client, run_id, event, step):
+            before = last
+    task = {Operation.RESET: first, Operation.RESET_STEP: before}.get(how, last)
+    if not task:
+        raise WrongUse(f"run {run_id} has not come to {step}")
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run_id),
+            reason="a drill",
+            request_id=str(uuid.uuid4()),
+            workflow_task_finish_event_id=task,
+        )
+    )
+
+
+async def _begins(client: Client, run_id: str, event: HistoryEvent, step: str) -> bool:
+    """Say whether an event begins a step: its call, the batch with it, or its child run."""
+    match event.event_type:
+        case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+            child = event.start_child_workflow_execution_initiated_event_attributes.workflow_id
+            return child == child_run_id(run_id, step)
+        case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            name, payloads = scheduled.activity_type.name, scheduled.input.payloads
+            if name == EXECUTE_TOOL.name:
+                call = await _decoded(client, payloads, ToolCall)
+                return call.step_id == step
+            if name == RUN_BATCH.name:
+                batch = await _decoded(client, payloads, Batch)
+                return step in {batch.first.step_id, *(one.id for one in batch.following)}
+        case EventType.EVENT_TYPE_MARKER_RECORDED:
+            # A local activity: its id says whose call it is.
+            for payload in event.marker_recorded_event_attributes.details["data"].payloads:
+                local = json.loads(payload.data)
+                return str(local.get("activity_id", "")).rpartition(":")[0] == step
+    return False
+
+
+async def _decoded(client: Client, payloads: Any, model: type[T]) -> T:
+    [value] = await client.data_converter.decode(payloads, [model])
+    found: T = value
+    return found
+
+
+class Operating:
+    """One operation: waits for its place, and does it."""
+
+    def __init__(
+        self,
+        disturbance: Disturbance,
+        run_id: str,
+        server: TenantClient,
+        people: People,
+        crew: Crew,
+        release: dict[str, str],
+    ) -> None:
+        """Prepare an operation.
+
+        Args:
+            disturbance: What is done, and where.
+            run_id: The run.
+            server: Where it runs.
+            people: They leave the run waiting at the place.
+            crew: Its workers, of whom one is alive.
+            release: The settings of workers after a deploy.
+        """
+        assert disturbance.operation is not None
+        self._how = disturbance.operation
+        self._target = disturbance.target
+        self._run_id = run_id
+        self._server = server
+        self._people = people
+        self._crew = crew
+        self._release = release
+        self.reached = False
+        """Whether it was done."""
+        self.unwound: Unwound | None = None
+        self.violations: list[str] = []
+
+    async def run(self) -> None:
+        """Do it; never returns if the run does not come to the place."""
+        # What is refused is not there any more, such as a run that is ending: it was not reached.
+        with contextlib.suppress(Refused, WrongUse):
+            if self._how.crash_point is None:
+                await self._waits()
+            else:
+                await self._people.while_(self._crew.death())
+            await self._do()
+            self.reached = True
+
+    async def _waits(self) -> None:
+        """Wait until the step is done and the run waits behind it."""
+        self._people.held = HELD
+        await self._people.until(
+            lambda view: any(one.step_id == HELD for one in view.interrupts) or None
+        )
+
+    async def _do(self) -> None:
+        match self._how:
+            case Operation.RESET | Operation.RESET_STEP:
+                await self._reset()
+            case Operation.RESET_KILLED:
+                await self._reset()
+                await self._crew.start()
+            case Operation.TERMINATE:
+                await self._server.handle(self._run_id).terminate(REASON)
+                await self._unwind()
+            case Operation.DEPLOY:
+                await self._crew.start(changes=self._release)
+
+    async def _reset(self) -> None:
+        with self._server.translated(self._run_id):
+            await reset(self._server.client, self._run_id, self._how, self._target.step)
+        self._people.begin_anew()
+
+    async def _unwind(self) -> None:
+        settings = self._server.settings
+        asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self._people.user)
+        try:
+            self.unwound = await self._server.client.execute_workflow(
+                UNWIND,
+                asked,
+                id=f"{self._run_id}.unwind",
+                task_queue=settings.task_queue,
+                result_type=Unwound,
+            )
+        except WorkflowFailureError as error:
+            cause = error.cause.__cause__ if error.cause else None
+            if not isinstance(cause, ApplicationError):
+                raise
+            self.violations.append(f"a run that was terminated is not unwound: {cause.message}")

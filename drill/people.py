@@ -1,0 +1,216 @@
+"""The people of one case: they approve what waits, and answer what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from surehand.activities.ledger.runs.json_schemas import problems
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.principals import Office
+from surehand.drill.report import DrilledApproval
+from surehand.process.exits import ExitCode, NotFound, NoWorker, SurehandError
+from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
+from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt, InterruptKind
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.steering import ResumeRun, Steering, Verb
+from surehand.workflows.identity import run_of_approval
+from surehand.workflows.plan.plan import ITERATION
+
+T = TypeVar("T")
+
+APPROVER: Final = "drill-approver"
+REASON: Final = "a drill"
+#: Seconds between looks at whether the run waits for somebody.
+_LOOK_PAUSE: Final = 0.2
+_LOOK_LIMIT: Final = timedelta(seconds=2)
+ENDED_STEPS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
+#: Questions about a step as such, before it has done anything.
+AT_ITS_START: Final = frozenset({InterruptKind.BEFORE, InterruptKind.ASK})
+#: What is answered to a question of that type, where its schema names nothing.
+_OF_TYPE: Final[dict[str, Any]] = {
+    "string": "drill",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "null": None,
+    "array": [],
+    "object": {},
+}
+
+
+class People:
+    """Looks at one run, again and again, and gives it what it waits for."""
+
+    def __init__(self, server: TenantClient, run_id: str, office: Office) -> None:
+        self._server = server
+        self._run_id = run_id
+        self._office = office
+        self._dealt_with: set[str] = set()
+        self.user = server.settings.user
+        self.held = ""
+        """A step whose approval and first question are left waiting."""
+        self.ignored: set[str] = set()
+        """Approval requests that nobody is to answer."""
+        self.approvals: list[DrilledApproval] = []
+
+    async def look(self) -> RunView | None:
+        """Deal with all that waits and is not held; ``None`` where no worker answers."""
+        await asyncio.sleep(_LOOK_PAUSE)
+        with contextlib.suppress(NoWorker):
+            view = await self._server.view(self._run_id, _LOOK_LIMIT)
+            await self._deal_with(self._run_id, view, self.held)
+            if not self.held and any(one.kind == "permission" for one in view.result.waiting_for):
+                await self._permit()
+            return view
+        return None
+
+    async def _deal_with(self, run_id: str, view: RunView, held: str = "") -> None:
+        for request in view.pending:
+            if request.step_id != held and request.approval_id not in self.ignored:
+                await self.approve(request)
+        for interrupt in view.interrupts:
+            if interrupt.kind is InterruptKind.EVENT:
+                continue  # It comes from outside, or not at all.
+            if interrupt.step_id != held or interrupt.kind not in AT_ITS_START:
+                await self.answer(interrupt, run_id)
+        for step in view.result.steps:
+            if step.child is not None and step.state not in ENDED_STEPS:
+                with contextlib.suppress(NotFound):  # not taken up yet
+                    child = await self._server.view(step.child, _LOOK_LIMIT)
+                    await self._deal_with(step.child, child)
+
+    async def until(self, seen: Callable[[RunView], T | None]) -> T:
+        """Deal with what waits until something is seen, and return that."""
+        while True:
+            view = await self.look()
+            found = seen(view) if view is not None else None
+            if found is not None:
+                return found
+
+    async def while_(self, work: Coroutine[Any, Any, None]) -> None:
+        """Deal with what waits until some work is done."""
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await self.look()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    def begin_anew(self) -> None:
+        """Deal once more with all that waits, and hold nothing: the run was reset."""
+        self._dealt_with.clear()
+        self.held = ""
+
+    async def stay(self) -> tuple[RunView, str]:
+        """Deal with what waits until only a human can move the run; returns what that is asked."""
+        before: list[str] = []
+        while True:
+            view = await self.look()
+            if view is None:
+                continue
+            questions = [w for w in view.result.waiting_for if w.kind == "intervention"]
+            asked = [w.id for w in questions]
+            moving = is_moving(view)
+            # Seen twice: what runs beside it has come to its end, too.
+            if asked and asked == before and not moving and not view.pending:
+                return view, questions[0].question
+            before = asked
+
+    async def approve(self, request: ApprovalRequest) -> None:
+        """Approve a request, once, by as many people as it asks for."""
+        if request.approval_id in self._dealt_with:
+            return
+        of_run = run_of_approval(request.approval_id)
+        run_id = of_run[0] if of_run else self._run_id
+        roles = {role for one in request.requirements for role in one.roles}
+        quorum = max((one.quorum for one in request.requirements), default=1)
+        for number in range(1, quorum + 1):
+            name = APPROVER if number == 1 else f"{APPROVER}-{number}"
+            await self._office.give(name, "role", roles)
+            decision = Decision(
+                approval_id=request.approval_id,
+                params_hash=request.params_hash,
+                outcome=DecisionOutcome.APPROVE,
+                approver=name,
+                reason=REASON,
+            )
+            await self._server.signal(run_id, Verb.DECIDE, decision)
+        self._dealt_with.add(request.approval_id)
+        self.approvals.append(
+            DrilledApproval(
+                approval_id=request.approval_id,
+                tool=request.tool,
+                description=request.description,
+                params_hash=request.params_hash,
+            )
+        )
+
+    async def answer(self, interrupt: Interrupt, run_id: str | None = None) -> None:
+        """Answer a question, of the run or of a child run, once.
+
+        Raises:
+            SurehandError: Its schema leaves open what fits.
+        """
+        of_run = run_id or self._run_id
+        once = f"{of_run} {interrupt.interrupt_id}"
+        if once in self._dealt_with:
+            return
+        answers = {interrupt.interrupt_id: answer_to(interrupt)}
+        message = AnswerInterrupts(actor=self.user, answers=answers, id=uuid.uuid4().hex)
+        await self._server.signal(of_run, Verb.ANSWER, message)
+        self._dealt_with.add(once)
+
+    async def steer(self, verb: Verb, message: Steering) -> None:
+        """Send something that steers the run until a worker has taken it.
+
+        Raises:
+            Refused: It does not count; with the reason.
+        """
+        once = message.model_copy(update={"id": uuid.uuid4().hex})
+        while True:
+            with contextlib.suppress(NoWorker):
+                await self._server.update(self._run_id, verb, once, Acknowledged)
+                return
+
+    async def _permit(self) -> None:
+        """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
+        tools = (await self._office.evidence(self._run_id)).tools.values()
+        wanted = {tool.permission for tool in tools if tool.permission is not None}
+        if await self._office.give(self.user, "permission", wanted):
+            await self.steer(Verb.RESUME, ResumeRun(actor=self.user, reason=REASON))
+
+
+def is_moving(view: RunView) -> bool:
+    """Say whether a step is under way; one with a list is so in its items only."""
+    lists = {ITERATION.sub("", step.id) for step in view.result.steps if ITERATION.search(step.id)}
+    running = {step.id for step in view.result.steps if step.state is StepState.RUNNING}
+    return bool(running - lists)
+
+
+def answer_to(interrupt: Interrupt) -> Any:
+    """Return an answer that fits a question.
+
+    Raises:
+        SurehandError: Its schema leaves open what fits.
+    """
+    schema: dict[str, Any] = interrupt.answer_schema
+    if interrupt.kind in (InterruptKind.BEFORE, InterruptKind.AFTER):
+        return "accept"
+    named = [schema[name] for name in ("default", "const") if name in schema]
+    listed = [one for name in ("examples", "enum") for one in schema.get(name, [])]
+    for answer in (*named, *listed, _OF_TYPE.get(str(schema.get("type")), "drill")):
+        if not problems(schema, answer):
+            return answer
+    raise SurehandError(
+        f"{interrupt.interrupt_id} asks {interrupt.question!r}, and the drill has no answer that"
+        " fits its schema: name one there as its `default`",
+        code=ExitCode.HUMAN_NEEDED,
+    )

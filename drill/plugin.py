@@ -1,0 +1,108 @@
+"""The drill for pytest: a fixture ``drill``. Its imports happen when the fixture is used.
+
+::
+
+    def test_nothing_is_lost_or_doubled(drill):
+        report = drill("plans/refund.yaml", world=world, fresh=fresh, points=["after_call"])
+        assert report.ok, report
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from surehand.drill.environment import Ground
+    from surehand.drill.report import DrillReport
+
+
+@dataclass(frozen=True)
+class Drill:
+    """Drills plans; what the fixture ``drill`` gives."""
+
+    _ground: Ground
+
+    def __call__(
+        self,
+        plan: str | Path,
+        *,
+        world: str | Callable[[Any], Any] | None = None,
+        fresh: str | Callable[[Any], Any] | None = None,
+        already: str | Callable[[Any], Any] | None = None,
+        tools: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        points: Sequence[str] = (),
+        steps: Sequence[str] = (),
+        changes: Sequence[str] = (),
+        parallel: int | None = None,
+        limit: timedelta = timedelta(minutes=2),
+    ) -> DrillReport:
+        """Drill a plan and return the report: assert on its ``ok``.
+
+        In an async test call it with ``await asyncio.to_thread(drill, ...)``.
+
+        Args:
+            plan: A YAML or JSON file.
+            world: Returns what a run's effects have left, or ``module:function``.
+            fresh: Returns the plan's input for one more run, or ``module:function``.
+            already: Leaves the world as a step's call would, or ``module:function``.
+            tools: Modules with the tools; default ``SUREHAND_TOOL_MODULES``.
+            environment: More of the workers' environment.
+            points: Crash points, interruptions and operations; default all.
+            steps: Steps of the plan; default all.
+            changes: ``path=value``, as ``--set``.
+            parallel: Cases at a time; default 2, with ``fresh``.
+            limit: How long one case may take.
+
+        Raises:
+            SurehandError: It cannot be drilled so; the message says why.
+        """
+        from surehand.cli.verb.ledger_door import translated
+        from surehand.cli.verb.printer import Printer
+        from surehand.client.plan_file import load_plan
+        from surehand.drill.progress import Progress
+        from surehand.drill.request import DrillRequest
+        from surehand.drill.suite import Course
+        from surehand.drill.world import Function
+        from surehand.process.settings import read_environment, starter_settings
+
+        own = {**read_environment(), **(environment or {})}
+        if tools:
+            own["SUREHAND_TOOL_MODULES"] = ",".join(tools)
+        request = DrillRequest.checked(
+            load_plan(str(plan), changes),
+            str(plan),
+            points=points,
+            modes=(),
+            steps=steps,
+            world=Function.load("world", world) if world else None,
+            fresh=Function.load("fresh", fresh) if fresh else None,
+            already=Function.load("already", already) if already else None,
+            parallel=parallel,
+            limit=limit,
+        )
+        progress = Progress(Printer(json_output=False))
+        course = Course(request, self._ground, starter_settings(own), own, progress)
+        with translated():
+            report = asyncio.run(course.run())
+        if not report.ok:
+            self._ground.keep()
+            progress.note(f"Ledgers and logs of all cases are kept in {self._ground.folder}")
+        return report
+
+
+@pytest.fixture(scope="session")
+def drill() -> Iterator[Drill]:
+    """Drill plans on an embedded server, or on the one that ``TEMPORAL_ADDRESS`` names."""
+    from surehand.drill.environment import prepared
+    from surehand.process.settings import read_environment
+
+    with prepared(read_environment(), database=None, say=print) as ground:
+        yield Drill(ground)

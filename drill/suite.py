@@ -1,0 +1,292 @@
+"""The whole course of a drill: fault-free runs first, then a case for each cell of the matrix.
+
+A cell is one step, and one thing that is done to its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from surehand.client.tenant_client import TenantClient
+from surehand.drill.case import Case
+from surehand.drill.environment import Ground
+from surehand.drill.judging import judged
+from surehand.drill.people import APPROVER
+from surehand.drill.played import Disturbance, Played
+from surehand.drill.points import Operation, Point
+from surehand.drill.progress import Progress
+from surehand.drill.report import (
+    GOOD,
+    Cell,
+    CellOutcome,
+    DrillReport,
+    FaultFree,
+    PermissionDrift,
+    Target,
+    added_up,
+    consistency_of,
+    recovery_of,
+)
+from surehand.drill.request import DrillRequest
+from surehand.drill.state import Baseline, DrillState
+from surehand.drill.world import differences
+from surehand.process.connect import connect, find_target
+from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
+from surehand.process.settings import StarterSettings
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.plan.durability import Durability
+
+T = TypeVar("T")
+
+
+class Course:
+    """One drill."""
+
+    def __init__(
+        self,
+        request: DrillRequest,
+        ground: Ground,
+        settings: StarterSettings,
+        environment: Mapping[str, str],
+        progress: Progress,
+        *,
+        state: DrillState | None = None,
+        resume: bool = False,
+    ) -> None:
+        """Prepare a drill.
+
+        Args:
+            request: What is drilled.
+            ground: Where.
+            settings: For whom.
+            environment: The user's own, for the workers.
+            progress: Told of each case.
+            state: Where cells that are done are kept.
+            resume: Take over what is there already.
+        """
+        self._request = request
+        self._ground = ground
+        self._settings = settings
+        self._tools = environment.get("SUREHAND_TOOL_MODULES", "")
+        self._environment = ground.environment(environment)
+        self._progress = progress
+        self._state = state
+        self._resume = resume
+
+    async def run(self) -> DrillReport:
+        """Play all cases and return what they show.
+
+        Raises:
+            WrongUse: The plan, the tools or the user's functions cannot be drilled.
+            SurehandError: The drill itself cannot go on.
+        """
+        began, started_at = time.monotonic(), datetime.now(UTC)
+        await self._ground.check()
+        target = find_target(self._environment)
+        server = TenantClient(await connect(target, quiet=True), target, self._settings)
+        fingerprint = self._request.fingerprint(self._tools)
+        earlier = self._state.read(fingerprint) if self._state and self._resume else None
+        if earlier and self._finished(*earlier):
+            earlier = None
+        baseline, done = earlier or (await self._baseline(server, fingerprint), [])
+        if self._state:
+            self._state.begin(baseline, done)
+        targets = self._request.chosen(baseline.targets)
+        self._request.refuse_nothing(targets)
+        wanted = list(self.wanted(targets))
+        kept = [cell for cell in done if _key(cell) in {_key(cell) for cell in wanted}]
+        keys = {_key(cell) for cell in kept}
+        self._progress.begin(len(wanted), kept)
+        made = await self._side_by_side(
+            server, baseline, [cell for cell in wanted if _key(cell) not in keys]
+        )
+        by_key = {_key(cell): cell for cell in [*kept, *made]}
+        cells = [by_key[_key(cell)] for cell in wanted]
+        tally = added_up([baseline.fault_free.tally, *(cell.tally for cell in cells)])
+        good = all(cell.outcome in GOOD for cell in cells)
+        return DrillReport(
+            ok=bool(cells) and good and tally.holds and not baseline.fault_free.violations,
+            plan=self._request.plan_name,
+            modes=list(self._request.modes),
+            server="embedded" if self._ground.embedded else target.address,
+            world=self._request.world.name if self._request.world else "",
+            fresh=self._request.fresh.name if self._request.fresh else "",
+            approver=APPROVER,
+            started_at=started_at,
+            seconds=round(time.monotonic() - began, 1),
+            fault_free=baseline.fault_free,
+            points=[point.value for point in self._request.points],
+            targets=targets,
+            cells=cells,
+            counts={
+                outcome: sum(cell.outcome is outcome for cell in cells) for outcome in CellOutcome
+            },
+            recovery=recovery_of(self._request.points, cells),
+            approval_consistency=consistency_of(tally),
+            permission_drift=PermissionDrift(drifted=tally.drifted, losses=tally.losses),
+        )
+
+    def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
+        """Say whether nothing is left to go on with: then all is played anew."""
+        targets = self._request.chosen(baseline.targets)
+        return {_key(cell) for cell in self.wanted(targets)} <= {_key(cell) for cell in done}
+
+    async def _baseline(self, server: TenantClient, fingerprint: str) -> Baseline:
+        """Play the fault-free run twice: two that differ are no measure for a third."""
+        self._progress.note("Fault-free: two runs, which every other one is compared with")
+        if self._request.parallel > 1:
+            first, second = await _together(self._fault_free(server), self._fault_free(server))
+        else:
+            first, second = await self._fault_free(server), await self._fault_free(server)
+        found = list(differences(first.compared, second.compared))
+        if found:
+            raise WrongUse(
+                f"two fault-free runs differ, so nothing can be compared with them: {found[0]};"
+                " see that world returns only what --fresh has made, and nothing that changes"
+                " from run to run"
+            )
+        assert first.result is not None
+        return Baseline(
+            fingerprint=fingerprint,
+            targets=self._targets(first),
+            fault_free=FaultFree(
+                run_id=first.run_id,
+                state=first.result.state,
+                effects=sum(first.counted.values()),
+                counted=first.counted,
+                seconds=round(first.seconds, 1),
+                approvals=first.approvals,
+                tally=first.tally.plus(second.tally),
+                violations=[*first.violations, *second.violations],
+            ),
+            compared=first.compared,
+            standing=first.standing,
+            applied=first.applied,
+        )
+
+    async def _fault_free(self, server: TenantClient) -> Played:
+        case = Case(self._request, self._ground, server, self._environment)
+        try:
+            played = await case.play()
+        except PlanRefused as error:
+            raise PlanRefused(self._request.plan_name, error.problems) from error
+        if played.question:
+            raise SurehandError(
+                f"the fault-free run needs a human: {played.question}", code=ExitCode.HUMAN_NEEDED
+            )
+        if played.result is None:
+            raise SurehandError(
+                f"the fault-free run has not ended within {self._request.limit}: give it more"
+                " time with --timeout",
+                code=ExitCode.OUT_OF_TIME,
+            )
+        return played
+
+    def _targets(self, played: Played) -> list[Target]:
+        """Return the calls of the plan, and those that undid some of them, in their order."""
+        assert played.result is not None
+        targets = []
+        views = {view.id: view for view in played.result.steps}
+        children = {view.id for view in views.values() if view.child}
+        for step in self._request.plan.steps:
+            if step.wait is not None:
+                continue  # It calls nothing itself.
+            # Of a list, the first item's call.
+            first = f"{step.id}[0]"
+            name = first if first in children | played.tools.keys() else step.id
+            spec = played.tools.get(name)
+            policy = spec.approval if spec else None
+            targets.append(
+                Target(
+                    step=name,
+                    tool=step.does,
+                    effect=spec.effect if spec else None,
+                    asks=step.ask is not None,
+                    child=name in children,
+                    succeeded=name in views and views[name].state is StepState.SUCCEEDED,
+                    permission=spec.permission if spec else None,
+                    may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
+                )
+            )
+        undone = [entry for entry in played.entries if entry["undoes"] is not None]
+        for entry in undone:
+            step, tool = entry["step_id"], entry["tool"]
+            targets.append(Target(step=step, tool=tool, effect=Effect.WRITE, undo=True))
+        return targets
+
+    def wanted(self, targets: list[Target]) -> Iterator[Cell]:
+        """Yield the cells of the matrix, with nothing found yet."""
+        for mode in self._request.modes:
+            for target in targets:
+                for point in self._request.points_of(target):
+                    yield Cell(
+                        mode=mode,
+                        step=target.step,
+                        undo=target.undo,
+                        tool=target.tool,
+                        point=point,
+                        outcome=CellOutcome.NOT_REACHED,
+                        question=""
+                        if _called(target)
+                        else "the fault-free run never calls this step",
+                    )
+
+    def _disturbance(
+        self, baseline: Baseline, target: Target, point: Point, mode: str
+    ) -> Disturbance:
+        """Return what is done to a run; one that goes back to a step has come as far as it can."""
+        states = baseline.compared["steps"]
+        there = (s.id for s in self._request.plan.steps if states[s.id] == StepState.SUCCEEDED)
+        behind = tuple(there) if point is Operation.RESET_STEP else ()
+        return Disturbance(target, point, Durability(mode), behind)
+
+    async def _side_by_side(
+        self, server: TenantClient, baseline: Baseline, cells: list[Cell]
+    ) -> list[Cell]:
+        targets = {(target.step, target.undo): target for target in baseline.targets}
+        allowed = {one.permission for one in baseline.targets if one.permission is not None}
+        points = {point.value: point for point in self._request.points}
+        left, made = iter(cells), []
+
+        async def one_after_another() -> None:
+            for cell in left:
+                target = targets[cell.step, cell.undo]
+                if _called(target):
+                    self._progress.playing(cell)
+                    what = self._disturbance(baseline, target, points[cell.point], cell.mode)
+                    own = (self._request, self._ground, server, self._environment)
+                    played = await Case(*own, what, allowed).play()
+                    world = self._request.world is not None
+                    cell = judged(cell, baseline, played, world=world)
+                if self._state:
+                    self._state.add(cell)
+                self._progress.done(cell)
+                made.append(cell)
+
+        await _together(*(one_after_another() for _ in range(self._request.parallel)))
+        return made
+
+
+def _called(target: Target) -> bool:
+    """Say whether the fault-free run has come to a step."""
+    return target.effect is not None or target.asks or target.child
+
+
+async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:
+    """Run all side by side; the first failure, or a cancellation, ends them all."""
+    running = [asyncio.create_task(part) for part in parts]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _key(cell: Cell) -> tuple[str, str, bool, str]:
+    return cell.mode, cell.step, cell.undo, cell.point

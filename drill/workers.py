@@ -1,0 +1,110 @@
+"""The workers of one case: started, replaced, and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from surehand.drill.environment import READY, worker
+from surehand.process.children import Child
+from surehand.process.exits import SurehandError
+
+#: Seconds between looks at whether a worker has died: the error of a recovery time.
+_DEATH_PAUSE: Final = 0.02
+
+
+class Crew:
+    """Workers that share a ledger and a task queue; leaving its ``with`` block kills them."""
+
+    def __init__(
+        self, environment: Mapping[str, str], folder: Path, settings: Mapping[str, str], once: Path
+    ) -> None:
+        """Prepare a crew.
+
+        Args:
+            environment: The workers'.
+            folder: Where they run.
+            settings: More of their settings, by names without prefix.
+            once: The file that a worker makes when it dies as it was told to.
+        """
+        self._environment = environment
+        self._folder = folder
+        self._settings = settings
+        self._once = once
+        self._alive: list[Child] = []
+        self._started = 0
+        self.died_at: float | None = None
+        """When a worker was seen to be dead, by this process's monotonic clock."""
+        self._death = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for one in self._alive:
+            one.kill()
+
+    @property
+    def killed(self) -> bool:
+        """Return whether a worker has killed itself, as it was told to."""
+        return self._once.exists()
+
+    async def start(self, count: int = 1, changes: Mapping[str, str] | None = None) -> None:
+        """Start workers and wait until they take work.
+
+        Args:
+            count: How many.
+            changes: Settings in which they differ from the others.
+        """
+        settings = {**self._settings, **(changes or {})}
+        new = []
+        for _ in range(count):
+            self._started += 1
+            name = f"worker-{self._started}"
+            new.append(worker(self._environment, self._folder, name, **settings))
+            self._alive.append(new[-1])
+        for one in new:
+            await asyncio.to_thread(one.wait_said, READY)
+
+    async def replace(self) -> None:
+        """Kill all of them (SIGKILL), then start one more: nothing is left in any memory."""
+        gone, self._alive = self._alive, []
+        for one in gone:
+            one.kill()
+        await self.start()
+
+    async def death(self) -> None:
+        """Wait until a worker has died as it was told to; somebody has to watch."""
+        await self._death.wait()
+
+    async def watch(self) -> None:
+        """See the one death that is meant to be; any other is an error.
+
+        Raises:
+            SurehandError: A worker ended that nobody had killed.
+        """
+        while True:
+            for one in list(self._alive):
+                if one.returncode is None:
+                    continue
+                meant = one.returncode == -signal.SIGKILL and self.killed
+                if not meant or self.died_at is not None:
+                    raise SurehandError(
+                        f"{one.log.stem} in {one.log.parent.name} ended by itself with"
+                        f" {one.returncode}: {one.last_line()}"
+                    )
+                self.died_at = time.monotonic()
+                self._death.set()
+                self._alive.remove(one)
+                one.kill()  # It is dead; nobody has to guard it any more.
+            await asyncio.sleep(_DEATH_PAUSE)

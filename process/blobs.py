@@ -1,0 +1,140 @@
+"""Bytes under a path, in a folder or in any object store that ``obstore`` reaches by URL.
+
+Written atomically, and never changed: whoever keeps something names it by its content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from surehand.workflows.payload_codec import NotKept, StoreUnavailable
+
+#: What tells a store from every other one, whatever URL leads there. No tenant is called "_".
+_STORE_ID: Final = "_/store-id"
+
+
+class Blobs:
+    """A folder or an object store."""
+
+    def __init__(self, url: str, *, make: bool = True) -> None:
+        """Open a store.
+
+        Args:
+            url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
+            make: Whether a folder that is not there is made.
+
+        Raises:
+            StoreUnavailable: No store understands that URL, or there is no such folder.
+        """
+        self.url = url
+        self.home_of: Callable[[str], Awaitable[str | None]] | None = None
+        """Tells by its id in which store a run was opened, if anybody knows."""
+        self._folder = None if "://" in url else Path(url).absolute()
+        if self._folder is not None and not make and not self._folder.is_dir():
+            raise StoreUnavailable(f"there is no folder {url!r} here")
+        try:
+            self._store = _open(url, self._folder)
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def has(self, path: str) -> bool:
+        """Return whether something is kept under a path, and outlives a power cut there.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            await obstore.head_async(self._store, path)
+            await self._settle(path)
+        except (NotFoundError, FileNotFoundError):
+            return False
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+        return True
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Keep something; what is there already stays.
+
+        Raises:
+            StoreUnavailable: The store does not take it.
+        """
+        try:
+            # What is there is the same, because its path says so; or found out when it is read.
+            with contextlib.suppress(AlreadyExistsError):
+                await obstore.put_async(self._store, path, data, mode="create")
+            await self._settle(path)
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def get(self, path: str) -> bytes:
+        """Return what is kept under a path.
+
+        Raises:
+            NotKept: The store answers, and has nothing there.
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            answer = await obstore.get_async(self._store, path)
+            return bytes(await answer.bytes_async())
+        except (NotFoundError, FileNotFoundError) as error:
+            raise NotKept(str(error)) from error
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def store_id(self, *, make: bool = False) -> str | None:
+        """Return what tells this store from others; ``None``: it has nothing to tell.
+
+        Args:
+            make: Whether it is given something.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        if make:
+            await self.put(_STORE_ID, uuid.uuid4().hex.encode())
+        try:
+            return (await self.get(_STORE_ID)).decode()
+        except NotKept:
+            return None
+
+    async def elsewhere(self, run_id: str) -> str | None:
+        """Return why this is not the run's artifact store; ``None`` if it may be.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        home = None if self.home_of is None else await self.home_of(run_id)
+        if home is None or home == await self.store_id():
+            return None
+        return f"{self.url} is not the artifact store of run {run_id}, or is not mounted"
+
+    async def _settle(self, path: str) -> None:
+        if self._folder is not None:
+            await asyncio.to_thread(_to_disk, self._folder / path)
+
+
+def _open(url: str, folder: Path | None) -> ObjectStore:
+    if folder is not None:
+        return LocalStore(prefix=folder, mkdir=True)
+    # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
+    return from_url(url, retry_config={"max_retries": 1})
+
+
+def _to_disk(path: Path) -> None:
+    """See to it that a file outlives a power cut: the commit that follows does."""
+    for place in (path, path.parent):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,280 @@
+"""The embedded Temporal server: starts and stops the Temporal CLI's development server.
+
+Run as a program (``python devserver.py``) it serves in the foreground until it is told to stop.
+For development, the demo and the tests; a team's own cluster is docker-compose.yml's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+
+from surehand.process.children import Child
+from surehand.process.temporal_cli import CliMissing, find_cli, say
+
+#: Where Temporal's clients look for a server that nobody has named.
+DEFAULT_PORT: Final = 7233
+#: What ``--wait`` can connect to.
+_ADDRESS: Final = re.compile(r".+:\d{1,5}")
+#: Seconds. First starts take 1 to 4 on two busy cores; a broken one ends by itself.
+START_TIMEOUT: Final = 60.0
+#: Seconds that somebody waits before being told what for.
+SILENT_FOR: Final = 2.0
+#: Another process can take a free port before the server binds it. Losing it three times in a row
+#: means that something else is wrong.
+START_TRIES: Final = 3
+
+SEARCH_ATTRIBUTES: Final = {"RunState": "Keyword", "Tenant": "Keyword", "PendingApprovals": "Int"}
+DYNAMIC_CONFIG: Final = {
+    # 20 a second by default, which holds a single run to 12 steps a second.
+    "history.transferProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxPollRPS": "5000",
+    # One second by default, the floor of every timer and retry delay.
+    "history.timerProcessorMaxTimeShift": '"100ms"',
+    "system.enableActivityEagerExecution": "true",
+    # Tenants take turns (workflows/options.py, fair): otherwise what was queued first goes first.
+    "matching.enableFairness": "true",
+}
+
+
+class DevServerFailed(Exception):
+    """The embedded Temporal server did not start; the message holds its own last words."""
+
+
+def _port(wanted: int, option: str = "--port") -> int:
+    """A port that nobody listens on: the wanted one, or for 0 any.
+
+    Looked at before the start, because the readiness check would be answered by whoever has it.
+    """
+    with socket.socket() as probe:
+        # As the server does it: connections that are still winding down do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            raise DevServerFailed(
+                f"Port {wanted} on 127.0.0.1 is taken: stop what listens there, or name another"
+                f" with {option} (0 takes a free one)"
+            ) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class DevServer(Child):
+    """One running embedded server. Start it again with its port and file to go on after a kill.
+
+    Attributes:
+        address: Where clients connect, ``127.0.0.1:port``.
+        port: The port in ``address``.
+        ui_url: The Web UI; None without one.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, port: int, ui: int | None) -> None:
+        super().__init__(command, environment=os.environ, log=log, folder=Path.cwd())
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self.ui_url = f"http://127.0.0.1:{ui}" if ui else None
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        db_file: Path | None = None,
+        port: int = 0,
+        ui_port: int | None = 0,
+        log_file: Path | None = None,
+        cli: Path | None = None,
+    ) -> DevServer:
+        """Start a server and return once it answers for the namespace ``default``.
+
+        Args:
+            db_file: Where it keeps its state; None keeps it in memory.
+            port: 0 takes a free one.
+            ui_port: 0 takes a free one; None starts no Web UI.
+            log_file: Its warnings are appended here; None drops them.
+            cli: The Temporal CLI, if it was found before.
+
+        Raises:
+            CliMissing: There is no Temporal CLI.
+            DevServerFailed: It ended or did not answer in time.
+        """
+        cli = cli or find_cli()
+        for path in (db_file, log_file):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        for left in reversed(range(1 if port else START_TRIES)):
+            chosen = _port(port)
+            chosen_ui = None if ui_port is None else _port(ui_port, "--ui-port")
+            command = _command(cli, db_file, chosen, chosen_ui)
+            # One that nobody reads is gone once the server serves.
+            with nullcontext(log_file) if log_file else _unread() as log:
+                server = cls(command, log, chosen, chosen_ui)
+                try:
+                    wait_until_serving(cli, server.address, meanwhile=server.require_running)
+                    return server
+                except DevServerFailed as error:
+                    server.kill()
+                    if not left:
+                        raise DevServerFailed(f"{error}: {server.last_line()}") from error
+                except BaseException:
+                    server.kill()
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def require_running(self) -> None:
+        """See that it has not ended.
+
+        Raises:
+            DevServerFailed: It has.
+        """
+        if not self.running:
+            raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
+
+
+@contextmanager
+def _unread() -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile() as file:
+        yield Path(file.name)
+
+
+def wait_until_serving(
+    cli: Path, address: str, *, meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Ask until runs can be counted by state: frontend, namespace and attributes are there.
+
+    Args:
+        cli: The Temporal CLI.
+        address: Where the server listens, or will: ``host:port``.
+        meanwhile: Called before each look; may raise to give up.
+
+    Raises:
+        DevServerFailed: It did not answer in time.
+    """
+    host, _, port = address.rpartition(":")
+    ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", address]
+    began = time.monotonic()
+    while time.monotonic() - began < START_TIMEOUT:
+        meanwhile()
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            if subprocess.run([cli, *ask], capture_output=True, timeout=5).returncode == 0:
+                return
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        time.sleep(0.02)
+    raise DevServerFailed(
+        f"The Temporal server on {address} did not answer within {START_TIMEOUT:.0f} s"
+    )
+
+
+def _wait(cli: Path, port: int | None) -> None:
+    """Wait for the server on a port here, or for the one that the environment names."""
+    # Late, because starting a server needs none of it.
+    from surehand.process.connect import find_target
+    from surehand.process.exits import SurehandError
+    from surehand.process.settings import read_environment
+
+    try:
+        address = f"127.0.0.1:{port}" if port else find_target(read_environment()).address
+    except SurehandError as error:
+        raise DevServerFailed(str(error)) from error
+    if not _ADDRESS.fullmatch(address):
+        raise DevServerFailed(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
+    patience = time.monotonic() + SILENT_FOR
+
+    def tell() -> None:
+        nonlocal patience
+        if time.monotonic() > patience:
+            say(f"Waiting for the Temporal server on {address}, at most {START_TIMEOUT:.0f} s")
+            patience = math.inf
+
+    wait_until_serving(cli, address, meanwhile=tell)
+
+
+def _usual_port() -> int:
+    """Return the port of TEMPORAL_ADDRESS, where that is this machine: there it is looked for."""
+    # Late, because tests and the demo name their ports.
+    from surehand.process.sources import SourceError, read_sources
+
+    try:
+        named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
+    except SourceError as error:
+        raise DevServerFailed(str(error)) from error
+    host, _, port = named.rpartition(":")
+    here = host in ("127.0.0.1", "localhost") and port.isdecimal()
+    return int(port) if here else DEFAULT_PORT
+
+
+def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
+    command = [str(cli), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(port)]
+    command += ["--ui-port", str(ui_port)] if ui_port else ["--headless"]
+    command += ["--log-level", "warn"]
+    if db_file is not None:
+        command += ["--db-filename", str(db_file)]
+    for name, kind in SEARCH_ATTRIBUTES.items():
+        command += ["--search-attribute", f"{name}={kind}"]
+    for key, value in DYNAMIC_CONFIG.items():
+        command += ["--dynamic-config-value", f"{key}={value}"]
+    return command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve in the foreground until SIGINT or SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="devserver.py", description="Embedded Temporal server.")
+    parser.add_argument("--db", type=Path, default=Path(".surehand/temporal.db"), metavar="FILE")
+    parser.add_argument(
+        "--port", type=int, help="default: that of TEMPORAL_ADDRESS, else 7233; 0 takes a free one"
+    )
+    parser.add_argument("--ui-port", type=int, default=8233, help="0 takes a free one")
+    parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="start none: return once the one on --port serves, or at TEMPORAL_ADDRESS",
+    )
+    options = parser.parse_args(argv)
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    server = None
+    try:
+        cli = find_cli()
+        if options.print_cli:
+            print(cli)
+            return 0
+        if options.wait:
+            _wait(cli, options.port)
+            return 0
+        log_file = options.db.with_suffix(".log")
+        server = DevServer.start(
+            db_file=options.db,
+            port=_usual_port() if options.port is None else options.port,
+            ui_port=options.ui_port,
+            log_file=log_file,
+            cli=cli,
+        )
+        print(f"Temporal {server.address}  Web UI {server.ui_url}  log {log_file}", flush=True)
+        code = server.wait()
+        say(f"The Temporal server ended by itself with {code}; see {log_file}")
+        return 1
+    except (CliMissing, DevServerFailed) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if server is not None:
+            server.stop()

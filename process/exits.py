@@ -1,0 +1,286 @@
+"""How a verb ends: the exit codes, and the errors that carry them.
+
+The codes are an API: scripts branch on them. ``--help`` and
+``docs/reference/commands.md`` list them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+from surehand.process.ending import OUTPUT_LOST
+from surehand.workflows.contracts.approvals import Verdict
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.payload_codec import Unreadable
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the starter; ``MEANINGS`` says what each means."""
+
+    DONE = 0
+    UNEXPECTED = 1
+    WRONG_USE = 2
+    BROKEN = 3
+    NOT_REACHABLE = 4
+    UNANSWERED = 5
+    HUMAN_NEEDED = 10
+    FAILED = 20
+    CANCELLED = 30
+    OUTPUT_LOST = OUTPUT_LOST
+    """EX_IOERR of sysexits.h."""
+    OUT_OF_TIME = 124
+    """The code that timeout(1) uses."""
+    INTERRUPTED = 130
+    """128 + SIGINT, as shells have it."""
+    OUTPUT_CLOSED = 141
+    """128 + SIGPIPE: whoever read our output has gone (``| head``)."""
+
+
+#: As ``--help`` and the reference tell them.
+MEANINGS: Final = {
+    ExitCode.DONE: "done; `start`: the server has the run, and keeps it until a worker is there",
+    ExitCode.UNEXPECTED: "a mistake of ours; `--debug` shows it",
+    ExitCode.WRONG_USE: "wrong use, an invalid plan, not found, a refused decision",
+    ExitCode.BROKEN: "an audit, `stats` or a drill found a break, or a drill missed a point",
+    ExitCode.NOT_REACHABLE: "the server, a worker or the database does not answer",
+    ExitCode.UNANSWERED: "sent, but no worker has answered; it counts as soon as one is back",
+    ExitCode.HUMAN_NEEDED: "a human is needed",
+    ExitCode.FAILED: "the run failed",
+    ExitCode.CANCELLED: "the run was cancelled",
+    ExitCode.OUTPUT_LOST: "the output could not be written",
+    ExitCode.OUT_OF_TIME: "`--timeout` is over, the run goes on",
+    ExitCode.INTERRUPTED: "Ctrl-C",
+    ExitCode.OUTPUT_CLOSED: "the reader of the output has gone",
+}
+
+
+#: What ``--wait`` exits with when the run stands there; other states are not an end.
+OF_STATE: Final = {
+    RunState.COMPLETED: ExitCode.DONE,
+    RunState.FAILED: ExitCode.FAILED,
+    RunState.CANCELLED: ExitCode.CANCELLED,
+    RunState.WAITING_APPROVAL: ExitCode.HUMAN_NEEDED,
+    RunState.NEEDS_INTERVENTION: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_PERMISSION: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_USER: ExitCode.HUMAN_NEEDED,
+    RunState.WAITING_INPUT: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_BUDGET: ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_FAILURE: ExitCode.HUMAN_NEEDED,
+    RunState.WAITING_EVENT: ExitCode.HUMAN_NEEDED,
+}
+
+
+class SurehandError(Exception):
+    """What was asked cannot be done: one sentence, and the exit code of a verb.
+
+    Example:
+        >>> error = WrongUse("refund.yaml: no such file")
+        >>> isinstance(error, SurehandError), str(error), int(error.code)
+        (True, 'refund.yaml: no such file', 2)
+    """
+
+    code: ExitCode = ExitCode.UNEXPECTED
+
+    def __init__(self, message: str, *, code: ExitCode | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what is printed, usually one line."""
+        return [str(self)]
+
+
+class WrongUse(SurehandError):
+    """The command line asks for something that cannot be.
+
+    Example:
+        >>> try:
+        ...     await client.start("nowhere.yaml")
+        ... except WrongUse as error:
+        ...     int(error.code)
+        2
+    """
+
+    code = ExitCode.WRONG_USE
+
+
+class NotFound(WrongUse):
+    """There is no such thing in this tenant."""
+
+
+class NoSuchRun(NotFound):
+    """There is no such run in this tenant.
+
+    Example:
+        >>> try:
+        ...     await client.run("refund-404").state()
+        ... except NoSuchRun as error:
+        ...     int(error.code)
+        2
+    """
+
+
+class NeverTakenUp(WrongUse):
+    """The run has ended before a worker saw it: it knows nothing of itself."""
+
+
+class Refused(WrongUse):
+    """The run has looked at what was sent and does not take it.
+
+    Example:
+        >>> try:
+        ...     await run.answer("sent twice")  # it asks for an approval, not for an answer
+        ... except Refused as error:
+        ...     int(error.code)
+        2
+    """
+
+
+class DecisionRefused(Refused):
+    """A decision does not count; ``verdict`` says why.
+
+    Example:
+        >>> [request] = (await run.view()).pending
+        >>> old = SeenRequest(approval_id=request.approval_id, params_hash="sha256:" + "0" * 64)
+        >>> try:
+        ...     await run.approve(old)
+        ... except DecisionRefused as refused:
+        ...     refused.verdict.code
+        <VerdictCode.WRONG_HASH: 'wrong_hash'>
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"{verdict.approval_id}: {verdict.message} ({verdict.code})")
+        self.verdict = verdict
+
+
+class StartNotTaken(WrongUse):
+    """The worker does not open the run: nothing proves who has started it, or it is another's.
+
+    Example:
+        >>> run = await client.start("refund.yaml")  # unsigned, where only signed starts count
+        >>> try:
+        ...     await run.taken_up()
+        ... except StartNotTaken as error:
+        ...     int(error.code)
+        2
+    """
+
+
+class PlanRefused(WrongUse):
+    """The plan is not valid: each problem with file, path and reason.
+
+    Example:
+        >>> try:
+        ...     await client.start({"steps": [{"id": "pay", "tol": "shop.pay"}]})
+        ... except PlanRefused as refused:
+        ...     refused.lines
+        ["plan: steps.0 (pay).tol: unknown field; did you mean 'tool'?"]
+    """
+
+    def __init__(self, file: str, problems: Sequence[PlanError]) -> None:
+        super().__init__(f"{file}: the plan is not valid")
+        self.file = file
+        self.problems = list(problems)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return ``file: path: reason`` for each problem."""
+        return [f"{self.file}: {problem.where}: {problem.reason}" for problem in self.problems]
+
+
+class CutOff(SurehandError):
+    """The server has ended a run: it was terminated, or timed out, and has undone nothing.
+
+    Example:
+        >>> await temporal.get_workflow_handle(run.run_id).terminate()
+        >>> try:
+        ...     await run.wait()
+        ... except CutOff as error:
+        ...     int(error.code)
+        20
+    """
+
+    code = ExitCode.FAILED
+
+
+class NotReachable(SurehandError):
+    """A server, worker or database does not answer.
+
+    Example:
+        >>> try:
+        ...     await Client.connect(user="uma")  # TEMPORAL_ADDRESS is where no server is
+        ... except NotReachable as error:
+        ...     int(error.code)
+        4
+    """
+
+    code = ExitCode.NOT_REACHABLE
+
+
+class NoWorker(NotReachable):
+    """The server answers, but no worker does.
+
+    Example:
+        >>> try:
+        ...     await run.cancel()
+        ... except NoWorker as error:
+        ...     int(error.code)
+        4
+    """
+
+
+class OutOfReach(SurehandError):
+    """What a run says is in an artifact store that cannot be reached from here.
+
+    Example:
+        >>> issubclass(OutOfReach, SurehandError), int(OutOfReach.code)
+        (True, 4)
+    """
+
+    code = ExitCode.NOT_REACHABLE
+
+    def __init__(self, what: str, payload: Unreadable) -> None:
+        super().__init__(f"{what}: {payload}")
+        self.payload = payload
+
+
+class OutputLost(SurehandError):
+    """A file that was asked for cannot be written."""
+
+    code = ExitCode.OUTPUT_LOST
+
+
+class Unanswered(SurehandError):
+    """Something was sent, and no worker has answered: it counts later.
+
+    Example:
+        >>> error = Unanswered("run refund-7: sent; it counts once a worker is back")
+        >>> isinstance(error, SurehandError), int(error.code)
+        (True, 5)
+    """
+
+    code = ExitCode.UNANSWERED
+
+
+class Left(Unanswered):
+    """Nobody has answered, and it was left with the server, as was wished: it counts later.
+
+    Example:
+        >>> try:
+        ...     await run.cancel(leave=True)
+        ... except Left as left:
+        ...     left.run_id == run.run_id
+        True
+    """
+
+    code = ExitCode.DONE
+
+    def __init__(self, message: str, run_id: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id

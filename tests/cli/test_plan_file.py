@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surehand.client.plan_file import load_plan
+from surehand.process.exits import ExitCode, PlanRefused
+from tests.cli.starter import REFUND, ROOT
+
+PLAN = """\
+name: refund
+input: {order_id: order-1}
+steps:
+  - id: order
+    tool: orders.read
+    params: {order_id: "${input.order_id}", note: "${input.note}", lines: [1, 2]}
+"""
+
+
+def problems(file: Path, *overrides: str) -> list[tuple[str, str]]:
+    with pytest.raises(PlanRefused) as refused:
+        load_plan(str(file), overrides)
+    assert refused.value.code is ExitCode.WRONG_USE
+    return [(problem.where, problem.reason) for problem in refused.value.problems]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    file = tmp_path / "plan.yaml"
+    file.write_text(PLAN)
+    return file
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda f: f.name)
+def test_every_example_is_valid(file: Path) -> None:
+    load_plan(str(file))
+
+
+def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    file.write_text("- {tool: orders.read, params: {order_id: x}}\n- {tool: mail.send}\n")
+
+    assert [step.id for step in load_plan(str(file)).steps] == ["step1", "step2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "reason"),
+    [
+        ("", "file", "is empty"),
+        ("hello", "plan", "must be a mapping, or a list of steps"),
+        ("name: x", "steps", "is missing"),
+        ("steps: []", "steps", "must list at least one step"),
+        ("steps: {a: b}", "steps", "must be a list"),
+        ("steps: [~]", "steps.0", "must be a mapping"),
+        ("steps: [{id: a}]", "steps.0 (a)", "needs one of `tool`, `ask`, `plan` and `wait`"),
+        ("steps: [{id: a, tool: t, prams: {}}]", "steps.0 (a).prams", "did you mean 'params'?"),
+        ("steps: [{id: a, tool: t, on_no: maybe}]", "steps.0 (a).on_no", "'fail' or 'continue'"),
+        ("steps: [{id: a, tool: t, on_no: maybe}]", "steps.0 (a).on_no", "; or {goto: step}"),
+        (
+            "steps: [{id: a, tool: t, approval: {on_expiry: shout}}]",
+            "steps.0 (a).approval.on_expiry",
+            "; or {escalate: role}",
+        ),
+        ("steps: [{id: a, tool: t, on_no: {goto: b}}]", "steps.0 (a).on_no.goto", "no step 'b'"),
+        ("steps: [{id: a, ask: 'Why ${b.c}?'}]", "steps.0 (a).ask.question", "${b.c}"),
+        ("steps: [{id: a, wait: {event: e, key: '${b}'}}]", "steps.0 (a).wait.key", "${b}"),
+        ("steps: [{id: a, tool: t, when: b.c == 1}]", "steps.0 (a).when", "no step 'b'"),
+        ("steps: [{id: a, tool: t, for_each: '${b.c}'}]", "steps.0 (a).for_each", "${b.c}"),
+        (
+            "steps: [{id: a, tool: t, on_reject: {goto: b}}]",
+            "steps.0 (a).on_reject.goto",
+            "no step 'b'",
+        ),
+        (
+            "steps: [{id: a, plan: [{id: b, ask: '${c.d}'}]}]",
+            "steps.0 (a).plan.steps.0 (b).ask.question",
+            "${c.d}",
+        ),
+        (
+            "steps: [{id: a, tool: t, approval: {expires_in: -1h}}]",
+            "steps.0 (a).approval.expires_in",
+            "such as 90s",
+        ),
+        ("steps: [{id: a, tool: t, params: 5}]", "steps.0 (a).params", "must be a mapping"),
+        (
+            "steps: [{id: a, tool: t, params: {x: '${b.y}'}}]",
+            "steps.0 (a).params.x",
+            "unknown reference ${b.y}",
+        ),
+        ("steps: [{id: a, tool: t}, {id: a, tool: t}]", "steps.1 (a)", "earlier step"),
+        ("steps: [{id: a b, tool: t}]", "steps.0 (a b).id", "1 to 64 letters, digits, '_' or '-'"),
+        ("steps: [{id: a, tool: t, after: [a]}]", "steps (a)", "waits for itself: a -> a"),
+        (
+            "steps: [{id: a, tool: t, after: [b]}, {id: b, tool: t}]",
+            "steps (a)",
+            "a -> b -> a (`->`: waits for); b has no `after`",
+        ),
+    ],
+)
+def test_each_mistake_is_named_once_with_its_path(
+    tmp_path: Path, text: str, where: str, reason: str
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(text)
+
+    found = problems(file)
+
+    assert [place for place, _ in found] == [where]
+    assert reason in found[0][1]
+
+
+def test_every_line_of_an_error_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("steps: [{id: a}, {id: b}]")
+
+    with pytest.raises(PlanRefused) as refused:
+        load_plan(str(file))
+
+    assert refused.value.lines == [
+        f"{file}: steps.0 (a): needs one of `tool`, `ask`, `plan` and `wait`",
+        f"{file}: steps.1 (b): needs one of `tool`, `ask`, `plan` and `wait`",
+    ]
+
+
+def test_mistakes_of_every_kind_are_told_at_once_in_the_order_of_the_steps(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        """
+goals: x
+steps:
+  - {id: a, tool: t, prams: {}, after: [b]}
+  - {id: b, tool: t, params: {x: "${nobody.y}", y: "${a.id", z: "${input.q}"}}
+  - {id: c, on_no: {goto: nowhere}}
+"""
+    )
+
+    assert [where for where, _ in problems(file)] == [
+        "goals",
+        "steps.0 (a).prams",
+        "steps.1 (b).params.x",
+        "steps.1 (b).params.y",
+        "steps.1 (b).params.z",
+        "steps.2 (c)",
+        "steps.2 (c).on_no.goto",
+        "steps (a)",
+    ]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text("ab${}.", max_size=6),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["steps", "id", "tool", "params", "after", "on_no", "goto", "input", "defaults"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=15,
+    )
+)
+def test_whatever_is_written_is_a_plan_or_said_in_words_of_the_file(written: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.json"
+        file.write_text(json.dumps(written))
+        try:
+            load_plan(str(file))
+        except PlanRefused as refused:
+            assert refused.problems
+            for problem in refused.problems:
+                for word in ("Input", "Tuple", "dictionary", "instance", "Field", "validation"):
+                    assert word not in problem.reason
+
+
+def test_an_input_that_the_plan_uses_and_nobody_gives_is_an_error(plan: Path) -> None:
+    [(where, reason)] = problems(plan)
+
+    assert where == "steps.0 (order).params.note"
+    assert "--set input.note=" in reason
+
+
+def test_set_changes_values_with_the_types_they_look_like(plan: Path) -> None:
+    changed = load_plan(
+        str(plan),
+        [
+            "input.note=#5: a text",
+            "input.order_id='12'",
+            "steps.order.params.lines.1=5",
+            "steps.0.approval=required",
+            "goal=try it",
+        ],
+    )
+
+    assert changed.input == {"order_id": "12", "note": "#5: a text"}
+    assert changed.steps[0].params["lines"] == [1, 5]
+    assert changed.steps[0].approval is not None
+    assert changed.goal == "try it"
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "reason"),
+    [
+        ("input.order_di=x", "input.order_di", "input has order_id"),
+        ("steps.ordr.params.x=1", "steps.ordr", "steps has order"),
+        ("steps.order.params.amount=1", "steps.order.params.amount", "has order_id, note, lines"),
+        ("steps.order.params.lines.2=1", "steps.order.params.lines.2", "0 to 1"),
+        ("steps.order.tool.x=1", "steps.order.tool.x", "nothing is inside it"),
+        ("nmae=x", "nmae", "the plan has name, input, steps"),
+        ("input.order_id", "input.order_id", "path=value"),
+        ("=x", "", "path=value"),
+        ("input.note=[1", "input.note", "not YAML"),
+        ("input.note=9007199254740992", "input.note", "2^53"),
+    ],
+)
+def test_set_refuses_what_leads_nowhere(plan: Path, override: str, where: str, reason: str) -> None:
+    [(found, why)] = problems(plan, override)
+
+    assert found == where
+    assert reason in why
+
+
+def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path) -> None:
+    plan.write_text(PLAN.replace("input: {order_id: order-1}\n", ""))
+
+    changed = load_plan(str(plan), ["input.order_id=a", "input.note="])
+
+    assert changed.input == {"order_id": "a", "note": ""}
+
+
+def test_the_refund_example_takes_another_order() -> None:
+    assert load_plan(REFUND, ["input.order_id=order-7"]).input == {"order_id": "order-7"}
+
+
+def test_a_model_run_that_names_no_tools_is_refused_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text("{code: ModelRun, input: {model: a.b}}")
+
+    with pytest.raises(PlanRefused) as refused:
+        load_plan(str(file))
+
+    assert [problem.where for problem in refused.value.problems] == ["input.tools"]
+    file.write_text("{code: ModelRun, input: {model: a.b, tools: [a.*]}}")
+    assert load_plan(str(file)).input["tools"] == ["a.*"]

@@ -1,0 +1,71 @@
+"""The glossary has the words of file and folder names, but for those that everybody knows."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+ROOMS: Final = ("workflows", "activities", "process", "client", "cli", "drill")
+#: What a programmer knows, or the command line has as a verb.
+_KNOWN: Final = """
+algorithm alive answer app base change check child children classify cli clock connect context
+control core demo describe deploy dev doctor end engine env environment error exit fact file follow
+graph history html id identity init interrupt json judge key limit long mail markdown metric
+migrate migration model module name new notify one open operate option output override pause people
+plain plugin prepare process program progress public query question read rebuild
+reconcile render report rerun resolve retry rule run schema scope server settings show sign
+signature simulate simulation size source start stat state store table temporal text tool undone
+usage validation value version watch webhook wording word worker workflow write yaml
+"""
+KNOWN: Final = frozenset(_KNOWN.split())
+
+
+def words() -> dict[str, str]:
+    """Return the words of names, each with a file that has it."""
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "versions" in path.parts or path.stem.startswith("__"):
+                continue
+            for part in path.relative_to(ROOT).with_suffix("").parts:
+                for word in part.split("_"):
+                    found.setdefault(word, str(path.relative_to(ROOT)))
+    return found
+
+
+def stems(word: str) -> set[str]:
+    """Return a word, and what it may be a form of."""
+    found = {word, word.removesuffix("s"), word.removesuffix("es")}
+    found |= {
+        one.removesuffix(end) + more
+        for one in tuple(found)
+        for end, more in (
+            ("ing", ""),
+            ("ing", "e"),
+            ("ed", ""),
+            ("ed", "e"),
+            ("ie", "y"),
+            ("ies", "y"),
+        )
+        if one.endswith(end)
+    }
+    return found
+
+
+@pytest.mark.parametrize(("word", "file"), sorted(words().items()))
+def test_a_word_of_a_file_s_name_is_in_the_glossary_or_known(word: str, file: str) -> None:
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8").lower()
+    listed = " ".join(re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE))
+    told = set(re.findall(r"[a-z]+", listed))
+
+    assert stems(word) & (told | KNOWN), f"{file}: add {word!r} to docs/glossary.md"
+
+
+def test_no_known_word_is_kept_that_no_name_has() -> None:
+    used = {stem for word in words() for stem in stems(word)}
+
+    assert KNOWN - used == set()

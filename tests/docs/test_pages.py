@@ -1,0 +1,205 @@
+"""Every code block of README and how-to pages is run, or says why it cannot be."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from surehand.process.children import clean_environment
+from surehand.process.dev_server import DevServer
+from tests.docs.pages import DOCS, README, ROOT, RUN, SHOWN, Block, blocks, script
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
+
+#: Seconds; the longest page drills a step twice.
+LIMIT_S = 540
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+#: Blocks that cannot be run here. A new one is a decision.
+NOT_RUN = 15
+#: What lies in a checkout, and is linked into the folder that a page is read in.
+CHECKOUT = ("surehand", "examples", "starter.py", "worker.py", "devserver.py")
+#: What is in the virtual environment already.
+ALREADY_DONE = {"make venv": ":", "source .venv/bin/activate": ":"}
+
+ALL = [block for page in RUN for block in blocks(page)]
+
+
+def place(block: Block) -> str:
+    return f"{block.page.name}:{block.line}"
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    """Temporal for the pages alone: `pending` lists all runs that its server has."""
+    folder = tmp_path_factory.mktemp("temporal")
+    log = folder / "temporal.log"
+    server = DevServer.start(
+        cli=temporal_cli, db_file=folder / "temporal.db", log_file=log, ui_port=None
+    )
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def common(
+    server: DevServer,
+    running_shop: ShopProcess,
+    sqlite_template: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, str]:
+    """What all pages share, as their reader does: server, shop, ledger."""
+    ledger = tmp_path_factory.mktemp("pages") / "ledger.sqlite"
+    shutil.copy(sqlite_template, ledger)
+    return {
+        "TEMPORAL_ADDRESS": server.address,
+        "SUREHAND_DATABASE_URL": f"sqlite:///{ledger}",
+        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+        "SUREHAND_ARTIFACTS": str(ledger.parent / "artifacts"),
+        "SUREHAND_USER": "ana",
+        "SHOP_URL": running_shop.url,
+    }
+
+
+@pytest.fixture(scope="session")
+def worker(
+    common: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    with WorkerProcess(common, tmp_path_factory.mktemp("worker")) as process:
+        yield process.wait_ready()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the reader is: a checkout of their own."""
+    for name in CHECKOUT:
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".surehand").mkdir()
+    return tmp_path
+
+
+def read(page: Path, folder: Path, environment: dict[str, str], replaced: dict[str, str]) -> str:
+    """Do what a page says, from its first line to its last, and return what was printed."""
+    file = folder / "page.sh"
+    file.write_text(script(page, {**ALREADY_DONE, **replaced}), encoding="utf-8")
+    path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+    with (folder / "page.log").open("w+", encoding="utf-8") as log:
+        with subprocess.Popen(
+            ["bash", str(file)],
+            cwd=folder,
+            env=clean_environment(environment) | {"PATH": path, "PYTHONPATH": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as shell:
+            try:
+                code: int | str = shell.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                code = f"none after {LIMIT_S} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)  # what it has left in the background
+        log.seek(0)
+        said = log.read()
+    assert code == 0 and said.endswith("--- the end\n"), f"exit code {code}\n{said[-6000:]}"
+    return said
+
+
+#: Pages that start a server, a shop and a worker themselves.
+ALONE = (README, DOCS / "tutorial.md", DOCS / "howto" / "run-it.md")
+
+
+@pytest.mark.parametrize("page", [p for p in RUN if p not in ALONE], ids=lambda page: page.stem)
+@pytest.mark.usefixtures("worker")
+def test_what_a_page_says_can_be_done_as_it_stands(
+    page: Path, folder: Path, common: dict[str, str]
+) -> None:
+    own = {
+        "http://127.0.0.1:8090": common["SHOP_URL"],
+        "127.0.0.1:9464": f"127.0.0.1:{free_port()}",
+    }
+    read(page, folder, common, own)
+
+
+@pytest.mark.parametrize("page", ALONE, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("temporal_cli")
+def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
+    page: Path, folder: Path
+) -> None:
+    port, shop = free_port(), free_port()
+    environment = {
+        "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
+        "SHOP_URL": f"http://127.0.0.1:{shop}",
+        "SUREHAND_USER": "ana",
+    }
+    serves = "python -m surehand.examples.shop"
+    own = {
+        "python devserver.py &": f"python devserver.py --port {port} --ui-port 0 &",
+        f"{serves} --db": f"{serves} --port {shop} --db",
+        "http://127.0.0.1:8090": f"http://127.0.0.1:{shop}",
+    }
+    read(page, folder, environment, own)
+
+
+def test_every_block_is_of_a_kind_that_is_run_or_says_why_not() -> None:
+    runs = ("bash", "yaml", "python", "toml", "json")
+    unknown = [place(b) for b in ALL if b.language not in (*runs, *SHOWN)]
+    nameless = [
+        place(b) for b in ALL if b.language in ("python", "toml") and not (b.title or b.not_run)
+    ]
+
+    assert unknown == []
+    assert nameless == [], "name the file that it is: ```python title=..."
+
+
+def test_the_list_of_how_to_pages_has_each_of_them_by_its_title() -> None:
+    pages = [page for page in (DOCS / "howto").glob("*.md") if page.name != "index.md"]
+    titles = {page.read_text(encoding="utf-8").partition("\n")[0][2:]: page for page in pages}
+    index = (DOCS / "howto" / "index.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^- \[(.+)\]\((.+)\)$", index, re.MULTILINE)) == (
+        {(title, page.name) for title, page in titles.items()}
+    )
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_no_block_of_a_page_is_overlooked(page: Path) -> None:
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "```"]
+
+    assert len(blocks(page)) * 2 == len(fences)
+
+
+def test_blocks_that_cannot_be_run_are_counted() -> None:
+    not_run = [f"{place(block)}: {block.not_run}" for block in ALL if block.not_run]
+
+    assert len(not_run) == NOT_RUN, "\n".join(not_run)
+
+
+@pytest.mark.parametrize("block", [b for b in ALL if not b.not_run], ids=place)
+def test_a_block_can_be_read_as_what_it_is(block: Block) -> None:
+    match block.language:
+        case "yaml":
+            yaml.safe_load(block.text)
+        case "json":
+            for line in block.text.splitlines():
+                json.loads(line)
+        case "python":
+            ast.parse(block.text)

@@ -1,0 +1,370 @@
+"""The Python client: runs are started, awaited, decided on and steered from coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from surehand import Client, Run, SeenRequest
+from surehand.client import tenant_client
+from surehand.process.exits import (
+    CutOff,
+    DecisionRefused,
+    Left,
+    NotFound,
+    NoWorker,
+    PlanRefused,
+    Refused,
+    WrongUse,
+)
+from surehand.workflows.contracts.approvals import (
+    ApprovalRequest,
+    ApprovalState,
+    Verdict,
+    VerdictCode,
+)
+from surehand.workflows.contracts.effects import ResolutionOutcome
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from tests.e2e import runs
+from tests.e2e.runs import EXAMPLES, example_plan, states, until
+from tests.e2e.stage import Stage
+from tests.e2e.test_interventions import NEITHER
+from tests.ledger_databases import DATABASES
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+Connect = Callable[..., Awaitable[Client]]
+REFUND = EXAMPLES / "refund.yaml"
+#: What a client loads must not have among it: effects, and what effects are made with.
+HEAVY = {"surehand.activities", "surehand.cli", "sqlalchemy", "alembic", "httpx", "structlog"}
+
+
+@pytest.fixture
+def connect(stage: Stage) -> Connect:
+    """Connects as somebody to the test's own servers and task queue."""
+
+    async def connected(user: str, **settings: Any) -> Client:
+        return await Client.connect(
+            temporal=stage.client,
+            user=user,
+            task_queue=stage.task_queue,
+            artifacts=str(stage.folder / "artifacts"),
+            **settings,
+        )
+
+    return connected
+
+
+def audited(stage: Stage, run: Run) -> runs.Run:
+    """Have the ledger of a run audited after the test; return it as the stage knows it."""
+    known = runs.Run(run.run_id, stage.client.get_workflow_handle(run.run_id))
+    stage.started.append(known)
+    return known
+
+
+async def asked(client: Client, run: Run) -> ApprovalRequest:
+    """Wait until a run asks for an approval, and return the request as ``pending`` has it."""
+
+    async def look() -> list[ApprovalRequest]:
+        waiting = await client.pending()
+        return [r for r in waiting.approvals if r.approval_id.startswith(f"{run.run_id}/")]
+
+    return (await until(look, bool))[0]
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_run_is_started_approved_by_another_coroutine_and_awaited(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    uma, ann = await connect("uma"), await connect("ann")
+
+    async def approve(run: Run) -> Verdict:
+        return await ann.approve(await asked(ann, run), reason="order was returned")
+
+    async with stage.worker_here():
+        run = await uma.start(REFUND, input={"order_id": order_id})
+        result, verdict = await asyncio.gather(run.wait(), approve(run))
+
+    assert run.is_new
+    assert (verdict.code, verdict.state) == (VerdictCode.ACCEPTED, ApprovalState.APPROVED)
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = stage.decision_rows(audited(stage, run))
+    assert (decision["approver"], decision["reason"]) == ("ann", "order was returned")
+
+
+async def test_a_plan_may_be_a_file_a_document_or_a_plan(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    uma = await connect("uma")
+    steps = [{"id": "order", "tool": "orders.read", "params": {"order_id": "${input.order_id}"}}]
+    document = {"name": "look", "input": {"order_id": "nobody's"}, "steps": steps}
+
+    async with stage.worker_here():
+        for plan in (document, Plan.model_validate(document)):
+            run = await uma.start(plan, input={"order_id": order_id})
+            result = await run.wait()
+            audited(stage, run)
+            assert result.state is RunState.COMPLETED
+            output = result.steps[0].output
+            assert isinstance(output, dict) and output["order_id"] == order_id
+    assert document["input"] == {"order_id": "nobody's"}
+
+
+async def test_an_approval_of_other_params_than_were_seen_is_refused_and_nothing_is_done(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        request = await asked(ann, run)
+        with pytest.raises(DecisionRefused) as refused:
+            await ann.approve(SeenRequest(request.approval_id, "sha256:" + "0" * 64))
+        assert refused.value.verdict.code is VerdictCode.WRONG_HASH
+        assert stage.shop.counts(order_id)["refunds"] == 0
+
+        await run.approve(request)
+        assert (await run.wait()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_what_was_seen_before_an_edit_approves_nothing(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann, olga = await connect("ann"), await connect("olga")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        seen = await asked(ann, run)
+        await olga.edit(seen, {**seen.params, "amount": "50.00"}, reason="one item")
+        with pytest.raises(DecisionRefused):
+            await ann.approve(seen)
+        edited = (await until(run.view, lambda view: bool(view.pending))).pending[0]
+        assert edited.params_hash != seen.params_hash
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await ann.approve(edited)
+        await run.wait()
+    [refund] = stage.shop.world(order_id)["refunds"]
+    assert refund["amount"] == "50.00"
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_two_clients_that_approve_at_once_have_one_effect(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann, olga = await connect("ann"), await connect("olga")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        request = await asked(ann, run)
+        said = await asyncio.gather(
+            ann.approve(request), olga.approve(request), return_exceptions=True
+        )
+        result = await run.wait()
+
+    counted = [one for one in said if isinstance(one, Verdict)]
+    refused = [one for one in said if isinstance(one, DecisionRefused)]
+    assert [one.state for one in counted] == [ApprovalState.APPROVED]
+    assert [one.verdict.code for one in refused] == [VerdictCode.ALREADY_DECIDED]
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert len(await stage.events(audited(stage, run), "approval.consumed")) == 1
+
+
+async def test_a_rejected_run_has_a_result_that_says_so(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        await ann.reject(await asked(ann, run), reason="wrong amount")
+        result = await run.wait()
+    assert result.state is RunState.FAILED
+    assert states(result)["refund"] == "failed"
+    assert "wrong amount" in (result.error or "")
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_run_that_was_terminated_has_no_result_and_waiting_for_it_says_so(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id})
+        await asked(ann, run)
+        await stage.client.get_workflow_handle(run.run_id).terminate("by hand")
+        with pytest.raises(CutOff, match="terminated from outside"):
+            await run.wait()
+        assert await run.state() == "terminated"
+        with pytest.raises(WrongUse, match="has ended"):
+            await run.cancel()
+
+
+async def test_a_plan_that_is_none_is_refused_before_and_one_of_unknown_tools_by_the_run(
+    stage: Stage, connect: Connect
+) -> None:
+    ann = await connect("ann")
+    with pytest.raises(PlanRefused) as refused:
+        await ann.start({"steps": [{"id": "a", "tol": "orders.read"}]})
+    assert any("did you mean 'tool'" in line for line in refused.value.lines)
+
+    async with stage.worker_here():
+        run = await ann.start({"steps": [{"id": "a", "tool": "orders.raed"}]})
+        with pytest.raises(PlanRefused, match="not valid"):
+            await run.wait()
+
+
+async def test_a_start_that_is_repeated_is_one_run_and_another_plan_under_its_name_is_refused(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    name = f"client-{order_id}"
+    async with stage.worker_here():
+        first, again = await asyncio.gather(
+            *(ann.start(REFUND, run_id=name, input={"order_id": order_id}) for _ in range(2))
+        )
+        assert first.run_id == again.run_id
+        assert sorted((first.is_new, again.is_new)) == [False, True]
+        with pytest.raises(WrongUse, match="with another plan or input"):
+            await ann.start(REFUND, run_id=name, input={"order_id": "another"})
+        await asked(ann, first)
+    assert len(stage.run_rows(audited(stage, first))) == 1
+
+
+async def test_the_time_of_waiting_is_over_and_the_run_goes_on(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        request = await asked(ann, run)
+        with pytest.raises(TimeoutError):
+            await run.wait(timeout=timedelta(milliseconds=1))
+        waiting = await run.wait(or_human=True)
+        assert [item.id for item in waiting.waiting_for] == [request.approval_id]
+        await run.approve(request)
+        assert (await run.wait()).state is RunState.COMPLETED
+
+
+async def test_a_paused_run_goes_on_with_its_token_and_a_cancelled_one_has_a_result(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id})
+        await asked(ann, run)
+        paused = await run.pause(reason="waiting for legal")
+        view = await until(run.view, lambda view: view.result.state is RunState.PAUSED_USER)
+        assert "pause" in [item.kind for item in view.result.waiting_for]
+        await run.resume(token=paused.resume_token)
+        with pytest.raises(Refused):
+            await run.resume(token=paused.resume_token)
+        await run.cancel(reason="ordered again")
+        result = await run.wait()
+    assert result.state is RunState.CANCELLED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_question_is_found_and_answered(stage: Stage, connect: Connect) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start({"steps": [{"id": "whom", "ask": "Refund whom?"}]})
+
+        async def look() -> list[str]:
+            questions = (await ann.pending()).questions
+            return [one.interrupt_id for one in questions if one.run_id == run.run_id]
+
+        [question] = await until(look, bool)
+        with pytest.raises(Refused):
+            await run.answer_all({"nobody.1": "Ada"})
+        await run.answer_all({question: "Ada"})
+        result = await run.wait()
+    audited(stage, run)
+    assert result.steps[0].output == "Ada"
+
+
+async def test_a_message_that_is_sent_again_with_its_id_counts_once(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id})
+        await asked(ann, run)
+        first = await run.top_up(steps=5, id="ticket-7")
+        again = await run.top_up(steps=5, id="ticket-7")
+        known = audited(stage, run)
+        assert again.message == first.message
+        assert len(await stage.events(known, "steering.accepted")) == 1
+
+
+async def test_what_is_in_doubt_is_not_called_done_without_the_receipt_that_a_later_step_takes(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann = await connect("ann")
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        await run.approve(await asked(ann, run))
+        waiting = await run.wait(or_human=True)
+        [doubt] = waiting.waiting_for
+        with pytest.raises(WrongUse, match="step mail takes"):
+            await run.resolve(doubt.id, ResolutionOutcome.HAPPENED, evidence="bank statement")
+        receipt = {"refund_id": "refund-7", "amount": "120.00", "currency": "EUR"}
+        await run.resolve(
+            doubt.id, ResolutionOutcome.HAPPENED, evidence="bank statement", receipt=receipt
+        )
+        assert (await run.wait()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_without_a_worker_nothing_is_sent_and_what_is_left_counts_once_one_is_there(
+    stage: Stage, connect: Connect, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = await connect("ann")
+    async with stage.worker_here():
+        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        request = await asked(ann, run)
+    with monkeypatch.context() as patch:
+        patch.setattr(tenant_client, "ANSWER_TIME", timedelta(milliseconds=500))
+        with pytest.raises(NoWorker, match="nothing was sent"):
+            await run.approve(request)
+        with pytest.raises(Left, match="counts as soon as a worker"):
+            await run.approve(request, leave=True)
+    async with stage.worker_here():
+        assert (await run.wait()).state is RunState.COMPLETED
+    assert len(stage.decision_rows(audited(stage, run))) == 1
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_runs_and_requests_of_other_tenants_are_not_found(
+    stage: Stage, connect: Connect, order_id: str
+) -> None:
+    ann, stranger = await connect("ann"), await connect("ann", tenant="acme")
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        other = stranger.run(run.run_id)
+        assert other.run_id == f"acme/{run.run_id}"
+        with pytest.raises(NotFound):
+            await other.view()
+        with pytest.raises(NotFound):
+            ann.run(other.run_id)
+        assert (await stranger.pending()).approvals == []
+        with pytest.raises(WrongUse, match="not one of run"):
+            await ann.run("another").approve(request)
+        assert (await run.view()).pending == [request]
+
+
+def test_a_client_loads_no_effects_no_sql_and_no_http_client() -> None:
+    program = "import sys; from surehand import Client, Run, SeenRequest; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(ended.stdout.split())
+    assert "surehand.client.client" in loaded
+    assert loaded & HEAVY == set()

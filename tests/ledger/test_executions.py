@@ -1,0 +1,160 @@
+"""G1 and G4: of a run's executions the newest acts, and no attempt of an earlier one makes more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from surehand.activities.ledger.core.tables import runs as run_rows
+from surehand.activities.ledger.core.tables import steps
+from surehand.activities.ledger.effects import claims, outcomes, run_tree
+from surehand.activities.ledger.history.open_items import leftovers
+from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs.terminated import (
+    EndedByItself,
+    bar,
+    close,
+    not_closed,
+)
+from surehand.activities.ledger.steps import executions
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.executions import ActsElsewhere
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.states import RunState
+from tests.ledger.scene import RUN, Scene
+
+FIRST, SECOND, THIRD = "first", "second", "third"
+
+
+def refused(scene: Scene, execution: str, **changes: Any) -> ActsElsewhere:
+    """Have an execution claim, and return how it is refused."""
+    with pytest.raises(ActsElsewhere) as found:
+        scene.claim(scene.call(execution=execution, **changes))
+    return found.value
+
+
+def goes_on(scene: Scene, execution: str = SECOND) -> ActsElsewhere:
+    """Let another execution act for the run, which Temporal has called the newest."""
+    found = refused(scene, execution)
+    with scene.tx() as tx:
+        executions.take_over(tx, found)
+    return found
+
+
+def ends(
+    scene: Scene, state: RunState = RunState.COMPLETED, execution: str = FIRST, **more: Any
+) -> None:
+    with scene.tx() as tx:
+        if state is not RunState.COMPLETED:
+            run_tree.bar(tx, RUN)
+        asked = CloseRun(tenant=scene.tenant, run_id=RUN, state=state, **more)
+        runs.close_run(tx, asked, execution)
+
+
+def test_an_attempt_of_an_earlier_execution_claims_nothing(scene: Scene) -> None:
+    goes_on(scene)
+
+    assert (refused(scene, FIRST)).acting == SECOND
+    assert scene.standing() == []
+    scene.committed(scene.call(execution=SECOND))
+
+
+def test_an_attempt_that_outlives_the_run_claims_nothing_once_a_later_life_has_completed(
+    scene: Scene,
+) -> None:
+    ends(scene)
+    goes_on(scene)
+    ends(scene, execution=SECOND)
+
+    refused(scene, FIRST, step_id="late", key="late")
+    assert scene.standing() == []
+
+
+def test_a_write_of_an_earlier_execution_is_not_claimed_with_the_outcome_before_it(
+    scene: Scene,
+) -> None:
+    first = scene.call(execution=FIRST)
+    entry = scene.claimed(first)
+    goes_on(scene)
+    with scene.tx() as tx:
+        assert outcomes.commit(tx, first, entry, Kept("r-1")) is not None
+        following = scene.call(execution=FIRST, step_id="next", key="next")
+        assert claims.claim_at_once(tx, following) is None
+
+    assert scene.standing() == [first.key]
+
+
+def test_what_is_done_for_a_run_from_outside_is_no_execution_of_it(scene: Scene) -> None:
+    goes_on(scene)
+
+    scene.committed(scene.call(execution=None))
+
+
+def test_an_execution_that_was_the_newest_when_it_asked_does_not_act_after_a_newer_one(
+    scene: Scene,
+) -> None:
+    late = refused(scene, SECOND)
+    goes_on(scene, THIRD)
+    with scene.tx() as tx:
+        executions.take_over(tx, late)
+
+    assert (scene.row(run_rows))["execution"] == THIRD
+
+
+def test_an_earlier_execution_neither_opens_the_run_nor_ends_it(scene: Scene) -> None:
+    goes_on(scene)
+    opening = OpenRun(request=scene.start(RUN), tools={}, execution=FIRST)
+    with pytest.raises(ActsElsewhere), scene.tx() as tx:
+        runs.open_run(tx, opening, execution=FIRST)
+    with pytest.raises(ActsElsewhere):
+        ends(scene)
+
+    assert (scene.row(run_rows))["closed_ms"] is None
+
+
+def test_a_completed_run_that_is_reset_is_open_again(scene: Scene) -> None:
+    scene.committed(scene.call())
+    ends(scene)
+    goes_on(scene)
+
+    assert (scene.row(run_rows))["state"] == "running"
+    [reopened] = scene.events(type_="run.reopened")
+    assert reopened["body"] == {"was": "completed", "rule": "reset"}
+    with scene.tx() as tx:
+        assert not_closed(tx, [RUN]) == [RUN]
+        bar(tx, RUN)
+        assert close(tx, RUN)
+
+
+def test_a_second_life_that_fails_is_on_record_as_failed(scene: Scene) -> None:
+    scene.committed(scene.call())
+    ends(scene)
+    goes_on(scene)
+    assert leftovers(scene.events()).uncompensated == []
+    ends(scene, RunState.FAILED, SECOND)
+
+    assert (scene.row(run_rows))["state"] == "failed"
+    assert len(leftovers(scene.events()).uncompensated) == 1
+
+
+def test_what_a_life_has_skipped_the_next_one_may_skip_as_well(scene: Scene) -> None:
+    ends(scene, skipped={"mail": "mail.send"})
+    goes_on(scene)
+    ends(scene, execution=SECOND, skipped={"mail": "mail.send", "refund": "payments.refund"})
+
+    assert [one["step_id"] for one in scene.rows(steps)] == ["mail", "refund"]
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+def test_a_run_whose_late_attempts_are_refused_stays_as_it_has_ended(
+    scene: Scene, state: RunState
+) -> None:
+    ends(scene, state)
+    goes_on(scene)
+
+    assert (scene.row(run_rows))["state"] == state
+    assert scene.events(type_="run.reopened") == []
+    with pytest.raises(EndedByItself), scene.tx() as tx:
+        bar(tx, RUN)

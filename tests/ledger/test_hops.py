@@ -1,0 +1,167 @@
+"""A transaction is one hop to a thread; its end is known whatever happens to who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from surehand.activities.ledger.core.engine import CONNECTIONS, KEPT_BACK
+from surehand.activities.ledger.core.session import Session
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction, open_ledger
+from tests.ledger.databases import Database
+from tests.ledger.scene import RUN, Scene
+
+LEDGER = Path(__file__).parents[2] / "activities" / "ledger"
+#: The door, the session of transactional tools, and what a notifier of the user's own looks like.
+AWAITED = {"core/session.py", "core/store.py", "outbox/notification.py"}
+ENOUGH = 30.0  # seconds
+MINUTE = timedelta(minutes=1)
+
+
+class Held:
+    """Work that stands still in its thread, with an event written."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, tx: Transaction) -> None:
+        tx.event(RUN, "test.held")
+        self.begun.set()
+        assert self.may_end.wait(ENOUGH)
+
+
+def test_only_the_ledgers_door_is_async() -> None:
+    found = set()
+    for file in LEDGER.rglob("*.py"):
+        if re.search(r"\basync def\b|\bawait \w", file.read_text()):
+            found.add(str(file.relative_to(LEDGER)))
+
+    assert found == AWAITED
+
+
+async def test_who_is_cancelled_is_told_when_the_transaction_has_committed(scene: Scene) -> None:
+    work = Held()
+    waiting = asyncio.create_task(scene.ledger.transact(scene.tenant, work))
+    await asyncio.to_thread(work.begun.wait, ENOUGH)
+
+    waiting.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    work.may_end.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert len(scene.events(type_="test.held")) == 1
+
+
+async def test_a_session_that_is_cancelled_between_its_statements_leaves_nothing(
+    scene: Scene,
+) -> None:
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with scene.ledger.long_transaction(scene.tenant, MINUTE) as opened:
+            await opened.do(lambda tx: tx.event(RUN, "test.lost"))
+            inside.set()
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await inside.wait()
+    working.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert scene.events(type_="test.lost") == []
+
+
+async def test_a_tool_may_have_several_statements_under_way(scene: Scene) -> None:
+    async with scene.ledger.long_transaction(scene.tenant, MINUTE) as opened:
+        session = Session(opened)
+        numbers = [session.execute(text(f"SELECT {number}")) for number in range(5)]
+        found = [result.scalar_one() for result in await asyncio.gather(*numbers)]
+
+    assert found == list(range(5))
+
+
+async def test_a_statement_that_a_tool_has_left_behind_is_not_made_after_its_end(
+    scene: Scene,
+) -> None:
+    left: list[asyncio.Task[object]] = []
+    with pytest.raises(ValueError, match="given up"):
+        async with scene.ledger.long_transaction(scene.tenant, MINUTE) as opened:
+            session = Session(opened)
+            left += [asyncio.create_task(session.execute(text("SELECT 1"))) for _ in range(3)]
+            await asyncio.sleep(0)
+            raise ValueError("given up")
+
+    ended = await asyncio.gather(*left, return_exceptions=True)
+    assert [str(error) for error in ended if isinstance(error, RuntimeError)] == (
+        ["the call is over, and so is its transaction"] * 2
+    )
+
+
+@pytest.mark.postgres
+async def test_an_outcome_passes_by_all_other_work(postgres_database: Database) -> None:
+    async with open_ledger(postgres_database.url) as ledger:
+        scene = Scene.begin(ledger, "passes-by")
+        held = [Held() for _ in range(CONNECTIONS)]
+        # Their chain is written last: nobody waits for a row of somebody else's.
+        others = [asyncio.create_task(ledger.transact(scene.tenant, work)) for work in held]
+        for work in held[: CONNECTIONS - KEPT_BACK]:
+            await asyncio.to_thread(work.begun.wait, ENOUGH)
+
+        async with asyncio.timeout(ENOUGH):
+            await ledger.transact_first(scene.tenant, lambda tx: tx.event(RUN, "test.outcome"))
+        assert not any(task.done() for task in others)
+
+        for work in held:
+            work.may_end.set()
+        await asyncio.gather(*others)
+        assert len(scene.events(type_="test.held")) == CONNECTIONS
+
+
+@pytest.mark.postgres
+async def test_a_server_that_falls_silent_is_given_up_and_used_again(
+    postgres_database: Database,
+) -> None:
+    """Its process is stopped, and answers neither to what is asked nor to a cancellation."""
+    async with open_ledger(postgres_database.url, patience=timedelta(milliseconds=100)) as ledger:
+        scene = Scene.begin(ledger, "falls-silent")
+        stopped = list[int]()
+
+        def work(tx: Transaction) -> None:
+            pid = int(tx.connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+            tx.event(RUN, "test.lost")
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+
+        try:
+            with pytest.raises(LedgerUnavailable):
+                await ledger.transact(scene.tenant, work)
+        finally:
+            os.kill(stopped[0], signal.SIGCONT)
+
+        assert scene.events(type_="test.lost") == []
+
+
+@pytest.mark.postgres
+async def test_a_statement_that_takes_too_long_is_given_up_by_the_server(
+    postgres_database: Database,
+) -> None:
+    async with open_ledger(postgres_database.url, patience=timedelta(milliseconds=100)) as ledger:
+        scene = Scene.begin(ledger, "too-long")
+
+        def work(tx: Transaction) -> None:
+            tx.connection.execute(text("SELECT pg_sleep(600)"))
+
+        with pytest.raises(LedgerUnavailable, match="statement timeout"):
+            await ledger.transact(scene.tenant, work)

@@ -1,0 +1,260 @@
+"""One import package, ``surehand``: nothing of ours has another name, in a checkout or a wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import uuid
+import venv
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from surehand.process.children import Child, clean_environment
+from surehand.process.dev_server import DevServer
+from tests.conftest import missing
+from tests.worker_process import WorkerProcess
+
+ROOT: Final = Path(__file__).parent.parent
+#: What lies at the top of a checkout, where a program that runs from there could import it.
+AT_THE_TOP: Final = [path.name for path in (ROOT / "surehand").iterdir() if path.is_symlink()]
+NAMES: Final = {name.removesuffix(".py") for name in AT_THE_TOP}
+#: What a wheel is made of.
+SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "surehand", *AT_THE_TOP)
+
+TOOLS: Final = '''\
+from pydantic import BaseModel, JsonValue
+
+from surehand import READ, ToolContext, tool
+
+
+class Nothing(BaseModel):
+    pass
+
+
+@tool("own.read", effect=READ)
+async def read(params: Nothing, ctx: ToolContext) -> JsonValue:
+    """Read something."""
+    return "as ever"
+'''
+WORKFLOW: Final = '''\
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from surehand import CodeRun, RunResult, StartRun, StepMaker
+
+
+@workflow.defn
+class Own(CodeRun):
+    """A run of somebody who has called the module `workflows`."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        """Run the steps below."""
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> Any:
+        """Read once."""
+        return await steps.call("own.read", {}, id="read")
+'''
+PLAN: Final = "name: own\ngoal: Read something\ncode: Own\n"
+UNIT: Final = ROOT / "tests" / "unit"
+
+
+def imported(*arguments: str, folder: Path, environment: dict[str, str]) -> set[str]:
+    """Return the first part of the name of every module that a program imports."""
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    lines = (line for line in ended.stderr.splitlines() if line.startswith("import time:"))
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [str(ROOT / "worker.py"), "--check"],
+        [str(ROOT / "starter.py"), "list"],
+        [str(ROOT / "starter.py"), "tools"],
+        [str(ROOT / "devserver.py"), "--print-cli"],
+        # -s: what is captured is not seen here, either.
+        ["-m", "pytest", "-s", "-q", "--collect-only", "-p", "no:cacheprovider", str(UNIT)],
+    ],
+    ids=lambda program: " ".join(Path(word).name for word in program),
+)
+def test_nothing_is_loaded_by_a_name_without_surehand(
+    program: list[str], temporal_server: DevServer, sqlite_template: Path, tmp_path: Path
+) -> None:
+    environment = clean_environment(
+        {
+            "TEMPORAL_ADDRESS": temporal_server.address,
+            "SUREHAND_DATABASE_URL": f"sqlite:///{sqlite_template}",
+            "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+            "SUREHAND_WORKFLOW_MODULES": "surehand.examples.late_orders",
+        }
+    )
+    found = imported(*program, folder=tmp_path, environment=environment)
+
+    assert "surehand" in found
+    assert found & NAMES == set()
+
+
+@pytest.mark.parametrize(
+    "room", ["workflows", "activities", "process", "client", "cli", "drill", "examples"]
+)
+def test_a_room_cannot_be_imported_by_another_name(room: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True
+    )
+
+    assert ended.stderr.splitlines()[-1] == (
+        f"ImportError: {room} is surehand.{room} here: import that"
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Of a copy, because building leaves its traces where it builds.
+    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
+    for name in SOURCES:
+        path = ROOT / name
+        if path.is_dir():
+            left_out = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, source / name, symlinks=True, ignore=left_out)
+        else:
+            shutil.copy(path, source / name)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built]
+    ended = subprocess.run([*build, source], capture_output=True, text=True, timeout=280)
+    if ended.returncode and "setuptools" in ended.stderr:
+        missing("no package index has setuptools, which wheels are built with")
+    assert ended.returncode == 0, ended.stderr
+    [found] = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the programs of an environment that has the wheel, and no checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    [packages] = (folder / "lib").glob("python*/site-packages")
+    install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True)
+    # What Surehand needs is here already.
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib"))
+    return python.parent
+
+
+@pytest.mark.slow
+def test_a_wheels_only_name_at_the_top_is_surehand(environment: Path) -> None:
+    [packages] = (environment.parent / "lib").glob("python*/site-packages")
+    names = {path.name for path in packages.iterdir()} - {"needed.pth"}
+
+    assert {name for name in names if not name.endswith(".dist-info")} == {"surehand"}
+    assert not any(path.is_symlink() for path in (packages / "surehand").rglob("*"))
+
+
+def test_from_the_wheel_a_run_completes_beside_modules_that_are_called_as_our_rooms(
+    environment: Path, temporal_server: DevServer, tmp_path: Path
+) -> None:
+    (tmp_path / "activities.py").write_text(TOOLS)
+    (tmp_path / "workflows.py").write_text(WORKFLOW)
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    settings = {
+        "PYTHONPATH": str(tmp_path),
+        "TEMPORAL_ADDRESS": temporal_server.address,
+        "SUREHAND_DATABASE_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
+        "SUREHAND_TOOL_MODULES": "activities",
+        "SUREHAND_WORKFLOW_MODULES": "workflows",
+        "SUREHAND_TASK_QUEUE": f"wheel-{uuid.uuid4().hex[:8]}",
+        "SUREHAND_USER": "ana",
+    }
+    python, starter = environment / "python", environment / "surehand"
+
+    def run(*command: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+        own = clean_environment(settings)
+        return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+
+    migrated = run(python, "-m", "surehand.cli.operate.migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    program = ("-m", "surehand.worker")
+    with WorkerProcess(settings, tmp_path / "worker", program, python=python) as worker:
+        worker.wait_ready()
+        ended = run(starter, "start", "plan.yaml", "--run-id", uuid.uuid4().hex, "--wait")
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_from_the_wheel_an_empty_folder_comes_to_a_run_a_changed_tool_and_a_passing_test(
+    environment: Path, temporal_cli: Path, tmp_path: Path
+) -> None:
+    local = ("127.0.0.1", 0)
+    with socket.create_server(local) as probe, socket.create_server(local) as other:
+        address, ui = (f"127.0.0.1:{one.getsockname()[1]}" for one in (probe, other))
+    folder = tmp_path / "refunds"
+    folder.mkdir()
+    own = clean_environment(
+        {
+            "TEMPORAL_CLI_PATH": str(temporal_cli),
+            "SUREHAND_USER": "ana",
+            "PATH": os.pathsep.join([str(environment), os.environ["PATH"]]),
+            "TMPDIR": str(tmp_path),
+            "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        }
+    )
+    served = own | {"TEMPORAL_ADDRESS": address, "TEMPORAL_UI_URL": f"http://{ui}"}
+
+    def run(line: str, settings: dict[str, str] = served) -> str:
+        ended = subprocess.run(
+            shlex.split(line), cwd=folder, env=settings, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def complete(start: str) -> dict[str, Any]:
+        """Start a run as it was said, approve it as it is said, and return its output."""
+        name = shlex.split(start)[shlex.split(start).index("--run-id") + 1]
+        run(start.replace(" --wait", ""))
+        approve = rf"^  (surehand approve {name}/refund/1 --params-hash \S+)$"
+        run(dev.wait_for(lambda: re.search(approve, dev.output(), re.MULTILINE))[1])
+        document = json.loads(run(f"{start} --json"))
+        assert document["state"] == "completed"
+        output: dict[str, Any] = document["steps"][0]["output"]
+        return output
+
+    said = run("surehand init")
+    [start] = re.findall(r"^  (surehand start .*)$", said, re.MULTILINE)
+    [test] = re.findall(r"^  (python -m pytest .*)$", said, re.MULTILINE)
+    with Child(["surehand", "dev"], environment=served, log=folder / "dev.log") as dev:
+        dev.wait_said("worker.ready")
+        assert complete(start)["amount"] == "12.50"
+
+        tools = folder / "refunds.py"
+        tools.write_text(tools.read_text().replace("params.amount, key", "2 * params.amount, key"))
+        dev.wait_for(lambda: dev.output().count("worker.ready") == 2)
+        again = start.replace("refund-1", "refund-2") + " --set input.order_id=order-2"
+        assert complete(again)["amount"] == "25.00"
+
+        os.kill(dev.pid, signal.SIGINT)
+        dev.wait_done()
+    assert "1 passed" in run(test, own)

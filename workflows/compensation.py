@@ -1,0 +1,286 @@
+"""Undoing what a run has done, last commit first, or putting it in front of a human (G4).
+
+What there is to undo the ledger says, in pages, in every mode and for every way a run can end: what
+histories and messages tell may be of another life of the run, or not all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from temporalio import workflow
+
+from surehand.workflows import ports
+from surehand.workflows.activity_client import ActivityClient
+from surehand.workflows.contracts.effects import (
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    FindStanding,
+    OpenQuestion,
+    StandingEffect,
+    StandingFound,
+)
+from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.control.interventions import Interventions
+from surehand.workflows.options import compensation_call
+from surehand.workflows.state.run_state import RunData
+
+_KEPT = "kept on cancel"
+
+
+async def each_standing(
+    find: Callable[[FindStanding], Awaitable[StandingFound]],
+    asked: FindStanding,
+    work: Callable[[StandingEffect], Awaitable[None]],
+) -> None:
+    """Do something with each effect that stands, page by page."""
+    while True:
+        page = await find(asked)
+        for standing in page.effects:
+            await work(standing)
+        if page.after is None:
+            return
+        asked = asked.model_copy(update={"after": page.after, "bar": False, "revoked_batches": []})
+
+
+def to_compensate(tenant: str, run_id: str, user: str, standing: StandingEffect) -> Compensate:
+    """Return what undoes one effect of a run, or of its child runs."""
+    effect = standing.effect
+    return Compensate(
+        tenant=tenant,
+        run_id=effect.run_id or run_id,
+        step_id=effect.step_id,
+        entry_id=effect.entry_id,
+        user=user,
+        within=None if effect.run_id is None else run_id,
+    )
+
+
+class Compensation:
+    """Undoes the effects of one run, and of its child runs."""
+
+    def __init__(
+        self,
+        data: RunData,
+        interventions: Interventions,
+        call: ActivityClient,
+        changed: Callable[[], None],
+    ) -> None:
+        self._data = data
+        self._interventions = interventions
+        self._call = call
+        self._changed = changed
+
+    async def keep(self) -> None:
+        """Leave everything as it is, and begin nothing more."""
+        await self._each(self._asked(bar=True, leave=_KEPT), self._show)
+
+    async def run(self, *, cleanup: bool) -> None:
+        """Undo all, last first; what needs a human is asked while the rest goes on.
+
+        Args:
+            cleanup: Only undo what tools declare as temporary.
+        """
+        self._data.compensating = True
+        self._changed()
+        await self._undo(self._asked(bar=True), cleanup=cleanup, spares=_KEPT)
+        self._data.compensating = False
+
+    async def undo(self, step_id: str) -> None:
+        """Undo one step to the end; what needs a human is asked, and waited for."""
+        await self._undo(self._asked(step_id=step_id, bar=True))
+        self._data.saga.withdraw(step_id)
+
+    async def undo_child(self, step_id: str, run_id: str) -> None:
+        """Undo a step's child run to the end: it has ended without having done so."""
+        own = {"run_id": run_id, "within": self._data.request.run_id, "revoked_batches": []}
+        await self._undo(self._asked(bar=True).model_copy(update=own), child_of=step_id)
+
+    async def undo_orphaned(self) -> list[str]:
+        """Undo what the ledger has of this run and its child runs, and this life does not know of.
+
+        A run that was reset, or that decides anew after a crash, may take another way: what it did
+        on the first one nobody wants any more.
+
+        Returns:
+            Steps that this life takes for done, and of which an earlier one has undone something.
+        """
+        saga, stands, unwound = self._data.saga, set[str](), set[str]()
+
+        def orphaned(standing: StandingEffect) -> bool:
+            effect, known = standing.effect, saga.knows(standing)
+            if not known or effect.state != "compensating" or effect.reason is not None:
+                stands.add(effect.entry_id)
+            elif standing.child is not None:
+                unwound.add(standing.child)
+            return not known
+
+        asked = self._asked().model_copy(update={"completing": True})
+        unwound.update(await self._undo(asked, only=orphaned))
+        return saga.lost(stands, unwound)
+
+    async def recall(self) -> list[str]:
+        """Return the steps of this run that have made what this life has yet to hear of."""
+        found = list[str]()
+
+        async def look(standing: StandingEffect) -> None:
+            effect, saga = standing.effect, self._data.saga
+            begun = effect.step_id in saga.unsettled() and not self._data.stopping
+            if standing.child is None and not begun and not saga.knows(standing):
+                await self._show(standing)
+                saga.add_found(effect.step_id, effect.entry_id)
+                found.append(effect.step_id)
+
+        await self._each(self._asked(), look)
+        return found
+
+    def _asked(
+        self, *, step_id: str | None = None, bar: bool = False, leave: str | None = None
+    ) -> FindStanding:
+        request = self._data.request
+        return FindStanding(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            step_id=step_id,
+            bar=bar,
+            leave=leave,
+            revoked_batches=self._data.revoked_batches,
+        )
+
+    async def _each(
+        self,
+        asked: FindStanding,
+        work: Callable[[StandingEffect], Awaitable[None]],
+        child_of: str | None = None,
+    ) -> set[str]:
+        unwound = set[str]()
+
+        async def find(asked: FindStanding) -> StandingFound:
+            page = await self._call(ports.FIND_STANDING, asked, "look for what stands")
+            self._data.keep_head(page.head)
+            unwound.update(page.unwound)
+            if child_of is None:
+                return page
+            seen = [_from_above(one, asked.run_id, child_of) for one in page.effects]
+            return page.model_copy(update={"effects": seen})
+
+        await each_standing(find, asked, work)
+        return unwound
+
+    async def _undo(
+        self,
+        asked: FindStanding,
+        *,
+        cleanup: bool = False,
+        only: Callable[[StandingEffect], bool] | None = None,
+        spares: str | None = None,
+        child_of: str | None = None,
+    ) -> set[str]:
+        """Undo what stands until nothing does but what has its reason to.
+
+        Args:
+            asked: What is to be undone.
+            cleanup: Only what tools declare as temporary.
+            only: Which of it: what this life of the run does not know of.
+            spares: What was left for this reason stays: another life was told to keep it.
+            child_of: The step whose child run is asked about.
+
+        Returns:
+            The child runs of which something was undone after their end, if that is asked.
+        """
+        data, seen = self._data, set[str]()
+        questions = list[tuple[StandingEffect, OpenQuestion]]()
+
+        async def work(standing: StandingEffect) -> None:
+            if standing.effect.entry_id in seen or (only is not None and not only(standing)):
+                return
+            if spares is not None and standing.effect.reason == spares:
+                return
+            seen.add(standing.effect.entry_id)
+            await self._show(standing)
+            if only is not None:
+                text = f"{_name(standing)} was made before a reset or a crash, and is not wanted"
+                data.add_line(workflow.now(), f"orphaned: {text} since", _step_of(standing))
+            question = await self._compensate(standing, cleanup=cleanup)
+            if question is not None:
+                self._interventions.show(question)
+                questions.append((standing, question))
+            self._changed()
+
+        while True:
+            before = len(seen)
+            unwound = await self._each(asked, work, child_of)
+            while questions:
+                standing, question = questions.pop(0)
+                await self._to_the_end(standing, question, cleanup=cleanup)
+            if len(seen) == before:
+                return unwound
+
+    async def _to_the_end(
+        self, standing: StandingEffect, question: OpenQuestion | None, *, cleanup: bool
+    ) -> None:
+        while question is not None:
+            self._interventions.show(question)
+            await self._interventions.settled(question)
+            question = await self._compensate(standing, cleanup=cleanup)
+
+    async def _compensate(
+        self, standing: StandingEffect, *, cleanup: bool = False
+    ) -> OpenQuestion | None:
+        """Undo one effect; returns what only a human can settle."""
+        request, effect, step_id = self._data.request, standing.effect, _step_of(standing)
+        asked = to_compensate(request.tenant, request.run_id, request.user, standing)
+        report: CompensationReport = await self._call(
+            ports.COMPENSATE,
+            asked.model_copy(update={"cleanup": cleanup}),
+            step_id,
+            options=compensation_call(f"{step_id}: undo {_name(standing)}"),
+        )
+        self._data.keep_head(report.head)
+        if report.outcome is CompensationOutcome.HUMAN_NEEDED:
+            assert report.intervention_id is not None
+            return OpenQuestion(
+                intervention_id=report.intervention_id, step_id=step_id, question=report.reason
+            )
+        known = self._data.effects.get(effect.entry_id)
+        if report.outcome is CompensationOutcome.UNCOMPENSATED:
+            self._data.saga.committed(effect.step_id, effect.entry_id)
+        else:
+            self._data.saga.undone(effect.entry_id)
+        if report.outcome is CompensationOutcome.COMPENSATED and known is not None:
+            changed = known.model_copy(update={"state": "compensated"})
+            self._data.effects[effect.entry_id] = changed
+        self._data.add_line(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
+        return None
+
+    async def _show(self, standing: StandingEffect) -> None:
+        """Show an effect that the ledger has, and its step as what it has come to."""
+        data, effect = self._data, standing.effect
+        data.effects[effect.entry_id] = effect
+        if standing.child is not None:
+            return
+        if effect.step_id not in data.steps:
+            view = StepView(id=effect.step_id, tool=effect.tool, state=StepState.SKIPPED)
+            data.steps[effect.step_id] = view
+        if data.stopping and not data.saga.knows(standing):
+            done = effect.state == "committed"
+            data.set_step(effect.step_id, StepState.SUCCEEDED if done else StepState.FAILED)
+
+
+def _step_of(standing: StandingEffect) -> str:
+    """Return the run's own step that an effect belongs to."""
+    return standing.effect.inside or standing.effect.step_id
+
+
+def _from_above(standing: StandingEffect, child: str, step_id: str) -> StandingEffect:
+    """Return what stands of a child run as its parent sees it, of whose steps it is one."""
+    effect = standing.effect
+    seen = {"run_id": effect.run_id or child, "inside": step_id}
+    return StandingEffect(effect=effect.model_copy(update=seen), child=child)
+
+
+def _name(standing: StandingEffect) -> str:
+    effect = standing.effect
+    return effect.tool if effect.run_id is None else f"{effect.tool} of {effect.run_id}"

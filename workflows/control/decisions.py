@@ -1,0 +1,54 @@
+"""Decisions on approval requests: held until their request exists, and judged by its row."""
+
+from __future__ import annotations
+
+from surehand.workflows import ports
+from surehand.workflows.activity_client import ActivityClient
+from surehand.workflows.contracts.approvals import ApprovalState, CloseApproval, VerifyDecision
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.deliveries import Answer, Delivery, answer_of
+from surehand.workflows.state.run_state import RunData
+
+#: Steps in these states need no approval any more.
+_FINISHED = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
+
+
+class Decisions:
+    """Has the decisions that one run is sent judged, and follows what counts."""
+
+    def __init__(self, data: RunData, call: ActivityClient) -> None:
+        self._data = data
+        self._call = call
+
+    async def judge(self, delivery: Delivery) -> Answer:
+        """Return the verdict on a decision; one that comes before its request is held."""
+        data = self._data
+        unfinished = {view.id for view in data.steps.values() if view.state not in _FINISHED}
+        may_come = data.ended is None and not data.compensating
+        if may_come and data.gate.is_early(delivery, unfinished):
+            return answer_of(data.gate.hold(delivery))
+        asked = VerifyDecision(
+            tenant=data.request.tenant,
+            run_id=data.request.run_id,
+            decision_id=delivery.id,
+            decision=delivery.decision,
+            refused=delivery.refused,
+        )
+        reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
+        data.keep_head(reached.head)
+        data.gate.settle(delivery, reached.verdict, reached.params)
+        return answer_of(reached.verdict)
+
+    async def close(self, approval_id: str, *, expired: bool) -> ApprovalState:
+        """Expire or void a request and return its state now: a decision may have been quicker."""
+        request = self._data.request
+        asked = CloseApproval(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            approval_id=approval_id,
+            to="expired" if expired else "void",
+        )
+        closed = await self._call(ports.CLOSE_APPROVAL, asked, f"close {approval_id}")
+        self._data.keep_head(closed.head)
+        self._data.gate.close(approval_id, closed.state)
+        return closed.state

@@ -1,0 +1,151 @@
+"""Workflows that no run is: the sweep on its schedule, unwinding a stopped run, and ``Ping``."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from surehand.workflows import names, ports
+    from surehand.workflows.activity_client import call_port
+    from surehand.workflows.compensation import each_standing, to_compensate
+    from surehand.workflows.contracts.effects import (
+        CompensationOutcome,
+        FindStanding,
+        StandingEffect,
+        StandingFound,
+    )
+    from surehand.workflows.contracts.maintenance import (
+        CarriedUnwinding,
+        NotUndone,
+        Sweep,
+        Swept,
+        UnwindRun,
+        Unwound,
+    )
+    from surehand.workflows.errors import ErrorType
+    from surehand.workflows.identity import tenant_problem
+    from surehand.workflows.options import compensation_call, sweep_call
+    from surehand.workflows.run.continue_as_new import NEXT_VERSION
+
+
+def _refuse_unless_possible(tenant: str) -> None:
+    problem = tenant_problem(tenant)
+    if problem is not None:
+        reason = f"tenant {tenant[:80]!r}: {problem}"
+        raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+
+
+@workflow.defn(name=names.RECONCILE)
+class Reconcile:
+    """One round of the sweep; a Temporal Schedule starts it."""
+
+    @workflow.run
+    async def run(self, asked: Sweep) -> Swept:
+        """Settle what nobody is settling, and find runs that were stopped from outside.
+
+        Raises:
+            ApplicationError: ``RunIdInvalid``: there can be no such tenant.
+        """
+        _refuse_unless_possible(asked.tenant)
+        swept = Swept(next=asked.after)
+        while True:
+            part = asked.model_copy(update={"after": swept.next})
+            done = await call_port(ports.SWEEP, part, "sweep", options=sweep_call(asked.tenant))
+            swept = swept.and_then(done)
+            if swept.next is None:
+                return swept
+
+
+@workflow.defn(name=names.UNWIND)
+class Unwind:
+    """Undoes what a run that was terminated, and its child runs, have committed (G4).
+
+    Its own history may become too long for all of it: then it continues as new behind an effect.
+    """
+
+    @workflow.run
+    async def run(self, asked: UnwindRun) -> Unwound:
+        """Undo it; what needs a human is left open as an intervention.
+
+        Raises:
+            ApplicationError: ``RunIdInvalid``: there can be no such tenant, or it was started with
+                what only a continued one has.
+            ActivityError: ``RunStillOpen``: cancel such a run, and it unwinds itself.
+        """
+        _refuse_unless_possible(asked.tenant)
+        carried = asked.carried
+        if carried is not None and workflow.info().continued_run_id is None:
+            reason = f"the unwinding of run {asked.run_id!r} was not continued by Temporal"
+            raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        workflow.upsert_search_attributes([names.TENANT.value_set(asked.tenant)])
+        if carried is None:
+            await call_port(ports.BEGIN_UNWIND, asked, f"bar {asked.run_id}")
+            nothing = Unwound(run_id=asked.run_id, undone=[], left=[])
+            carried = CarriedUnwinding(after=None, tried=[], done=nothing)
+        page, done, tried = carried.after, carried.done, dict.fromkeys(carried.tried)
+        # Continued behind an effect: that round has moved something.
+        moved = asked.carried is not None
+
+        async def find(question: FindStanding) -> StandingFound:
+            nonlocal page
+            page = question.after
+            return await call_port(ports.FIND_STANDING, question, f"{asked.run_id}: what stands")
+
+        async def undo(standing: StandingEffect) -> None:
+            nonlocal done, moved
+            effect = standing.effect
+            if effect.entry_id in tried:
+                return
+            moved = True
+            step = f"{effect.run_id}/{effect.step_id}" if effect.run_id else effect.step_id
+            report = await call_port(
+                ports.COMPENSATE,
+                to_compensate(asked.tenant, asked.run_id, asked.actor, standing),
+                step,
+                options=compensation_call(f"{step}: undo"),
+            )
+            if report.outcome is CompensationOutcome.COMPENSATED:
+                done = done.with_undone(step)
+            else:
+                tried[effect.entry_id] = None
+                if report.outcome is not CompensationOutcome.NOTHING_TO_UNDO:
+                    left = NotUndone(
+                        step_id=step, reason=report.reason, intervention_id=report.intervention_id
+                    )
+                    done = done.with_left(left)
+            if _is_long(asked):
+                following = CarriedUnwinding(after=page, tried=list(tried), done=done)
+                workflow.continue_as_new(
+                    asked.model_copy(update={"carried": following}),
+                    initial_versioning_behavior=NEXT_VERSION,
+                )
+
+        while True:
+            question = FindStanding(
+                tenant=asked.tenant, run_id=asked.run_id, after=page, bar=page is None
+            )
+            await each_standing(find, question, undo)
+            if not moved:
+                return done
+            page, moved = None, False
+
+
+def _is_long(asked: UnwindRun) -> bool:
+    info = workflow.info()
+    if asked.continue_after is not None:
+        return info.get_current_history_length() >= asked.continue_after
+    return info.is_continue_as_new_suggested()
+
+
+with workflow.unsafe.imports_passed_through():
+    from surehand.workflows import names
+
+
+@workflow.defn(name=names.PING)
+class Ping:
+    """Shows that a worker answers on a task queue; does nothing else."""
+
+    @workflow.run
+    async def run(self) -> None:
+        """End at once."""

@@ -1,0 +1,1 @@
+"""The plan: its format, its references, and whether it holds together."""

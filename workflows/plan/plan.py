@@ -1,0 +1,383 @@
+"""The plan: its steps, and which of them are ready.
+
+Everything here is pure. Files are read and parsed by the starter; the tools that a plan names are
+checked by the run's own ``describe_tools``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    model_validator,
+)
+
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.policy import (
+    LONGEST_APPROVAL,
+    Approval,
+    ApprovalPolicy,
+    Duration,
+    Written,
+    some_time,
+)
+from surehand.workflows.plan.references import PATH, REFERENCE
+from surehand.workflows.plan.validation import (
+    Incoherent,
+    Outline,
+    PlanProblem,
+    descendants,
+    incoherences,
+    uses,
+    waits_for,
+)
+
+#: What a step's id and a plan's name may be.
+ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
+NAME_FORM: Final = r"^[A-Za-z0-9_.-]{1,64}$"
+
+
+#: How long the calls of a step may take.
+TimeLimit = Annotated[Duration, AfterValidator(some_time)]
+#: How long something is waited for: dates end, and what is added to one has to be one.
+Time = Annotated[Duration, Field(ge=timedelta(0), le=LONGEST_APPROVAL)]
+
+
+class Goto(Written):
+    """Go on at a later step; what lies between is skipped."""
+
+    goto: str
+
+
+class Ask(Written):
+    """A question to a human; the answer is the step's output."""
+
+    question: str = Field(min_length=1, max_length=2000)
+    """May refer to earlier outputs."""
+    answer: dict[str, JsonValue] = {}
+    """JSON Schema (2020-12) of the answer; empty takes anything."""
+    expires_in: Time | None = None
+    otherwise: JsonValue = None
+    """What is taken when nobody answers in time; ``None``: the step fails then."""
+
+
+class Wait(Written):
+    """A step that waits for an event from outside; its payload is the step's output."""
+
+    event: str = Field(min_length=1, max_length=100)
+    key: str = ""
+    """What the event has to be about; may refer to earlier outputs."""
+    expires_in: Time | None = None
+    otherwise: JsonValue = None
+    """What is taken when it does not come in time; ``None``: the step fails then."""
+
+
+class Fallback(Written):
+    """Another tool to ask, when a read has failed."""
+
+    tool: str = Field(min_length=1, max_length=120)
+    params: dict[str, JsonValue] = {}
+
+
+class Budget(Written):
+    """What a run may use; where it is used up, the run waits for more."""
+
+    steps: int | None = Field(default=None, ge=0)
+    """Tool calls."""
+    tokens: int | None = Field(default=None, ge=0)
+    money: str | None = Field(default=None, max_length=40, pattern=r"^[0-9]+(\.[0-9]+)?$")
+    time: Time | None = None
+    """From the run's start, waits included."""
+
+
+def _ask(value: Any) -> Any:
+    return {"question": value} if isinstance(value, str) else value
+
+
+def names_in(expression: str | None) -> frozenset[str]:
+    """Return what an expression refers to: steps, and ``input``."""
+    if expression is None:
+        return frozenset()
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()  # `describe_tools` says what is wrong with it
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def input_paths_in(expression: str) -> frozenset[str]:
+    """Return the fields of the input that an expression refers to, such as ``input.order.paid``."""
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()  # `describe_tools` says what is wrong with it
+    dotted = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return frozenset(path for path in dotted if PATH.fullmatch(path) and path.startswith("input."))
+
+
+def _places(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+OnNo = Literal["fail", "continue"] | Goto
+OnFailure = Literal["compensate", "continue", "pause"] | Goto
+OnReject = Literal["compensate", "replan", "skip"] | Goto
+Place = Literal["before", "after"]
+Places = Annotated[tuple[Place, ...], BeforeValidator(_places)]
+#: What a step that asks is called where others have a tool's name.
+ASKING: Final = "ask"
+#: The same of a step that is a plan, and of one that waits.
+CHILD_PLAN: Final = "plan"
+WAITING: Final = "wait"
+#: The same of a value that code has recorded.
+RECORDING: Final = "record"
+#: What comes behind a step's id for each item of its list: ``ship[0]``.
+ITERATION: Final = re.compile(r"\[[0-9]+\]$")
+
+
+class Defaults(Written):
+    """What every step of the plan takes unless it says otherwise."""
+
+    approval: Approval = None
+    on_no: OnNo = "fail"
+    on_failure: OnFailure = "compensate"
+    on_reject: OnReject = "compensate"
+    interrupt: Places = ()
+
+
+class Step(Written):
+    """One step: a tool with params, or a question."""
+
+    id: str = Field(pattern=ID_FORM)
+    tool: str = Field(default="", max_length=120)
+    ask: Annotated[Ask | None, BeforeValidator(_ask)] = None
+    plan: Plan | None = None
+    """A plan of its own, in a child run; ``params`` are added to its input."""
+    params: dict[str, JsonValue] = {}
+    wait: Wait | None = None
+    when: str | None = Field(default=None, min_length=1, max_length=500)
+    """An expression over earlier outputs and ``input``; the step is skipped where it is false."""
+    for_each: str | None = Field(default=None, max_length=200)
+    """A reference to a list: the step is done for each item, as ``id[0]``, ``id[1]``, ..."""
+    item: str = Field(default="item", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,40}$")
+    """The name by which ``params`` refer to the item."""
+    parallel: int = Field(default=1, ge=1, le=50)
+    """How many items at a time."""
+    fallback: Fallback | None = None
+    """What is asked instead when this read has failed for good."""
+    after: tuple[str, ...] | None = None
+    """Steps that come first; ``None`` means the one listed before, ``[]`` none at all."""
+    approval: Approval = None
+    on_no: OnNo | None = None
+    """What follows when the tool answers no; ``None`` takes the plan's default."""
+    on_failure: OnFailure | None = None
+    on_reject: OnReject | None = None
+    """What follows when a human says no, or nobody answers in time."""
+    interrupt: Places | None = None
+    """Where a human looks at it: before it starts, after it has its output."""
+    time_limit: TimeLimit | None = None
+    """How long its calls may take, retries and pauses included; people do not count. Then the step
+    has failed, once a call that is under way has ended."""
+
+    @model_validator(mode="after")
+    def _does_one_thing(self) -> Self:
+        kinds = (self.tool or None, self.ask, self.plan, self.wait)
+        if sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("needs one of `tool`, `ask`, `plan` and `wait`")
+        if self.wait is not None and (self.params or self.approval is not None):
+            raise ValueError("a step that waits has no `params` and no `approval`")
+        follows = (self.on_no, self.on_failure, self.on_reject)
+        if self.for_each is not None and any(isinstance(item, Goto) for item in follows):
+            raise ValueError("an item of a `for_each` cannot `goto`: say what follows otherwise")
+        if self.fallback is not None and not self.tool:
+            raise ValueError("only a step with a `tool` has a `fallback`")
+        if self.time_limit is not None and not self.tool:
+            raise ValueError("only a step with a `tool` has a `time_limit`")
+        if self.for_each is not None and not REFERENCE.fullmatch(self.for_each):
+            raise ValueError("`for_each` is one reference to a list, such as ${order.lines}")
+        if self.plan is not None and self.approval is not None:
+            raise ValueError("a step that is a plan has no `approval`: its own steps have")
+        if self.ask is not None and (self.params or self.approval is not None):
+            raise ValueError("a step that asks has no `params` and no `approval`")
+        return self
+
+    @property
+    def does(self) -> str:
+        """The tool's name, or `ask`, `plan` or `wait`."""
+        if self.wait is not None:
+            return WAITING
+        return self.tool or (ASKING if self.ask is not None else CHILD_PLAN)
+
+    def of_item(self, number: int) -> Step:
+        """Return this step for one item of its list."""
+        changes = {"id": item_id(self.id, number), "for_each": None, "when": None}
+        return self.model_copy(update=changes)
+
+
+def item_id(step_id: str, number: int) -> str:
+    """Return the id of an item's step."""
+    return f"{step_id}[{number}]"
+
+
+def _some(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
+    if not steps and found.data.get("code") is None:
+        raise ValueError("must list at least one step")
+    return steps
+
+
+class Interrupts(Written):
+    """Steps, by id or tool with ``*`` and ``?``, that a human looks at."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class Plan(Written):
+    """Steps with references between them. A bare list of steps is a plan, too.
+
+    Example:
+        >>> plan = Plan(name="look", steps=[{"id": "order", "tool": "orders.read"}])
+        >>> [step.id for step in plan.steps]
+        ['order']
+    """
+
+    name: str = Field(default="plan", pattern=NAME_FORM)
+    goal: str = ""
+    input: dict[str, JsonValue] = {}
+    defaults: Defaults = Defaults()
+    interrupts: Interrupts = Interrupts()
+    budget: Budget = Budget()
+    durability: Durability | None = None
+    """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
+    code: str | None = Field(default=None, pattern=NAME_FORM)
+    """The workflow, of your own, that makes the steps; the plan lists none then."""
+    steps: Annotated[tuple[Step, ...], Field(max_length=1000), AfterValidator(_some)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_list_and_ids(cls, value: Any) -> Any:
+        plan = {"steps": value} if isinstance(value, list) else value
+        if isinstance(plan, dict) and plan.get("code") is not None:
+            plan = {"steps": (), **plan}
+        if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
+            return plan
+        numbered = [
+            {"id": f"step{number}", **step} if isinstance(step, dict) else step
+            for number, step in enumerate(plan["steps"], start=1)
+        ]
+        return {**plan, "steps": numbered}
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        if self.code is not None and self.steps:
+            raise ValueError("has `steps`, and `code` that makes them: one of both is enough")
+        if self._incoherences:
+            raise Incoherent(self._incoherences)
+        return self
+
+    @cached_property
+    def _incoherences(self) -> list[PlanProblem]:
+        # Looked for once: pydantic asks again, and twice, for each message that a plan is put into.
+        return incoherences(self._outlines())
+
+    def _outlines(self) -> list[Outline]:
+        return [
+            Outline(
+                id=step.id,
+                after=step.after,
+                params=step.params,
+                texts_of={
+                    "ask.question": step.ask.question if step.ask else None,
+                    "wait.key": step.wait.key if step.wait else None,
+                    "for_each": step.for_each,
+                    "fallback.params": step.fallback.params if step.fallback else None,
+                },
+                names=frozenset({step.item} if step.for_each else ()),
+                conditions=names_in(step.when),
+                # With what the step takes from the plan's defaults.
+                gotos={
+                    field: follows.goto
+                    for field, follows in (
+                        ("on_no", self.on_no(step)),
+                        ("on_failure", self.on_failure(step)),
+                        ("on_reject", self.on_reject(step)),
+                    )
+                    if isinstance(follows, Goto)
+                },
+            )
+            for step in self.steps
+        ]
+
+    def step(self, step_id: str) -> Step:
+        """Return the step of that id, or of that item of it; ``KeyError`` if there is none."""
+        base = ITERATION.sub("", step_id)
+        for step in self.steps:
+            if step.id == base:
+                return step
+        raise KeyError(step_id)
+
+    @cached_property
+    def lists(self) -> frozenset[str]:
+        """Return the steps that are made for each item of a list."""
+        return frozenset(step.id for step in self.steps if step.for_each is not None)
+
+    @cached_property
+    def dependencies(self) -> dict[str, frozenset[str]]:
+        """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
+        return waits_for(self._outlines())
+
+    @cached_property
+    def uses(self) -> dict[str, frozenset[str]]:
+        """Return, for each step, the steps whose outputs it refers to."""
+        return uses(self._outlines())
+
+    def on_no(self, step: Step) -> OnNo:
+        """Return what follows when this step's tool answers no."""
+        return self.defaults.on_no if step.on_no is None else step.on_no
+
+    def on_failure(self, step: Step) -> OnFailure:
+        """Return what follows when this step fails for good."""
+        return self.defaults.on_failure if step.on_failure is None else step.on_failure
+
+    def on_reject(self, step: Step) -> OnReject:
+        """Return what follows when a human says no to this step."""
+        return self.defaults.on_reject if step.on_reject is None else step.on_reject
+
+    def interrupted(self, step: Step, place: Place) -> bool:
+        """Return whether a human looks at a step there."""
+        own = self.defaults.interrupt if step.interrupt is None else step.interrupt
+        patterns = self.interrupts.before if place == "before" else self.interrupts.after
+        return place in own or any(
+            fnmatchcase(name, pattern) for pattern in patterns for name in (step.id, step.does)
+        )
+
+    def approvals(self, step: Step) -> tuple[ApprovalPolicy, ...]:
+        """Return the policies that the plan sets, apart from the tool's own one."""
+        both = (step.approval, self.defaults.approval)
+        return tuple(policy for policy in both if policy is not None)
+
+    def ready(self, settled: frozenset[str], started: frozenset[str]) -> list[Step]:
+        """Return the steps whose dependencies are all settled and that have not started."""
+        dependencies, begun = self.dependencies, started | settled
+        return [
+            step for step in self.steps if step.id not in begun and dependencies[step.id] <= settled
+        ]
+
+    def skipped_by_goto(self, origin: str, target: str) -> frozenset[str]:
+        """Return the steps between ``origin`` and ``target`` that a goto leaves out."""
+        after = descendants(self.dependencies, origin)
+        return after - descendants(self.dependencies, target) - {target}
+
+
+# A step may be a plan, and a plan has steps: neither can be defined before the other.
+Step.model_rebuild()

@@ -1,0 +1,1 @@
+"""Runs: opened, steered, continued as new, and brought to their end."""

@@ -1,0 +1,412 @@
+"""Runs whose steps are made by code: a workflow of your own, over the same step engine.
+
+Calls, approvals, questions, budgets, pauses, compensation: all of it holds as in a plan. The code
+decides what comes next, as any Temporal workflow does: by what its steps have returned only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from surehand.workflows import ports
+from surehand.workflows.contracts.artifacts import ReadArtifact, as_artifact
+from surehand.workflows.contracts.controls import RecordValue
+from surehand.workflows.contracts.runs import RunResult, StepView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.tools import DescribeTools
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import canonical_json
+from surehand.workflows.options import record_call
+from surehand.workflows.plan.plan import ID_FORM, RECORDING, Plan, Step
+from surehand.workflows.run import recorded_values
+from surehand.workflows.run.run import Run
+from surehand.workflows.state.step_failure import StepFailed
+
+__all__ = ["CodeRun", "StepFailed", "StepMaker"]
+
+#: What an id made from a tool's name may have.
+_NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
+_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+
+
+class CodeRun(Run):
+    """What a workflow class of your own begins from; see ``examples/late_orders.py``.
+
+    Its ``run`` hands on to ``drive_code``. How its signals, updates and queries are called is the
+    same as for runs of plans.
+
+    Example:
+        >>> class Refunds(CodeRun):  # with workflow.defn above it, and workflow.run above run
+        ...     async def run(self, request: StartRun) -> RunResult:
+        ...         return await self.drive_code(self.steps)
+        ...     async def steps(self, steps: StepMaker) -> JsonValue:
+        ...         return await steps.call("orders.read", {"order_id": steps.input["order_id"]})
+    """
+
+    async def drive_code(self, code: Callable[[StepMaker], Awaitable[JsonValue]]) -> RunResult:
+        """Have code make the steps of this run; what it returns is the ``output`` of the result.
+
+        Raises:
+            ApplicationError: As a run of a plan ends.
+        """
+
+        async def forward() -> str | None:
+            return await self._forward(code)
+
+        return await self.drive(forward)
+
+    async def _forward(self, code: Callable[[StepMaker], Awaitable[JsonValue]]) -> str | None:
+        data, maker = self._data, StepMaker(self)
+        body = asyncio.ensure_future(code(maker))
+        failure: str | None = None
+        try:
+            await workflow.wait_condition(
+                lambda: body.done() or data.cancel is not None or maker.over is not None
+            )
+            if body.done() and data.cancel is None:
+                failure = await self._to_its_end(body, maker)
+        except asyncio.CancelledError:
+            self._note_cancellation()
+        # A call under way ends and is recorded; a wait for a human ends at once.
+        data.stopping = True
+        body.cancel()
+        maker.cancel()
+        await self._undisturbed(workflow.wait_condition(lambda: body.done() and maker.idle))
+        return failure or maker.over
+
+    async def _to_its_end(self, body: asyncio.Future[JsonValue], maker: StepMaker) -> str | None:
+        """Wait for what the code has begun and not waited for; returns why the run has failed."""
+        failure = _failure_of(body)
+        if failure is not None:
+            return failure
+        maker.returned = True
+        await workflow.wait_condition(lambda: maker.idle or self._data.cancel is not None)
+        failure = maker.over
+        try:
+            done = failure is None and self._data.cancel is None and await self._all_stands()
+        except StepFailed as lost:
+            return lost.reason
+        if done:
+            self._data.output = _plain(body.result(), "what the code returns")
+        return failure
+
+
+def _failure_of(body: asyncio.Future[JsonValue]) -> str | None:
+    error = None if body.cancelled() else body.exception()
+    if error is None:
+        return "the code has cancelled itself" if body.cancelled() else None
+    if isinstance(error, StepFailed):
+        return error.reason
+    if isinstance(error, ApplicationError):
+        return f"{error.message} ({error.type})"
+    # An ordinary exception is a mistake in the code: Temporal tries the workflow task again until
+    # somebody has mended it, and nothing is undone for it.
+    raise error
+
+
+class StepMaker:
+    """Makes the steps of one run.
+
+    A step's id is given, or made from the tool's name: ``refund``, ``refund-2``, ... in the order
+    of the calls, which is the same in each replay, also in loops and gathers.
+
+    Example:
+        >>> async def pay_all(steps: StepMaker) -> None:
+        ...     for order_id in steps.input["orders"]:
+        ...         if await steps.ask(f"Pay {order_id} back?", {"type": "boolean"}):
+        ...             await steps.call("payments.refund", {"order_id": order_id})
+    """
+
+    def __init__(self, run: CodeRun) -> None:
+        self._run = run
+        self._data = run._data
+        self._state = run._data.code
+        self._describing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By tool: of those that are first called at once, one asks."""
+        self.running: dict[str, asyncio.Task[JsonValue]] = {}
+        """Every step that was begun, by its id."""
+        self.returned = False
+        """Whether the code has come to its end."""
+        self.over: str | None = None
+        """Why the run cannot go on, whatever the code does about it."""
+
+    @property
+    def input(self) -> dict[str, JsonValue]:
+        """What the run was started with."""
+        return self._data.request.plan.input
+
+    @property
+    def carried(self) -> JsonValue:
+        """What the execution before has handed on by ``continue_as_new``; ``None`` in the first."""
+        return self._state.handed_on
+
+    @property
+    def history_is_long(self) -> bool:
+        """Whether it is time to continue as new: the server ends a history of 51,200 events."""
+        return self._run._continuing.due()
+
+    async def continue_as_new(self, state: JsonValue) -> None:
+        """Go on in another execution of this run, which begins the code anew.
+
+        Approvals, questions, the saga, budgets: all of the run goes along; of the code only
+        ``state``, which is ``carried`` there. No step may be under way. Returns only if there is
+        too much to carry (32 MiB): the code goes on then, and may try again later.
+        """
+        if not self.idle:
+            raise _mistake("continue_as_new: a step is under way; await it first")
+        handed_on = _plain(state, "what continue_as_new hands on")
+        await workflow.wait_condition(lambda: not self.idle or self._run._continuing.quiet())
+        if not self.idle:
+            raise _mistake("continue_as_new: a step was begun meanwhile; await all steps first")
+        before, self._state.handed_on = self._state.handed_on, handed_on
+        self._run._continuing.go()
+        self._state.handed_on = before
+
+    async def call(
+        self,
+        tool: str,
+        params: dict[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        approval: Any = None,
+        on_no: Literal["fail", "continue"] = "fail",
+        on_failure: Literal["fail", "pause"] = "fail",
+        interrupt: Literal["before", "after"] | None = None,
+        time_limit: timedelta | None = None,
+    ) -> JsonValue:
+        """Call a tool, as a step of a plan does, and return its output.
+
+        A call that was begun is brought to its end also when the code stops waiting for it.
+
+        Args:
+            tool: The tool's name.
+            params: Its params, as values: nothing in them is read as a reference.
+            id: The step's id; ``None`` makes one from the tool's name.
+            approval: As in a plan.
+            on_no: Whether an answer no fails the step, or is its output (``{"no": ...}``).
+            on_failure: Whether a failure is raised here, or shown to a human first.
+            interrupt: Where a human looks at it.
+            time_limit: How long its calls may take, with their retries and pauses.
+
+        Raises:
+            StepFailed: It failed for good, or was rejected. Caught, the run goes on, unless the
+                call is in doubt: then the run fails in any case.
+        """
+        given = _plain(params or {}, f"params of {tool}")
+        step = self._step(
+            *(id, tool.rpartition(".")[2]),
+            tool=tool,
+            params={name: f"${{{name}}}" for name in given},
+            approval=approval,
+            on_no=on_no,
+            on_failure="pause" if on_failure == "pause" else "continue",
+            on_reject="skip",
+            interrupt=() if interrupt is None else (interrupt,),
+            time_limit=time_limit,
+        )
+        return await self._make(step, given)
+
+    async def refuse(self, tool: str, reason: str, *, id: str | None = None) -> None:
+        """Tell, as a step and as an event, that a call is not made, and why."""
+        step_id = self._id(id, tool.rpartition(".")[2])
+        self._data.steps[step_id] = StepView(id=step_id, tool=tool, state=StepState.PENDING)
+        await self._run._runner.refused(step_id, tool, reason)
+
+    async def ask(
+        self,
+        question: str,
+        answer: dict[str, JsonValue] | None = None,
+        *,
+        id: str | None = None,
+        expires_in: timedelta | None = None,
+        otherwise: JsonValue = None,
+    ) -> JsonValue:
+        """Ask a human and return the answer.
+
+        Args:
+            question: As people read it.
+            answer: JSON Schema of the answer; ``None`` takes anything.
+            id: The step's id; ``None`` makes one.
+            expires_in: How long it waits; ``None``: for ever.
+            otherwise: What is taken when nobody answers in time; ``None``: the step fails then.
+
+        Raises:
+            StepFailed: Nobody has answered in time.
+        """
+        asked = {
+            "question": "${question}",
+            "answer": answer or {},
+            "expires_in": expires_in,
+            "otherwise": otherwise,
+        }
+        step = self._step(id, "ask", ask=asked)
+        return await self._make(step, {"question": question})
+
+    async def wait(
+        self,
+        event: str,
+        key: str = "",
+        *,
+        id: str | None = None,
+        expires_in: timedelta | None = None,
+        otherwise: JsonValue = None,
+    ) -> JsonValue:
+        """Wait for an event from outside and return its payload; arguments as for ``ask``.
+
+        Raises:
+            StepFailed: It has not come in time.
+        """
+        waited = {"event": event, "key": "${key}", "expires_in": expires_in}
+        step = self._step(id, "wait", wait={**waited, "otherwise": otherwise})
+        return await self._make(step, {"key": key})
+
+    async def record(
+        self,
+        value: Callable[[], JsonValue] | Callable[[], Awaitable[JsonValue]],
+        *,
+        id: str | None = None,
+    ) -> JsonValue:
+        """Return what a function returns, the same ever after: for what is random or read once.
+
+        It runs on the worker, outside of the workflow's sandbox, once. After a crash that kept its
+        value from being recorded it runs again, so it must have no effect: for that are tools.
+
+        Raises:
+            StepFailed: It has raised, or what it returns is no JSON.
+        """
+        step_id = self._id(id, RECORDING)
+        self._data.steps[step_id] = StepView(id=step_id, tool=RECORDING, state=StepState.RUNNING)
+        return await self._begin(step_id, lambda: self._record(step_id, value))
+
+    async def content(self, output: JsonValue) -> JsonValue:
+        """Return the value of an output that is an artifact (over 8 KiB); others as they are.
+
+        It waits for as long as the artifact store does not have it.
+        """
+        artifact = as_artifact(output)
+        if artifact is None:
+            return output
+        asked = ReadArtifact(tenant=self._data.request.tenant, artifact=artifact)
+        read = await self._run._call(ports.READ_ARTIFACT, asked, "read an artifact")
+        return read.value
+
+    def _id(self, given: str | None, made_from: str) -> str:
+        base = given or _NO_ID.sub("_", made_from)[:50]
+        known = self._state.ids
+        number = self._state.numbers.get(base, 0) + 1
+        if given is not None and (base in known or not re.fullmatch(ID_FORM, base)):
+            reason = "a step of this run has it" if base in known else f"not {ID_FORM}"
+            raise _mistake(f"step id {base!r}: {reason}")
+        while (made := base if number == 1 else f"{base}-{number}") in known:
+            number += 1
+        self._state.numbers[base] = number
+        known.add(made)
+        return made
+
+    def _step(self, id_: str | None, made_from: str, **fields: Any) -> Step:
+        step_id = self._id(id_, made_from)
+        try:
+            return Step.model_validate({"id": step_id, "after": (), **fields})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise _mistake(f"step {step_id}: {where}: {first['msg']}") from error
+
+    async def _make(self, step: Step, facts: dict[str, Any]) -> JsonValue:
+        view = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
+        self._data.steps[step.id] = view
+        return await self._begin(step.id, lambda: self._through(step, facts))
+
+    async def _begin(self, step_id: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+        task = self.running[step_id] = asyncio.ensure_future(self._to_its_end(step_id, work))
+        return await asyncio.shield(task)
+
+    async def _to_its_end(
+        self, step_id: str, work: Callable[[], Awaitable[JsonValue]]
+    ) -> JsonValue:
+        try:
+            if self.over is not None or self._data.stopping:
+                raise StepFailed(self.over or "the run is ending", called=False)
+            return await work()
+        except StepFailed as failed:
+            # Behind the code's back nobody makes up for it.
+            if failed.unsettled or failed.given_up or self.returned:
+                self.over = self.over or f"step {step_id}: {failed.reason}"
+            raise
+
+    async def _through(self, step: Step, facts: dict[str, Any]) -> JsonValue:
+        await self._describe(step, facts)
+        await self._run._scheduler.one(step, facts)
+        output: JsonValue = self._data.facts.get(step.id)
+        return output
+
+    async def _describe(self, step: Step, params: dict[str, Any]) -> None:
+        """Get the spec of a tool that this run has not called before, and check the step once."""
+        if step.tool:
+            async with self._describing[step.tool]:
+                if step.tool not in self._data.tools:
+                    await self._ask_about(step, params)
+
+    async def _ask_about(self, step: Step, params: dict[str, Any]) -> None:
+        named = step.model_copy(update={"params": {name: f"${{input.{name}}}" for name in params}})
+        plan = Plan(name=self._data.request.plan.name, input=params, steps=(named,))
+        asked = DescribeTools(plan=plan)
+        described = await self._run._call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
+        if described.problems:
+            inside = f"steps.0 ({step.id})."
+            problems = [(p.where.removeprefix(inside), p.reason) for p in described.problems]
+            why = "; ".join(f"{where}: {reason}" for where, reason in problems)
+            raise await self._run._runner.refused(step.id, step.does, why)
+        self._data.tools.update(described.tools)
+
+    async def _record(self, step_id: str, value: Callable[[], Any]) -> JsonValue:
+        data, request = self._data, self._data.request
+        with recorded_values.offered(workflow.info().run_id, step_id, value) as key:
+            asked = RecordValue(
+                tenant=request.tenant, run_id=request.run_id, step_id=step_id, key=key
+            )
+            recorded = await self._run._call(
+                ports.RECORD_VALUE, asked, step_id, local=record_call(step_id)
+            )
+        if recorded.problem is not None:
+            data.set_step(step_id, StepState.FAILED, error=recorded.problem)
+            raise StepFailed(recorded.problem)
+        data.keep_head(recorded.head)
+        self._data.facts[step_id] = recorded.value
+        data.set_step(step_id, StepState.SUCCEEDED, output=recorded.value)
+        self._run._changed()
+        return recorded.value
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return all(task.done() for task in self.running.values())
+
+    def cancel(self) -> None:
+        """Cancel what is under way: a call ends and is recorded, a wait ends at once."""
+        for task in self.running.values():
+            task.cancel()
+
+
+def _plain(value: Any, what: str) -> Any:
+    """Return a value in JSON form."""
+    try:
+        plain = _ANYTHING.dump_python(value, mode="json")
+        canonical_json(plain)
+    except ValueError as error:
+        raise _mistake(f"{what}: no JSON: {error}") from error
+    return plain
+
+
+def _mistake(reason: str) -> ApplicationError:
+    """Return a mistake in the code that no retry mends."""
+    return ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)

@@ -1,0 +1,111 @@
+"""The end of a run: what it has to undo is undone, and what has become of it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from temporalio import workflow
+
+from surehand.workflows import ports
+from surehand.workflows.activity_client import ActivityClient
+from surehand.workflows.compensation import Compensation
+from surehand.workflows.contracts.runs import CloseRun, RunResult
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.control.child_runs import RunSignals
+from surehand.workflows.control.decisions import Decisions
+from surehand.workflows.run.views import result_of
+from surehand.workflows.state.run_state import OPEN, RunData
+
+
+class Completion:
+    """Brings one run to its end."""
+
+    def __init__(
+        self,
+        data: RunData,
+        decisions: Decisions,
+        call: ActivityClient,
+        signals: RunSignals,
+        compensation: Compensation,
+        changed: Callable[[], None],
+    ) -> None:
+        self._data = data
+        self._decisions = decisions
+        self._call = call
+        self._signals = signals
+        self._compensation = compensation
+        self._changed = changed
+
+    async def close(self, failure: str | None) -> RunResult:
+        """Undo what has to be undone, record the end, and return the result.
+
+        Args:
+            failure: Why the run cannot finish; ``None``: it has, or is cancelled.
+        """
+        return await self._record(await self._undone(failure))
+
+    async def _undone(self, failure: str | None) -> RunState:
+        """Undo what has to be undone and return the state the run ends in."""
+        data, cancel = self._data, self._data.cancel
+        data.error = failure
+        if cancel is not None:
+            reason = f": {cancel.reason}" if cancel.reason else ""
+            data.error = f"cancelled by {cancel.actor} ({cancel.mode}){reason}"
+        elif failure is None:
+            return RunState.COMPLETED
+        data.add_line(workflow.now(), data.error or "failed")
+        mode = cancel.mode if cancel else CancelMode.COMPENSATE
+        for approval_id in list(data.gate.pending):
+            await self._decisions.close(approval_id, expired=False)
+        data.questions.clear()
+        data.paused = data.token = None
+        if mode is CancelMode.KEEP:
+            await self._compensation.keep()
+        else:
+            await self._compensation.run(cleanup=mode is CancelMode.CLEANUP)
+        return RunState.CANCELLED if cancel else RunState.FAILED
+
+    async def _record(self, state: RunState) -> RunResult:
+        """Judge what is still in the inboxes, record the end, and return the result."""
+        data = self._data
+        for view in data.in_state(StepState.PENDING):
+            data.set_step(view.id, StepState.SKIPPED)
+        called = data.saga.unsettled()
+        waited = (
+            StepState.WAITING_APPROVAL,
+            StepState.WAITING_INPUT,
+            StepState.WAITING_EVENT,
+            StepState.PAUSED_USER,
+            StepState.PAUSED_BUDGET,
+        )
+        for view in data.in_state(*waited):
+            if view.id not in called:
+                data.set_step(view.id, StepState.SKIPPED, error=f"not called: {data.error}")
+        for view in data.in_state(*OPEN):
+            data.set_step(view.id, StepState.FAILED, error=data.error)
+        data.inbox.put_back(data.gate.release_held())
+        await workflow.wait_condition(lambda: data.inbox.idle)
+        closed = await self._call(
+            ports.CLOSE_RUN,
+            CloseRun(
+                tenant=data.request.tenant,
+                run_id=data.request.run_id,
+                state=state,
+                error=data.error,
+                skipped={v.id: v.tool for v in data.in_state(StepState.SKIPPED)},
+            ),
+            "close the run",
+        )
+        data.keep_head(closed.head)
+        data.final_effects, data.uncompensated = closed.effects, closed.uncompensated
+        data.more_effects = closed.more_effects
+        data.more_uncompensated = closed.more_uncompensated
+        data.mark_undone(closed.effects)
+        data.ended = state
+        data.add_line(workflow.now(), state.value)
+        self._changed()
+        await workflow.wait_condition(
+            lambda: data.inbox.idle and workflow.all_handlers_finished() and self._signals.idle
+        )
+        return result_of(data)

@@ -1,0 +1,454 @@
+"""What a run knows of itself: its steps, effects, questions, inbox and story, in one document.
+
+Pure state without decisions: the parts of a run write it; ``views.py`` and ``details.py`` show it.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
+
+from surehand.workflows.contracts.approvals import HeldApproval
+from surehand.workflows.contracts.base import ChainHead, NameSet, Record
+from surehand.workflows.contracts.batches import FailedStep
+from surehand.workflows.contracts.controls import Amend, TopUp
+from surehand.workflows.contracts.effects import EffectView, OpenQuestion
+from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState, StepState, Waiting
+from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun
+from surehand.workflows.contracts.tools import ToolReport, ToolSpec
+from surehand.workflows.deliveries import Inbox
+from surehand.workflows.gate import Gate
+from surehand.workflows.identity import digest
+from surehand.workflows.plan.references import INPUT
+from surehand.workflows.state.effects import Saga
+from surehand.workflows.state.records import (
+    ChildRuns,
+    CodeState,
+    KeptEvents,
+    Progress,
+    Spent,
+    StepRecord,
+)
+
+
+class StepViews(UserDict[str, StepView]):
+    """Views of steps by id.
+
+    A run of thousands of steps shows where it stands at each of them: what that takes must not grow
+    with the steps that are done.
+    """
+
+    def __init__(self, views: Mapping[str, StepView] | None = None) -> None:
+        self._in: defaultdict[StepState, set[str]] = defaultdict(set)
+        self._places: dict[str, int] = {}
+        self._count = count()
+        super().__init__(views)
+
+    def __setitem__(self, step_id: str, view: StepView) -> None:
+        """Take a step's view."""
+        before = self.data.get(step_id)
+        if before is None:
+            self._places[step_id] = next(self._count)
+        else:
+            self._in[before.state].discard(step_id)
+        self._in[view.state].add(step_id)
+        self.data[step_id] = view
+
+    def __delitem__(self, step_id: str) -> None:
+        """Forget a step."""
+        self._in[self.data.pop(step_id).state].discard(step_id)
+
+    @property
+    def states(self) -> set[StepState]:
+        """The states in which there is a step."""
+        return {state for state, ids in self._in.items() if ids}
+
+    def in_state(self, states: Iterable[StepState]) -> list[StepView]:
+        """Return the steps in one of these states, in their order."""
+        found = [step_id for state in states for step_id in self._in[state]]
+        return [self.data[step_id] for step_id in sorted(found, key=self._places.__getitem__)]
+
+
+#: Lines of a run's story that its view shows; the ledger's events are complete.
+LONGEST_TIMELINE: Final = 300
+
+#: Refused signals that a run remembers, and characters of their names: anybody can send any.
+MOST_REFUSED_SIGNALS: Final = 20
+LONGEST_SIGNAL_NAME: Final = 100
+
+#: Executions before this one whose signatures are remembered; a signature lasts ten minutes.
+MOST_LIVES: Final = 100
+
+#: Steps in these states are under way.
+OPEN: Final = frozenset(
+    {
+        StepState.RUNNING,
+        StepState.WAITING_APPROVAL,
+        StepState.WAITING_INPUT,
+        StepState.WAITING_RATE_LIMIT,
+        StepState.PAUSED_USER,
+        StepState.PAUSED_PERMISSION,
+        StepState.PAUSED_BUDGET,
+        StepState.PAUSED_FAILURE,
+        StepState.WAITING_EVENT,
+        StepState.NEEDS_INTERVENTION,
+    }
+)
+
+
+#: Of these, those in which no call is under way or in doubt: what waits there can be given up.
+WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
+
+_DONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED, StepState.FAILED})
+_BEGINNING: Final = Progress()
+#: What a run shows whose steps wait, by what the first of these is that one of them waits for.
+_WAITS: Final = (
+    (StepState.PAUSED_FAILURE, RunState.PAUSED_FAILURE),
+    (StepState.WAITING_INPUT, RunState.WAITING_INPUT),
+    (StepState.PAUSED_PERMISSION, RunState.PAUSED_PERMISSION),
+    (StepState.PAUSED_BUDGET, RunState.PAUSED_BUDGET),
+    (StepState.WAITING_EVENT, RunState.WAITING_EVENT),
+    (StepState.WAITING_RATE_LIMIT, RunState.WAITING_RATE_LIMIT),
+)
+#: What people are told that a step waits for, by its state.
+_TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event"]]] = {
+    StepState.PAUSED_PERMISSION: "permission",
+    StepState.PAUSED_BUDGET: "budget",
+    StepState.PAUSED_FAILURE: "failure",
+    StepState.WAITING_EVENT: "event",
+}
+
+
+def _step_views(found: Any) -> StepViews:
+    if isinstance(found, StepViews):
+        return found
+    views = (StepView.model_validate(one) for one in found)
+    return StepViews({view.id: view for view in views})
+
+
+class RunData(Record):
+    """All that a run knows of itself: what people see of it, and what it needs to go on.
+
+    Continue-as-new carries it as a whole (``run/snapshot.py`` says what is cut short). What is not
+    in it belongs to one execution only: tasks, and counts of its history.
+    """
+
+    request: StartRun = Field(exclude=True)
+    """It travels beside the state: each execution is started with it."""
+    execution: str
+    """Temporal's id of this execution."""
+    started_at: datetime
+    lives: tuple[str, ...] = ()
+    """Temporal's ids of the executions that this one continues, newest first."""
+
+    # The plan, and how far it has come.
+    plan_version: int = 1
+    next_plan: Amend | None = None
+    """What is taken over as soon as no call is under way."""
+    amending: bool = False
+    """Whether another plan is taken over, or looked at: the old one starts nothing more."""
+    tools: dict[str, ToolSpec] = {}
+    """As recorded at the run's start, and since."""
+    steps: Annotated[
+        StepViews,
+        PlainValidator(_step_views),
+        PlainSerializer(lambda views: list(views.values()), return_type=list[StepView]),
+    ] = Field(default_factory=StepViews)
+    records: dict[str, StepRecord] = {}
+    """What is known of steps besides; ``of_step`` has it."""
+    more_steps: int = 0
+    """Steps that are done and not listed any more."""
+    replays: bool = False
+    """Whether one of those has used what another run had made."""
+    settled: NameSet = set()
+    """The steps of the plan that are done."""
+    facts: dict[str, Any] = {}
+    """The input, and what finished steps have returned."""
+    progress: dict[str, Progress] = {}
+    """How far the steps under way have come, by step id."""
+    code: CodeState = CodeState()
+
+    # Reads that are made again.
+    stale: dict[str, Any] = {}
+    """Outputs of the reads that are made again, as they were, by step id."""
+    held: NameSet = set()
+    """Steps that rest on those: they go no further meanwhile."""
+
+    # Calls, and what they have made.
+    calls: dict[str, str] = {}
+    """Params hashes of the calls that have been asked about and not ended, by step id."""
+    reported: dict[str, ToolReport | FailedStep] = {}
+    """What a batch has reported of steps that have not come to their call yet."""
+    batches: int = 0
+    """The number of the newest one."""
+    revoked_batches: list[str] = []
+    """Names of those that were stopped and not heard of: what they had begun is not all known."""
+    unacknowledged: NameSet = set()
+    """Steps whose writes the ledger has, and this run has yet to hear of: nothing holds them."""
+    saga: Saga = Saga()
+    effects: dict[str, EffectView] = {}
+    """Effects by entry while the run lasts; at its end the ledger's own list replaces them."""
+    spent: Spent = Spent()
+    more_budget: TopUp = TopUp(actor="plan")
+    children: ChildRuns = ChildRuns()
+
+    # What people send, and what they are asked.
+    inbox: Inbox
+    gate: Gate
+    questions: dict[str, OpenQuestion] = {}
+    """Open interventions of the run."""
+    settled_questions: NameSet = set()
+    """A question can be answered before its report arrives here: it must not be waited for."""
+    to_undo: dict[str, str] = {}
+    """Who wants what an intervention is about to be undone, by its id."""
+    interrupts: dict[str, Interrupt] = {}
+    """Questions that wait for an answer, in the order in which they were asked."""
+    opening: NameSet = set()
+    """Questions that people may know of before this run knows that they do."""
+    answers: dict[str, JsonValue] = {}
+    """Answers that their steps have not taken yet, by interrupt id."""
+    events: KeptEvents = KeptEvents()
+
+    # Pauses, and the end.
+    paused: PauseRun | None = None
+    """Who has paused the run."""
+    token: IssuedToken | None = None
+    """The resume token that is out."""
+    resumed: int = 0
+    """How often somebody has had the run go on after a pause."""
+    cancel: CancelRun | None = None
+    """Who has cancelled the run."""
+    stopping: bool = False
+    """Whether no step begins a call any more."""
+    closing: bool = False
+    """Whether all steps have ended, and the run is being brought to its end."""
+    compensating: bool = False
+    error: str | None = None
+    lost: str | None = None
+    """Set while the ledger does not know this run; nothing goes on then."""
+    ended: RunState | None = None
+    output: JsonValue = None
+    """What the code has returned that has made the steps."""
+    final_effects: list[EffectView] | None = None
+    more_effects: int = 0
+    """Effects that are not among the final ones."""
+    uncompensated: list[EffectView] = []
+    more_uncompensated: int = 0
+
+    # For those who look at it.
+    timeline: list[TimelineLine] = []
+    refused_signals: list[RefusedSignal] = []
+    head: ChainHead | None = None
+
+    @classmethod
+    def new(cls, request: StartRun, execution: str, now: datetime) -> Self:
+        """Return the state of a run that begins in this execution, or goes on in it.
+
+        Args:
+            request: What it was started with, with what the execution before has left.
+            execution: Temporal's id of this execution.
+            now: The time.
+        """
+        inbox = {"prefix": f"{request.run_id}#{execution}."}
+        fields: dict[str, Any] = {"started_at": now, "gate": {"run_id": request.run_id}}
+        if request.carried is not None:
+            fields |= request.carried
+            inbox = {**fields["inbox"], **inbox}
+            fields["lives"] = (fields["execution"], *fields["lives"])[:MOST_LIVES]
+        own = request.model_copy(update={"carried": None})
+        return cls(**{**fields, "request": own, "execution": execution, "inbox": inbox})
+
+    @model_validator(mode="after")
+    def _knows_its_plan(self) -> Self:
+        """List the plan's steps, and take what those have returned that are done for facts."""
+        for step in self.request.plan.steps:
+            pending = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
+            self.steps.setdefault(step.id, pending)
+        done = self.steps.in_state({StepState.SUCCEEDED})
+        told = {view.id: view.output for view in done if not is_cut(view.output)}
+        self.facts = {**told, **self.facts, INPUT: self.request.plan.input}
+        return self
+
+    def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
+        """Change what is known of a step."""
+        view = self.steps[step_id]
+        self.steps[step_id] = view.model_copy(update={"state": state, **changes})
+
+    def of_step(self, step_id: str) -> StepRecord:
+        """Return what is known of a step; what is changed in it stays."""
+        return self.records.setdefault(step_id, StepRecord())
+
+    def progress_of(self, step_id: str) -> Progress:
+        """Return how far a step under way has come."""
+        return self.progress.get(step_id, _BEGINNING)
+
+    def set_progress(self, step_id: str, **changes: Any) -> None:
+        """Keep how far a step has come, *before* it waits there."""
+        self.progress[step_id] = self.progress_of(step_id).model_copy(update=changes)
+
+    def mark_undone(self, effects: list[EffectView]) -> None:
+        """Say of each step whose effect is compensated in the ledger what has undone it."""
+        by = {
+            view.undoes: view.tool for view in effects if view.undoes and view.state == "committed"
+        }
+        for view in effects:
+            step = self.steps.get(view.inside or view.step_id)
+            if view.state == "compensated" and step is not None:
+                undone = f"by {by[view.entry_id]}" if view.entry_id in by else "as a human says"
+                self.steps[step.id] = step.model_copy(update={"undone": undone})
+
+    def add_line(self, at: datetime, text: str, step_id: str | None = None) -> None:
+        """Add a line to the run's story."""
+        self.timeline.append(TimelineLine(at=at, step_id=step_id, text=text))
+        del self.timeline[:-LONGEST_TIMELINE]
+
+    def refuse_signal(self, at: datetime, name: str, reason: str) -> None:
+        """Keep a signal that changed nothing, for its sender to find."""
+        shown = name[:LONGEST_SIGNAL_NAME]
+        self.refused_signals.append(RefusedSignal(at=at, name=shown, reason=reason))
+        del self.refused_signals[:-MOST_REFUSED_SIGNALS]
+
+    def keep_head(self, head: ChainHead | None) -> None:
+        """Keep the newest head of the event chain that an activity has reported."""
+        if head is not None and (self.head is None or head.seq > self.head.seq):
+            self.head = head
+
+    def calls_digest(self) -> str:
+        """Return the digest of the calls that wait: a resume token is for these."""
+        return digest(self.calls)
+
+    def in_state(self, *states: StepState) -> list[StepView]:
+        """Return the steps in one of these states."""
+        return self.steps.in_state(states)
+
+    def running(self) -> list[str]:
+        """Return the steps that are under way; of a list its items are, or nothing."""
+        plan = self.request.plan
+        running = [view.id for view in self.in_state(StepState.RUNNING)]
+        return [id_ for id_ in running if id_ not in plan.lists]
+
+    @property
+    def state(self) -> RunState:
+        """Where the run stands."""
+        if self.ended is not None:
+            return self.ended
+        if self.lost is not None:
+            return RunState.NEEDS_INTERVENTION
+        steps = self.steps.states
+        waits = not self.running()
+        if self.questions and waits:
+            return RunState.NEEDS_INTERVENTION
+        if self.compensating:
+            return RunState.COMPENSATING
+        return self._waits(steps) if waits else RunState.RUNNING
+
+    def _waits(self, steps: set[StepState]) -> RunState:
+        """Return what a run shows none of whose steps is running."""
+        if self.paused is not None:
+            return RunState.PAUSED_USER
+        inside = {view.state for view in self.steps.values() if view.child is not None}
+        if StepState.NEEDS_INTERVENTION in inside:
+            return RunState.NEEDS_INTERVENTION
+        if self.gate.pending or StepState.WAITING_APPROVAL in inside:
+            return RunState.WAITING_APPROVAL
+        for step_state, run_state in _WAITS:
+            if step_state in steps:
+                return run_state
+        return RunState.RUNNING
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run goes on to its end only: nothing else is begun."""
+        return self.closing or self.stopping or self.cancel is not None
+
+    @property
+    def last_error(self) -> str | None:
+        """What keeps the run from going on, or why it has not."""
+        return self.lost or self.error
+
+    def waiting(self) -> list[Waiting]:
+        """Return what the run waits for a human for."""
+        approvals = [
+            Waiting(
+                kind="approval",
+                id=request.approval_id,
+                step_id=request.step_id,
+                params_hash=request.params_hash,
+                question=request.description,
+            )
+            for request in self.gate.pending.values()
+        ]
+        questions = [
+            Waiting(
+                kind="intervention", id=q.intervention_id, step_id=q.step_id, question=q.question
+            )
+            for q in self.questions.values()
+        ]
+        paused = [
+            Waiting(kind=kind, id=view.id, step_id=view.id, question=view.error or "")
+            for state, kind in _TOLD.items()
+            for view in self.in_state(state)
+        ]
+        asked = [
+            Waiting(
+                kind="question",
+                id=i.interrupt_id,
+                step_id=i.step_id,
+                question=i.question,
+                value=i.value,
+            )
+            for i in self.interrupts.values()
+        ]
+        own = approvals + asked + questions + paused + self._pause()
+        return own + list(self._children_wait())
+
+    def held_approvals(self) -> list[HeldApproval]:
+        """Return the decisions that have come before their requests, and what each waits for."""
+        return [
+            HeldApproval(
+                approval_id=decision.approval_id,
+                step_id=step_id,
+                outcome=decision.outcome,
+                approver=decision.approver,
+                waits_for=self._before_it_asks(step_id),
+            )
+            for decision, step_id in self.gate.held_decisions()
+        ]
+
+    def _before_it_asks(self, step_id: str) -> str:
+        view = self.steps.get(step_id)
+        state = StepState.PENDING if view is None else view.state
+        first = self.request.plan.dependencies.get(step_id, ())
+        open_ = [one for one in first if one in self.steps and self.steps[one].state not in _DONE]
+        after = f", after {', '.join(sorted(open_))}" if open_ else ""
+        return f"step {step_id} to ask, which is {state}{after}"
+
+    def _children_wait(self) -> Iterator[Waiting]:
+        """Yield what child runs wait for, with the ids by which it is answered here."""
+        for step_id, report in self.children.reports.items():
+            for item in report.waiting:
+                if item.kind == "pause":
+                    continue
+                id_ = f"{step_id}/{item.id}" if item.kind == "question" else item.id
+                inside = f"{step_id}/{item.step_id}"
+                yield item.model_copy(update={"id": id_, "step_id": inside})
+
+    def _pause(self) -> list[Waiting]:
+        if self.paused is None:
+            return []
+        reason = f": {self.paused.reason}" if self.paused.reason else ""
+        text = f"paused by {self.paused.actor}{reason}"
+        return [Waiting(kind="pause", id=self.request.run_id, step_id="", question=text)]
+
+
+def is_cut(output: Any) -> bool:
+    """Return whether an output is not carried, because it is large and nothing ahead needs it."""
+    return isinstance(output, dict) and set(output) == {"too_large"}

@@ -1,0 +1,1 @@
+"""Steps: when one runs, its approval, its tool call, and how it ends."""

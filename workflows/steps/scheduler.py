@@ -1,0 +1,221 @@
+"""The steps of a plan: under their conditions, for each item, and again after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from temporalio import workflow
+
+from surehand.workflows import ports
+from surehand.workflows.activity_client import ActivityClient
+from surehand.workflows.contracts.controls import Evaluate
+from surehand.workflows.contracts.interrupts import InterruptKind
+from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.steering import ResumeRun, Way
+from surehand.workflows.control.interrupts import Interrupts
+from surehand.workflows.plan.plan import Goto, Step
+from surehand.workflows.plan.references import INPUT
+from surehand.workflows.state.records import Failure, Progress
+from surehand.workflows.state.run_state import OPEN, RunData
+from surehand.workflows.state.step_failure import StepFailed
+from surehand.workflows.steps import rules
+from surehand.workflows.steps.runner import StepRunner
+
+#: Items in these states have not ended.
+_TO_DO: Final = frozenset({StepState.PENDING, *OPEN})
+
+
+class Scheduler:
+    """Runs the steps of one run; several may be under way at once."""
+
+    def __init__(
+        self,
+        data: RunData,
+        call: ActivityClient,
+        runner: StepRunner,
+        changed: Callable[[], None],
+        undo: Callable[[str], Awaitable[None]],
+        interrupts: Interrupts,
+        holding: Callable[[], bool],
+    ) -> None:
+        self._interrupts = interrupts
+        self._holding = holding
+        self._data = data
+        self._call = call
+        self._runner = runner
+        self._changed = changed
+        self._undo = undo
+
+    async def run(self, step: Step) -> Goto | None:
+        """Run a step to its end: for each item of its list, where it has one.
+
+        Returns:
+            Where to go on, if the step's answer says so.
+
+        Raises:
+            StepFailed: It failed for good.
+        """
+        goes_on = step.id in self._data.progress
+        if step.when is not None and not goes_on and not await self._holds(step, step.when):
+            self._data.facts[step.id] = rules.skipped(f"when: {step.when}")
+            self._set(step, StepState.SKIPPED)
+            self._data.add_line(workflow.now(), f"skipped: not {step.when}", step.id)
+            return None
+        if step.for_each is not None:
+            return await self._each(step, step.for_each)
+        return await self.one(step, self._data.facts)
+
+    async def one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+        """Run a step once, and again where somebody who sees its failure says so."""
+        with self._under_way(step):
+            return await self._to_its_end(self._data.progress_of(step.id).step or step, facts)
+
+    async def _to_its_end(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+        while True:
+            try:
+                seen = self._data.progress_of(step.id).failed
+                if seen is not None:  # by the execution before, which waits for a way out
+                    raise StepFailed(**seen.model_dump())
+                return await self._runner.run(step, facts)
+            except StepFailed as failed:
+                instead = rules.fallback_of(step)
+                if instead is not None and not failed.rejected and not self._data.stopping:
+                    text = f"asking {instead.tool} instead: {failed.reason}"
+                    self._data.add_line(workflow.now(), text, step.id)
+                    step = instead
+                    self._begin_anew(step)
+                    continue
+                way = await self._way_out(step, failed)
+                if way is None:
+                    raise
+                if way.way is Way.SKIP:
+                    if step.id in self._data.saga.steps():
+                        await self._undo(step.id)
+                    self._data.facts[step.id] = rules.skipped(failed.reason)
+                    self._set(step, StepState.SKIPPED, error=failed.reason)
+                    return None
+                if way.way is Way.COMPENSATE:
+                    raise StepFailed(failed.reason, called=failed.called, given_up=True) from failed
+                if way.params is not None and failed.unsettled:
+                    # With other params the first call would never be settled.
+                    text = "its first call may have happened: tried again with the same params"
+                    self._data.add_line(workflow.now(), text, step.id)
+                elif way.params is not None:
+                    step = step.model_copy(update={"params": way.params})
+                self._begin_anew(step)
+
+    @contextmanager
+    def _under_way(self, step: Step) -> Iterator[None]:
+        """Keep how far a step has come, for as long as it is under way."""
+        self._data.set_progress(step.id)
+        try:
+            yield
+        finally:
+            self._data.progress.pop(step.id, None)
+
+    def _begin_anew(self, step: Step) -> None:
+        self._data.progress[step.id] = Progress(step=step)
+
+    async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
+        """Where the plan says so, show a failure and wait until somebody says how to go on."""
+        data, plan = self._data, self._data.request.plan
+        if not rules.waits_for_a_way_out(plan, step, failed) or data.stopping:
+            return None
+        if data.progress_of(step.id).failed is None:
+            data.set_progress(step.id, step=step, failed=Failure(**vars(failed)))
+            self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
+            data.add_line(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
+            data.of_step(step.id).way = None
+        async with self._interrupts.paused(step.id, InterruptKind.FAILURE, failed.reason):
+            known = data.of_step(step.id)
+            await workflow.wait_condition(lambda: known.way is not None)
+        way, known.way = known.way, None
+        return way
+
+    async def _holds(self, step: Step, expression: str) -> bool:
+        """Have a step's condition evaluated; the answer is in the run's history."""
+        request = self._data.request
+        asked = Evaluate(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            step_id=step.id,
+            expression=expression,
+            values=rules.condition_values(expression, self._data.facts),
+        )
+        found = await self._call(ports.EVALUATE, asked, f"{step.id}: when {expression}")
+        if found.problem is not None:
+            raise await self._refused(step, found.problem)
+        return found.holds
+
+    async def _each(self, step: Step, reference: str) -> Goto | None:
+        """Run a step for each item of a list; its output is the list of their outputs."""
+        with self._under_way(step):
+            return await self._all_items(step, reference)
+
+    async def _all_items(self, step: Step, reference: str) -> Goto | None:
+        data = self._data
+        self._set(step, StepState.RUNNING)
+        try:
+            known, request = data.progress_of(step.id).items, data.request
+            items = rules.items_of(request.plan, step, data.facts, known, request.room)
+        except StepFailed as error:
+            raise await self._refused(step, str(error)) from error
+        if not reference.startswith(f"${{{INPUT}."):  # what a run was given stays as it is
+            data.set_progress(step.id, items=items)
+        each = [step.of_item(number) for number in range(len(items))]
+        for one in each:
+            pending = StepView(id=one.id, tool=one.does, state=StepState.PENDING)
+            data.steps.setdefault(one.id, pending)
+        places = asyncio.Semaphore(step.parallel)
+        seen = data.progress_of(step.id).failed
+        failed = [] if seen is None else [StepFailed(**seen.model_dump())]
+
+        async def run(one: Step, item: Any) -> None:
+            async with places:
+                called = one.id in data.progress or self._runner.tool_calls.knows(one.id)
+                if not called and self._holding():
+                    await workflow.wait_condition(lambda: not self._holding())
+                if failed and one.id not in data.progress:
+                    self._set(one, StepState.SKIPPED)
+                    return
+                try:
+                    await self.one(one, rules.item_facts(step, item, data.facts))
+                except StepFailed as error:
+                    failed.append(error)
+                    data.set_progress(step.id, failed=Failure(**vars(failed[0])))
+
+        # What is under way comes first: it had its place in the execution before.
+        open_ = [b for b in zip(each, items, strict=True) if data.steps[b[0].id].state in _TO_DO]
+        open_.sort(key=lambda both: both[0].id not in data.progress)
+        tasks = [asyncio.create_task(run(*both)) for both in open_]
+        # Asked whenever anything happens: not by a look at each of thousands.
+        unfinished = set(tasks)
+        for task in tasks:
+            task.add_done_callback(unfinished.discard)
+        try:
+            await workflow.wait_condition(lambda: not unfinished)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await workflow.wait_condition(lambda: not unfinished)
+            raise
+        for task in tasks:
+            task.result()
+        if failed:
+            self._set(step, StepState.FAILED, error=failed[0].reason)
+            raise failed[0]
+        outputs = rules.output_of_list(each, data.facts)
+        self._data.facts[step.id] = outputs
+        self._set(step, StepState.SUCCEEDED, output=outputs)
+        return None
+
+    async def _refused(self, step: Step, problem: str) -> StepFailed:
+        return await self._runner.refused(step.id, step.does, problem)
+
+    def _set(self, step: Step, state: StepState, **changes: Any) -> None:
+        self._data.set_step(step.id, state, **changes)
+        self._changed()

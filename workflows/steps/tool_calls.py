@@ -1,0 +1,259 @@
+"""Calling a step's tool as the run's durability has it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from surehand.workflows import ports
+from surehand.workflows.activity_client import ActivityClient, failed
+from surehand.workflows.contracts.batches import (
+    Batch,
+    BatchReport,
+    FailedStep,
+    StepReport,
+    batch_name,
+)
+from surehand.workflows.contracts.effects import FindStanding
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Succeeded, ToolCall, ToolReport
+from surehand.workflows.control.budget import Spending
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.options import batch_call, local_call, tool_call
+from surehand.workflows.plan.durability import LONGEST_LOCAL, Durability
+from surehand.workflows.state.run_state import RunData
+from surehand.workflows.state.step_failure import (
+    PROVEN,
+    attempts_of,
+    cut_short,
+    type_of,
+)
+from surehand.workflows.steps.batches import batch_of
+
+
+class ToolCalls:
+    """Makes the tool calls of one run.
+
+    What a local activity returns is in history only when its workflow task ends. A crash before
+    that makes it run again, and all that was decided on it is decided again. A success is found in
+    the ledger then, with its output, so the run takes the same way. Any other end may come out
+    differently, and the run would go another way than the effects that are there already. So after
+    such an end calls are activities again, which are only begun once the end is in history.
+
+    A batch reports on several steps at once. The step that it begins with gets its own report;
+    the others find theirs when they come to their call.
+    """
+
+    def __init__(
+        self,
+        data: RunData,
+        call: ActivityClient,
+        spending: Spending,
+    ) -> None:
+        self._data = data
+        self._call = call
+        self._spending = spending
+        self._mode = data.request.mode
+        # Of this execution's history: what is not in it when it ends is in none.
+        self._uncertain = 0
+        """Ends so far that a crash might change."""
+        self._written = 0
+        """How many of them are known to be in history."""
+        self._batching = False
+
+    @property
+    def heard(self) -> bool:
+        """Whether no batch is under way that may begin steps that the run has not heard of."""
+        return not self._batching
+
+    def knows(self, step_id: str) -> bool:
+        """Return whether a step's call has been made in a batch."""
+        return step_id in self._data.reported
+
+    async def execute(self, step_id: str, call: ToolCall, *, alone: bool = False) -> ToolReport:
+        """Make one call, or tell what a batch has made of it.
+
+        Args:
+            step_id: The step's.
+            call: The call.
+            alone: As an activity of its own in any mode, which can be ended at any time.
+
+        Raises:
+            ActivityError: As the activity ended.
+            StepFailed: The run ends before the call has begun.
+        """
+        known = self._data.of_step(step_id)
+        used = max(call.attempts_before, known.attempts_used)
+        if self._mode is not Durability.SYNC:
+            call = call.model_copy(update={"attempts_before": used})
+        try:
+            report = await self._made(step_id, call, alone=alone)
+        except ActivityError as error:
+            known.attempts_used = max(used, attempts_of(error))
+            raise
+        finally:
+            self._data.unacknowledged.discard(step_id)
+        known.attempts_used = max(used, report.outcome.attempts)
+        return report
+
+    async def may_have_happened(self, step_id: str, error: ActivityError) -> bool:
+        """Return whether a call that has failed for good may have made its effect."""
+        request, saga = self._data.request, self._data.saga
+        if step_id not in saga.unsettled() or type_of(error) in PROVEN:
+            return False
+        if type_of(error) != ErrorType.INVALID_PARAMS:
+            return True
+        # Refused before it was claimed, unless an earlier attempt has seen the params otherwise.
+        asked = FindStanding(tenant=request.tenant, run_id=request.run_id, step_id=step_id)
+        found = await self._call(ports.FIND_STANDING, asked, f"{step_id}: was it ever called?")
+        self._data.keep_head(found.head)
+        return bool(found.effects)
+
+    async def _made(self, step_id: str, call: ToolCall, *, alone: bool) -> ToolReport:
+        known = self._data.reported.pop(step_id, None)
+        if known is not None:
+            return _told(known)
+        if call.tool.effect is Effect.WRITE:
+            self._data.saga.register(step_id)
+        if alone:
+            return await self._remotely(step_id, call)
+        if self._mode is Durability.EXIT and not self._wanted():
+            batch = batch_of(
+                self._data,
+                call,
+                self._spending.calls_left(),
+                self._data.batches + 1,
+            )
+            if batch is not None:
+                return await self._run(batch)
+        if self._mode is not Durability.SYNC and call.tool.timeout <= LONGEST_LOCAL:
+            return await self._locally(step_id, call)
+        return await self._remotely(step_id, call)
+
+    async def _remotely(self, step_id: str, call: ToolCall) -> ToolReport:
+        uncertain = self._uncertain
+        options = tool_call(call.tool.longest_attempt, f"{step_id}: {call.tool.name}")
+        report = await self._call(ports.EXECUTE_TOOL, call, step_id, options=options)
+        self._written = max(self._written, uncertain)
+        return report
+
+    async def _locally(self, step_id: str, call: ToolCall) -> ToolReport:
+        if self._uncertain > self._written:
+            return await self._remotely(step_id, call)
+        summary = f"{step_id}: {call.tool.name}"
+        local = local_call(step_id, call.attempts_before, call.tool.longest_attempt, summary)
+        try:
+            report = await self._call(ports.EXECUTE_TOOL, call, step_id, local=local)
+        except ActivityError:
+            self._uncertain += 1
+            raise
+        if not isinstance(report.outcome, Succeeded):
+            self._uncertain += 1
+        return report
+
+    async def _run(self, batch: Batch) -> ToolReport:
+        report = await self._reported(batch)
+        first, *others = report.steps
+        for other in others:
+            self._take_in(other)
+        if report.failed is not None:
+            self._register(report.failed.step_id)
+            self._data.reported[report.failed.step_id] = report.failed
+        return first.report
+
+    async def _reported(self, batch: Batch) -> BatchReport:
+        """Run a batch; what it had begun where it was stopped unacknowledged ends all the same."""
+        uncertain = self._uncertain
+        self._data.batches = batch.number
+        self._batching = True
+        try:
+            report = await self._undisturbed(batch)
+        finally:
+            self._batching = False
+        if report is None:
+            # A worker that is cut off from Temporal does not hear of it: the ledger tells it.
+            name = batch_name(workflow.info().run_id, batch.number)
+            self._data.revoked_batches.append(name)
+            if self._data.stopping:
+                raise cut_short(self._data.saga, batch.first.step_id)
+            self._data.batches += 1
+            more = {"number": self._data.batches, "again": True, "follows": batch.number}
+            report = await self._batch(batch.model_copy(update=more))
+            self._data.revoked_batches.remove(name)
+        self._written = max(self._written, uncertain)
+        return report
+
+    async def _batch(self, batch: Batch) -> BatchReport:
+        times = (self._data.tools[step.tool].longest_attempt for step in batch.following)
+        steps = [batch.first.step_id, *(step.id for step in batch.following)]
+        summary = f"{steps[0]} to {steps[-1]}: {len(steps)} steps"
+        options = batch_call((batch.first.tool.longest_attempt, *times), summary)
+        again = batch.model_copy(update={"again": True})
+        return await self._call(ports.RUN_BATCH, batch, steps[0], options=options, again=again)
+
+    async def _undisturbed(self, batch: Batch) -> BatchReport | None:
+        """Return how far a batch has come; ``None`` if it was stopped and that is not known.
+
+        It is stopped after the outcome of the step that is under way. What it has done is in the
+        ledger in any case: run again it tells of it, and a run that ends looks there.
+        """
+        running = asyncio.create_task(self._batch(batch))
+        try:
+            await workflow.wait_condition(lambda: running.done() or self._wanted())
+        except asyncio.CancelledError:
+            if not self._data.stopping:
+                # Not the end of the run: this worker drops it from its memory.
+                running.cancel()
+                raise
+        stopped = not running.done()
+        if stopped:
+            running.cancel()
+            await workflow.wait_condition(running.done)
+        try:
+            report = await running
+        except (ActivityError, asyncio.CancelledError) as error:
+            # A failure for good says how its step has ended. Anything else says nothing: what
+            # would have been tried again, or a worker that has died after it was told to stop.
+            cause = error.__cause__
+            typed = cause if isinstance(cause, ApplicationError) else None
+            if not stopped or (typed and (typed.non_retryable or self._data.stopping)):
+                raise
+            return None
+        return report if report.steps else None
+
+    def _wanted(self) -> bool:
+        """Return whether the run wants to look before the next step."""
+        return self._data.paused is not None or self._data.amending or self._data.stopping
+
+    def _register(self, step_id: str) -> None:
+        if self._data.tools[self._data.steps[step_id].tool].effect is Effect.WRITE:
+            self._data.saga.register(step_id)
+
+    def _take_in(self, step: StepReport) -> None:
+        """Note at once what a batch has done: the run may end before the step has its turn."""
+        self._data.reported[step.step_id] = step.report
+        self._register(step.step_id)
+        outcome = step.report.outcome
+        if not isinstance(outcome, Succeeded):
+            return
+        if outcome.effect is not None:
+            self._data.saga.committed(step.step_id, outcome.effect.entry_id)
+            self._data.effects[outcome.effect.entry_id] = outcome.effect
+        else:
+            own = outcome.made_by is None
+            self._data.saga.relies(step.step_id, outcome.entry_id, own=own)
+        self._data.set_step(step.step_id, StepState.SUCCEEDED, output=outcome.output)
+
+
+def _told(known: ToolReport | FailedStep) -> ToolReport:
+    if isinstance(known, ToolReport):
+        return known
+    cause = ApplicationError(
+        known.message,
+        AttemptsUsed(attempts=known.attempts).model_dump(),
+        type=known.type,
+        non_retryable=True,
+    )
+    raise failed(ports.EXECUTE_TOOL, known.step_id, cause) from cause
