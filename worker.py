@@ -105,19 +105,19 @@ def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
     )
 
 
-def make_worker(client: Client, settings: Settings, resources: WorkerContext) -> Worker:
+def make_worker(client: Client, settings: Settings, context: WorkerContext) -> Worker:
     """Return a Temporal worker with all workflows, the user's included, and their activities."""
-    tools = ToolActivities(resources)
-    batches = BatchActivities(resources, tools)
-    approvals = ApprovalActivities(resources)
-    runs = RunActivities(resources)
-    children = ChildActivities(resources)
-    steering = SteeringActivities(resources)
-    plans = PlanActivities(resources)
-    compensation = CompensationActivities(resources)
-    maintenance = MaintenanceActivities(resources)
-    recording = RecordingActivities(resources)
-    contents = ContentActivities(resources)
+    tools = ToolActivities(context)
+    batches = BatchActivities(context, tools)
+    approvals = ApprovalActivities(context)
+    runs = RunActivities(context)
+    children = ChildActivities(context)
+    steering = SteeringActivities(context)
+    plans = PlanActivities(context)
+    compensation = CompensationActivities(context)
+    maintenance = MaintenanceActivities(context)
+    recording = RecordingActivities(context)
+    contents = ContentActivities(context)
     own = load_workflows(settings.workflow_modules)
     return Worker(
         client,
@@ -150,8 +150,8 @@ def make_worker(client: Client, settings: Settings, resources: WorkerContext) ->
         interceptors=[
             ContextInterceptor(),
             KeepAlive(),
-            CrashInterceptor(resources.crash),
-            LedgerGuard(resources.ledger),
+            CrashInterceptor(context.crash),
+            LedgerGuard(context.ledger),
         ],
         workflow_runner=workflow_runner(),
         max_cached_workflows=settings.max_cached_workflows,
@@ -219,7 +219,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             )
         if check_only:
             return
-        resources = WorkerContext.of(
+        context = WorkerContext.of(
             settings,
             ledger=ledger,
             toolbox=toolbox,
@@ -227,13 +227,13 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             crash=crash,
             metrics=metrics,
         )
-        resources.watchdog.start()
+        context.watchdog.start()
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
         with Outbox(ledger, notifiers, metrics=metrics, secrets=Secrets.of(settings)) as outbox:
-            async with make_worker(client, settings, resources):
+            async with make_worker(client, settings, context):
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(
                     keep_sweeping(ledger, settings.resource_sweep, stopping),

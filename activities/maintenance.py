@@ -42,13 +42,13 @@ _MOST_STANDING: Final = 20
 class MaintenanceActivities:
     """``sweep`` and ``begin_unwind``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="sweep")
     async def sweep(self, asked: Sweep) -> Swept:
         """Settle a page of a tenant's overdue entries, or find its stopped runs."""
-        return await sweep_once(self._resources, activity.client(), asked)
+        return await sweep_once(self._worker, activity.client(), asked)
 
     @activity.defn(name="begin_unwind")
     async def begin_unwind(self, asked: UnwindRun) -> Recorded:
@@ -66,7 +66,7 @@ class MaintenanceActivities:
             tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
 
         try:
-            _, head = await self._resources.ledger.record(asked.tenant, asked.run_id, begin)
+            _, head = await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
         except RunNotFound as error:
             reason = f"run not found: {asked.run_id}"
             raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
@@ -75,7 +75,7 @@ class MaintenanceActivities:
         return Recorded(head=head)
 
 
-async def sweep_once(resources: WorkerContext, server: Client, asked: Sweep) -> Swept:
+async def sweep_once(worker: WorkerContext, server: Client, asked: Sweep) -> Swept:
     """Do one part of a round of the sweep; what is settled stays settled, whatever happens.
 
     Overdue entries come first, a page in each part, then the stopped runs.
@@ -84,10 +84,10 @@ async def sweep_once(resources: WorkerContext, server: Client, asked: Sweep) -> 
         LedgerUnavailable: The database is away.
         RPCError: The Temporal server is away.
     """
-    limits, swept = resources.sweep, Swept()
+    limits, swept = worker.sweep, Swept()
     if asked.after != _RUNS:
         swept = await reconcile_once(
-            resources,
+            worker,
             asked.tenant,
             lambda run_id: is_open(server, run_id),
             quiet=limits.quiet if asked.quiet is None else asked.quiet,
@@ -96,16 +96,16 @@ async def sweep_once(resources: WorkerContext, server: Client, asked: Sweep) -> 
         )
         if swept.next is not None:
             return swept
-        await resources.ledger.transact(asked.tenant, checkpoints.remove_expired)
+        await worker.ledger.transact(asked.tenant, checkpoints.remove_expired)
     found: list[StoppedRun] = []
-    async for run_id in _stopped(resources.ledger, server, asked.tenant):
+    async for run_id in _stopped(worker.ledger, server, asked.tenant):
         if len(found) == limits.batch:
             # Those that were found are closed: the next part does not see them again.
             return swept.and_then(Swept(stopped=found, next=_RUNS))
         if await is_open(server, run_id):
             continue  # It was reset: only the execution before that is stopped.
         try:
-            stopped = await _close(resources.ledger, asked.tenant, run_id)
+            stopped = await _close(worker.ledger, asked.tenant, run_id)
         except LedgerUnavailable:
             raise
         except Exception:
@@ -116,7 +116,7 @@ async def sweep_once(resources: WorkerContext, server: Client, asked: Sweep) -> 
     return swept.and_then(Swept(stopped=found))
 
 
-async def sweep_round(resources: WorkerContext, server: Client, asked: Sweep) -> Swept:
+async def sweep_round(worker: WorkerContext, server: Client, asked: Sweep) -> Swept:
     """Do a whole round of the sweep.
 
     Raises:
@@ -126,7 +126,7 @@ async def sweep_round(resources: WorkerContext, server: Client, asked: Sweep) ->
     swept = Swept(next=asked.after)
     while True:
         part = asked.model_copy(update={"after": swept.next})
-        swept = swept.and_then(await sweep_once(resources, server, part))
+        swept = swept.and_then(await sweep_once(worker, server, part))
         if swept.next is None:
             return swept
 

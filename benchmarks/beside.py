@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from benchmarks.ledgers import makers
 from benchmarks.plain import READY
 from benchmarks.program import clean
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.drill.environment import READY as TAKES_WORK
 from surehand.drill.environment import Ground, worker
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.identity import DEFAULT_TENANT
 
 
@@ -23,7 +23,7 @@ from surehand.workflows.identity import DEFAULT_TENANT
 class Place:
     """Where runs are measured."""
 
-    server: TenantClient
+    server: Connection
     store: str
     """The kind of its ledger."""
     url: str
@@ -60,10 +60,10 @@ async def at_each(
             ours = {"database_url": url, "task_queue": store, **settings}
             with worker(environment, ground.case_folder(store), "worker", **ours) as one:
                 await asyncio.to_thread(one.wait_said, TAKES_WORK)
-                server = TenantClient(
+                server = Connection(
                     client,
                     target,
-                    StarterSettings(
+                    ClientSettings(
                         tenant=DEFAULT_TENANT,
                         user="benchmark",
                         task_queue=store,

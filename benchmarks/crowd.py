@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.plain import PLAIN, PLAIN_QUEUE
 from benchmarks.runs import played
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.plan.plan import Plan
 
@@ -143,7 +143,7 @@ class Measured:
 class Crowd:
     """Starts runs on one ledger."""
 
-    def __init__(self, server: TenantClient, store: str) -> None:
+    def __init__(self, server: Connection, store: str) -> None:
         self._server = server
         self._store = store
 

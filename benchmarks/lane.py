@@ -21,9 +21,9 @@ from temporalio.api.enums.v1 import EventType
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import DURING
+from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.client.tenant_client import TenantClient
 from surehand.drill.environment import READY, Ground, worker
 from surehand.process.children import Child
 from surehand.process.exits import SurehandError
@@ -87,7 +87,7 @@ class Lane:
         self,
         kill: Kill,
         ground: Ground,
-        server: TenantClient,
+        server: Connection,
         environment: Mapping[str, str],
         database_url: str,
         running: ExitStack,
@@ -107,7 +107,7 @@ class Lane:
         name = kill.label.replace(" ", "-").replace(",", "")
         self._folder = ground.case_folder(name)
         settings = server.settings.model_copy(update={"task_queue": name})
-        self._server = TenantClient(server.client, server.target, settings)
+        self._server = Connection(server.client, server.target, settings)
         self._world = self._folder / "world.jsonl"
         self._environment = {**environment, "BENCHMARK_WORLD": str(self._world)}
         self._database_url = database_url

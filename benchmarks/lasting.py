@@ -8,7 +8,7 @@ from typing import Any, Final
 from benchmarks.runs import played
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.workflows.plan.plan import Plan
 
 #: Lists of a plan, and items of each: a plan has 1,000 steps at most, and a list 1,000 items.
@@ -69,7 +69,7 @@ HEAD: Final = [
 ]
 
 
-async def last(server: TenantClient, store: str, url: str, mode: str) -> Lasting:
+async def last(server: Connection, store: str, url: str, mode: str) -> Lasting:
     """Play one run of 10,000 writes.
 
     Raises:

@@ -21,11 +21,11 @@ from benchmarks.lane import ANY_MOMENT, WAITING, Kill, Lane
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.drill.environment import Ground
 from surehand.process.connect import connect, find_target
 from surehand.process.ending import leave
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.identity import DEFAULT_TENANT
 
 #: With two databases twenty kills of one kind at one point.
@@ -109,10 +109,10 @@ async def measure(
     """
     environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     target = find_target(environment)
-    settings = StarterSettings(
+    settings = ClientSettings(
         tenant=DEFAULT_TENANT, user="benchmark", task_queue="", ui_url=ground.web_ui
     )
-    server = TenantClient(await connect(target, quiet=True), target, settings)
+    server = Connection(await connect(target, quiet=True), target, settings)
     kills = [
         (kind, tool, point) for kind, tool, points in _KILLS if kind in kinds for point in points
     ]

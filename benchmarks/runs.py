@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 
+from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.starting import StartRun
@@ -16,7 +16,7 @@ from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 
 
-async def played(server: TenantClient, name: str, plan: Plan, mode: str) -> RunResult:
+async def played(server: Connection, name: str, plan: Plan, mode: str) -> RunResult:
     """Start a run of a plan, and return its result.
 
     Args:

@@ -26,13 +26,13 @@ from benchmarks.waited import Waited, tables
 from benchmarks.worker_use import WorkerUse
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals
+from surehand.client.connection import Connection
 from surehand.client.launch import launch
-from surehand.client.tenant_client import TenantClient
 from surehand.drill.environment import READY, Ground, worker
 from surehand.process.connect import connect, find_target
 from surehand.process.ending import leave
 from surehand.process.exits import SurehandError
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.steering import Verb
@@ -66,7 +66,7 @@ class Crowd:
     """Many runs on one worker, which all wait for an approval of the same tool."""
 
     def __init__(
-        self, server: TenantClient, use: WorkerUse, world: Path, ledger: Ledger, console: Console
+        self, server: Connection, use: WorkerUse, world: Path, ledger: Ledger, console: Console
     ) -> None:
         self._server = server
         self._use = use
@@ -217,10 +217,10 @@ async def measure(
             url = await asyncio.to_thread(make, f"{database}-waiting")
             folder = ground.case_folder(f"{database}-worker")
             queue = f"waiting-{database}"
-            own = StarterSettings(
+            own = ClientSettings(
                 tenant=DEFAULT_TENANT, user="benchmark", task_queue=queue, ui_url=ground.web_ui
             )
-            server = TenantClient(await connect(target, quiet=True), target, own)
+            server = Connection(await connect(target, quiet=True), target, own)
             world = folder / "world.jsonl"
             with worker(
                 {**environment, "BENCHMARK_WORLD": str(world)},

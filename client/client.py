@@ -11,15 +11,15 @@ import temporalio.client
 from pydantic import JsonValue
 from temporalio.service import TLSConfig
 
+from surehand.client.connection import Connection
 from surehand.client.ids import chosen_run_id, find_approval, find_run_id, new_run_name
 from surehand.client.launch import composed, launch
 from surehand.client.messages import Seen
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.query import PendingHeld, PendingQuestion, SilentRun, look_at
 from surehand.client.run import Run
-from surehand.client.tenant_client import TenantClient
 from surehand.process.connect import client_converter, connect, find_target
-from surehand.process.settings import StarterSettings, read_environment, starter_settings
+from surehand.process.settings import ClientSettings, client_settings, read_environment
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
@@ -80,7 +80,7 @@ class Client:
         <RunState.COMPLETED: 'completed'>
     """
 
-    def __init__(self, server: TenantClient, *, signed_only: bool = False) -> None:
+    def __init__(self, server: Connection, *, signed_only: bool = False) -> None:
         """Make a client of a connection; :meth:`connect` is the usual way.
 
         Args:
@@ -132,7 +132,7 @@ class Client:
             []
         """
         environment = read_environment()
-        settings = starter_settings(
+        settings = client_settings(
             environment,
             tenant=tenant,
             user=user,
@@ -164,7 +164,7 @@ class Client:
             )
             connected = await connect(target)
         return cls(
-            TenantClient(connected, target, settings),
+            Connection(connected, target, settings),
             signed_only=environment.get("SUREHAND_DECISIONS") == "signed",
         )
 
@@ -184,18 +184,18 @@ class Client:
             ('ann', 'uma')
         """
         file = None if key is None else Path(key)
-        checked = starter_settings({}, tenant=self.settings.tenant, user=user, key=file)
+        checked = client_settings({}, tenant=self.settings.tenant, user=user, key=file)
         settings = self.settings.model_copy(update={"user": checked.user, "key": checked.key})
-        server = TenantClient(self._server.client, self._server.target, settings)
+        server = Connection(self._server.client, self._server.target, settings)
         return type(self)(server, signed_only=self._signed_only)
 
     @property
-    def server(self) -> TenantClient:
+    def server(self) -> Connection:
         """Return the connection."""
         return self._server
 
     @property
-    def settings(self) -> StarterSettings:
+    def settings(self) -> ClientSettings:
         """Return whom the client acts for, and where runs are started."""
         return self._server.settings
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from surehand.client.tenant_client import Message, TenantClient
+from surehand.client.connection import Connection, Message
 from surehand.process.exits import Left, NoWorker, Unanswered
 from surehand.process.program import command
 
@@ -17,7 +17,7 @@ LEFT: Final = (
 
 
 async def deliver(
-    server: TenantClient,
+    server: Connection,
     run_id: str,
     name: str,
     message: BaseModel,
@@ -69,7 +69,7 @@ async def deliver(
         ) from error
 
 
-async def _why_not(server: TenantClient, run_id: str) -> str:
+async def _why_not(server: Connection, run_id: str) -> str:
     """Return why what was sent is not answered: its worker has gone, or cannot record it."""
     try:
         await server.require_answer(run_id)

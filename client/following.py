@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from temporalio.service import RPCError
 
+from surehand.client.connection import Connection
 from surehand.client.outcome import run_result, state_of
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import OF_STATE, ExitCode, NotReachable, NoWorker, OutOfReach
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
@@ -44,7 +44,7 @@ class Watch(Protocol):
 
 
 async def until_settled(
-    server: TenantClient, run_id: str, watch: Watch | None = None, *, stay: bool
+    server: Connection, run_id: str, watch: Watch | None = None, *, stay: bool
 ) -> RunResult:
     """Wait, and return how the run ended or stands.
 
@@ -121,7 +121,7 @@ def _stuck(view: RunView) -> bool:
     return result.state not in ENDED and not moving
 
 
-async def until_ended(server: TenantClient, run_id: str) -> RunResult:
+async def until_ended(server: Connection, run_id: str) -> RunResult:
     """Wait for the end; no worker is asked for anything in the meantime.
 
     Raises:
@@ -137,7 +137,7 @@ async def until_ended(server: TenantClient, run_id: str) -> RunResult:
             await _answers_again(server, run_id)
 
 
-async def _answers_again(server: TenantClient, run_id: str) -> None:
+async def _answers_again(server: Connection, run_id: str) -> None:
     silent_since = time.monotonic()
     while True:
         await asyncio.sleep(LONGEST_PAUSE)
@@ -150,7 +150,7 @@ async def _answers_again(server: TenantClient, run_id: str) -> None:
             return
 
 
-async def _ended(server: TenantClient, run_id: str) -> RunResult:
+async def _ended(server: Connection, run_id: str) -> RunResult:
     """Return the result; a server that is away is asked again until the caller gives up."""
     while True:
         try:

@@ -20,11 +20,11 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.client.connection import Connection, understood
 from surehand.client.outcome import run_result
 from surehand.client.signing import read_key, signed_start
-from surehand.client.tenant_client import TenantClient, understood
 from surehand.process.exits import PlanRefused, StartNotTaken, SurehandError, WrongUse
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
@@ -96,7 +96,7 @@ ENDS: Final = frozenset(
 
 
 def composed(
-    settings: StarterSettings, *, acts_for: str | None, signed_only: bool = False, **what: Any
+    settings: ClientSettings, *, acts_for: str | None, signed_only: bool = False, **what: Any
 ) -> StartRun:
     """Return a run as it is started: signed where there is a key.
 
@@ -125,7 +125,7 @@ def composed(
     return request
 
 
-async def launch(server: TenantClient, request: StartRun) -> bool:
+async def launch(server: Connection, request: StartRun) -> bool:
     """Start a run; return ``False`` if the same run (id and plan) exists already.
 
     Raises:
@@ -151,7 +151,7 @@ async def launch(server: TenantClient, request: StartRun) -> bool:
     return False
 
 
-async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReusePolicy) -> bool:
+async def _start(server: Connection, request: StartRun, reuse: WorkflowIDReusePolicy) -> bool:
     summary = f"{request.plan.name}: {request.plan.goal}".rstrip(": ")
     try:
         with server.translated(request.run_id):
@@ -179,7 +179,7 @@ async def _start(server: TenantClient, request: StartRun, reuse: WorkflowIDReuse
     return True
 
 
-async def _was_refused(server: TenantClient, run_id: str) -> bool:
+async def _was_refused(server: Connection, run_id: str) -> bool:
     """Say whether the existing run's start was refused before anything was recorded."""
     try:
         await run_result(server, run_id)
@@ -190,7 +190,7 @@ async def _was_refused(server: TenantClient, run_id: str) -> bool:
     return False
 
 
-async def taken_up(server: TenantClient, run_id: str) -> bool:
+async def taken_up(server: Connection, run_id: str) -> bool:
     """Wait until the run's own validation has passed; ``False`` if no worker takes it up.
 
     Read from the history, which needs no worker.
@@ -219,7 +219,7 @@ async def taken_up(server: TenantClient, run_id: str) -> bool:
     return False
 
 
-async def _first_request(server: TenantClient, run_id: str) -> StartRun:
+async def _first_request(server: Connection, run_id: str) -> StartRun:
     """Return what a run was started with, from its first event."""
     with server.translated(run_id):
         async for event in first_events(server.client, run_id):

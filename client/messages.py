@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from surehand.client.ids import find_approval
 from surehand.client.signing import USUAL_SIGNATURE, claims_for, fresh_claims, read_key, sign
 from surehand.process.exits import WrongUse
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.signing import SteeringClaims
 from surehand.workflows.contracts.steering import Steering, Verb
@@ -51,7 +51,7 @@ class SeenRequest:
 
 
 def decided(
-    settings: StarterSettings,
+    settings: ClientSettings,
     seen: Seen,
     outcome: DecisionOutcome,
     *,
@@ -105,7 +105,7 @@ def composed(model: type[S], **values: Any) -> S:
         raise WrongUse(str(error)) from error
 
 
-def signed(settings: StarterSettings, run_id: str, verb: Verb, message: S) -> S:
+def signed(settings: ClientSettings, run_id: str, verb: Verb, message: S) -> S:
     """Return a message as it is sent: signed where there is a key.
 
     Raises:

@@ -16,8 +16,8 @@ from temporalio.exceptions import (
     TerminatedError,
 )
 
-from surehand.client.tenant_client import (
-    TenantClient,
+from surehand.client.connection import (
+    Connection,
     require_readable,
     understood,
     what_to_do,
@@ -67,7 +67,7 @@ def code_of(state: str) -> ExitCode:
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-async def run_result(server: TenantClient, run_id: str) -> RunResult:
+async def run_result(server: Connection, run_id: str) -> RunResult:
     """Wait for the run's end and return its result, also when it failed or was cancelled.
 
     Raises:

@@ -11,8 +11,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from temporalio.client import WorkflowExecution
 
+from surehand.client.connection import Connection
 from surehand.client.outcome import state_of
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import NoSuchRun, NotReachable, NoWorker, SurehandError
 from surehand.workflows.contracts.approvals import HeldApproval
 from surehand.workflows.contracts.interrupts import Interrupt
@@ -57,7 +57,7 @@ class Looked:
     silent: list[SilentRun]
 
 
-async def look_at(server: TenantClient, runs: Sequence[WorkflowExecution]) -> Looked:
+async def look_at(server: Connection, runs: Sequence[WorkflowExecution]) -> Looked:
     """Ask the runs themselves: the server's list may lag behind them by a moment.
 
     Args:

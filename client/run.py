@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from surehand.client.connection import Connection
 from surehand.client.delivery import deliver
 from surehand.client.following import Watch, until_ended, until_settled
 from surehand.client.launch import taken_up
@@ -19,7 +20,6 @@ from surehand.client.messages import Seen, composed, decided, signed
 from surehand.client.outcome import state_of
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.resume_token import new_token, read_token
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
 from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict, VerdictCode
 from surehand.workflows.contracts.base import Acknowledged
@@ -78,7 +78,7 @@ class Run:
         <RunState.COMPLETED: 'completed'>
     """
 
-    server: TenantClient
+    server: Connection
     run_id: str
     is_new: bool = False
     """Whether this very call of ``start`` has started it: it may have been there before."""

@@ -21,9 +21,9 @@ from surehand.activities.ledger.history.audit import (
 )
 from surehand.activities.ledger.history.evidence import evidence_of, runs_of
 from surehand.activities.ledger.history.reads import chain_of, effects_of
+from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.client.tenant_client import TenantClient
 from surehand.drill import deploying
 from surehand.drill.changed_plan import HELD, changed
 from surehand.drill.consistency import tally
@@ -53,7 +53,7 @@ class Case:
         self,
         request: DrillRequest,
         ground: Ground,
-        server: TenantClient,
+        server: Connection,
         environment: Mapping[str, str],
         disturbance: Disturbance | None = None,
         permissions: Collection[str] = (),
@@ -80,7 +80,7 @@ class Case:
         self._folder = ground.case_folder(name)
         # The task queue is the case's own, so that only its workers take its run.
         settings = server.settings.model_copy(update={"task_queue": name})
-        self._server = TenantClient(server.client, server.target, settings)
+        self._server = Connection(server.client, server.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
         self._observer = Observer(self._server, self.run_id)
         self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")

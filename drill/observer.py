@@ -9,8 +9,8 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
+from surehand.client.connection import Connection
 from surehand.client.launch import ENDS
-from surehand.client.tenant_client import TenantClient
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import ToolCall, ToolSpec
 from surehand.workflows.ports import COMPENSATE, EXECUTE_TOOL
@@ -23,7 +23,7 @@ Place = tuple[str, bool]
 class Observer:
     """What has been seen of one run; all times are this process's monotonic clock."""
 
-    server: TenantClient
+    server: Connection
     run_id: str
     tools: dict[str, ToolSpec] = field(default_factory=dict)
     """The tools of the steps that were called, by step id."""

@@ -14,7 +14,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.drill.changed_plan import HELD
 from surehand.drill.people import REASON, People
 from surehand.drill.played import Disturbance
@@ -100,7 +100,7 @@ class Operating:
         self,
         disturbance: Disturbance,
         run_id: str,
-        server: TenantClient,
+        server: Connection,
         people: People,
         crew: Crew,
         release: dict[str, str],

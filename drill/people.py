@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from surehand.activities.ledger.runs.json_schemas import problems
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.drill.principals import Office
 from surehand.drill.report import DrilledApproval
 from surehand.process.exits import ExitCode, NotFound, NoWorker, SurehandError
@@ -48,7 +48,7 @@ _OF_TYPE: Final[dict[str, Any]] = {
 class People:
     """Looks at one run, again and again, and gives it what it waits for."""
 
-    def __init__(self, server: TenantClient, run_id: str, office: Office) -> None:
+    def __init__(self, server: Connection, run_id: str, office: Office) -> None:
         self._server = server
         self._run_id = run_id
         self._office = office

@@ -71,7 +71,7 @@ class Drill:
         from surehand.drill.request import DrillRequest
         from surehand.drill.suite import Course
         from surehand.drill.world import Function
-        from surehand.process.settings import read_environment, starter_settings
+        from surehand.process.settings import client_settings, read_environment
 
         own = {**read_environment(), **(environment or {})}
         if tools:
@@ -89,7 +89,7 @@ class Drill:
             limit=limit,
         )
         progress = Progress(Printer(json_output=False))
-        course = Course(request, self._ground, starter_settings(own), own, progress)
+        course = Course(request, self._ground, client_settings(own), own, progress)
         with translated():
             report = asyncio.run(course.run())
         if not report.ok:

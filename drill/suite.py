@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.drill.case import Case
 from surehand.drill.environment import Ground
 from surehand.drill.judging import judged
@@ -36,7 +36,7 @@ from surehand.drill.state import Baseline, DrillState
 from surehand.drill.world import differences
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Effect
 from surehand.workflows.plan.durability import Durability
@@ -51,7 +51,7 @@ class Course:
         self,
         request: DrillRequest,
         ground: Ground,
-        settings: StarterSettings,
+        settings: ClientSettings,
         environment: Mapping[str, str],
         progress: Progress,
         *,
@@ -88,7 +88,7 @@ class Course:
         began, started_at = time.monotonic(), datetime.now(UTC)
         await self._ground.check()
         target = find_target(self._environment)
-        server = TenantClient(await connect(target, quiet=True), target, self._settings)
+        server = Connection(await connect(target, quiet=True), target, self._settings)
         fingerprint = self._request.fingerprint(self._tools)
         earlier = self._state.read(fingerprint) if self._state and self._resume else None
         if earlier and self._finished(*earlier):
@@ -136,7 +136,7 @@ class Course:
         targets = self._request.chosen(baseline.targets)
         return {_key(cell) for cell in self.wanted(targets)} <= {_key(cell) for cell in done}
 
-    async def _baseline(self, server: TenantClient, fingerprint: str) -> Baseline:
+    async def _baseline(self, server: Connection, fingerprint: str) -> Baseline:
         """Play the fault-free run twice: two that differ are no measure for a third."""
         self._progress.note("Fault-free: two runs, which every other one is compared with")
         if self._request.parallel > 1:
@@ -169,7 +169,7 @@ class Course:
             applied=first.applied,
         )
 
-    async def _fault_free(self, server: TenantClient) -> Played:
+    async def _fault_free(self, server: Connection) -> Played:
         case = Case(self._request, self._ground, server, self._environment)
         try:
             played = await case.play()
@@ -246,7 +246,7 @@ class Course:
         return Disturbance(target, point, Durability(mode), behind)
 
     async def _side_by_side(
-        self, server: TenantClient, baseline: Baseline, cells: list[Cell]
+        self, server: Connection, baseline: Baseline, cells: list[Cell]
     ) -> list[Cell]:
         targets = {(target.step, target.undo): target for target in baseline.targets}
         allowed = {one.permission for one in baseline.targets if one.permission is not None}

@@ -19,11 +19,11 @@ from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 
 #: Where the development server shows its Web UI.
 DEFAULT_UI_URL: Final = "http://localhost:8233"
-#: Settings of the starter's own, judged by ``starter_settings``.
+#: Settings of the starter's own, judged by ``client_settings``.
 JUDGED_HERE: Final = frozenset({"tenant", "user", "key", "task_queue"})
 
 
-class StarterSettings(BaseModel):
+class ClientSettings(BaseModel):
     """Whom the starter acts for, and where runs are started."""
 
     model_config = ConfigDict(frozen=True)
@@ -68,14 +68,14 @@ def _as_variable(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def starter_settings(
+def client_settings(
     environment: Mapping[str, str],
     *,
     tenant: str | None = None,
     user: str | None = None,
     ui_url: str | None = None,
     key: Path | None = None,
-) -> StarterSettings:
+) -> ClientSettings:
     """Return the settings; what the command line says wins.
 
     Raises:
@@ -89,7 +89,7 @@ def starter_settings(
     named = environment.get("SUREHAND_USER") or _login_name() if user is None else user
     if not named.strip() or len(named) > LONGEST_NAME:
         raise WrongUse(f"user {named[:20]!r}: name yourself in 1 to {LONGEST_NAME} characters")
-    return StarterSettings(
+    return ClientSettings(
         tenant=chosen,
         user=named,
         task_queue=environment.get("SUREHAND_TASK_QUEUE") or "surehand",

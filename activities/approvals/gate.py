@@ -63,17 +63,17 @@ class _Requested:
 class ApprovalActivities:
     """``request_approval``, ``verify_decision`` and ``close_approval``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="request_approval")
     async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
-        attempt, resources = Attempt.current(), self._resources
-        call = await complete(resources.artifacts, asked.call)
-        prepared = prepare(resources.toolbox, call)
-        limit = resources.retries.recovery_limit
-        request = claim_request(call, prepared, attempt, resources.lease, limit)
+        attempt, worker = Attempt.current(), self._worker
+        call = await complete(worker.artifacts, asked.call)
+        prepared = prepare(worker.toolbox, call)
+        limit = worker.retries.recovery_limit
+        request = claim_request(call, prepared, attempt, worker.lease, limit)
         request = await to_ask_with(request, prepared, attempt.number)
         needs = needed(call, prepared)
         if needs is not None and asked.escalated_to is not None:
@@ -92,7 +92,7 @@ class ApprovalActivities:
                 description=_description(prepared, call),
                 undo=prepared.tool.undo_text(),
                 needs=needs,
-                assurance=resources.assurance,
+                assurance=worker.assurance,
                 editors=asked.editors,
                 covers=covering(prepared),
             )
@@ -100,14 +100,14 @@ class ApprovalActivities:
             standing = voters(tx, row["approval_id"])
             return _Requested(row, decision_rows.decided(tx, row), standing, started_by)
 
-        found, head = await resources.ledger.record(call.tenant, call.run_id, ask)
+        found, head = await worker.ledger.record(call.tenant, call.run_id, ask)
         if found is None:
             return ApprovalAsked(request=None, head=head)
         row = found.row
-        kept = await resources.artifacts.keep(call.tenant, row["params"])
+        kept = await worker.artifacts.keep(call.tenant, row["params"])
         if kept.artifact is not None:
             where = (call.run_id, call.step_id)
-            await resources.ledger.transact(call.tenant, artifact_rows.record, *where, kept)
+            await worker.ledger.transact(call.tenant, artifact_rows.record, *where, kept)
         view = request_view({**row, "params": kept.value}, found.standing, found.started_by)
         if row["params_hash"] == prepared.params_hash:  # a reset run may find another request
             view = view.model_copy(update={"resources": prepared.resources})
@@ -131,19 +131,19 @@ class ApprovalActivities:
     @activity.defn(name="verify_decision")
     async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
         """Return the verdict on a decision; verifying the same delivery twice changes nothing."""
-        judged, head = await self._resources.ledger.record(
+        judged, head = await self._worker.ledger.record(
             asked.tenant,
             asked.run_id,
             decision_rows.verify,
             asked,
-            assurance=self._resources.assurance,
+            assurance=self._worker.assurance,
             check_edit=self._edited,
         )
         return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
 
     def _edited(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> Edited | str:
         """Validate an edit with the tool's own model; a text says why it cannot be."""
-        tool = self._resources.toolbox.get(row["tool"])
+        tool = self._worker.toolbox.get(row["tool"])
         if tool is None or tool.version != row["tool_version"]:
             return f"the tool {row['tool']} has changed since the request"
         try:
@@ -155,7 +155,7 @@ class ApprovalActivities:
     @activity.defn(name="close_approval")
     async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
         """Expire or void a request; the row decides, a decision may have been quicker."""
-        which, ledger = (asked.run_id, asked.approval_id), self._resources.ledger
+        which, ledger = (asked.run_id, asked.approval_id), self._worker.ledger
         state, head = await ledger.record(
             asked.tenant, asked.run_id, approval_rows.close, *which, asked.to
         )

@@ -38,8 +38,8 @@ log = structlog.get_logger()
 class BatchActivities:
     """``run_batch``."""
 
-    def __init__(self, resources: WorkerContext, tools: ToolActivities) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext, tools: ToolActivities) -> None:
+        self._worker = worker
         self._tools = tools
 
     @activity.defn(name="run_batch")
@@ -79,7 +79,7 @@ class BatchActivities:
         first = call.step_id == batch.first.step_id
         if first or batch.follows is None:
             return True
-        ledger, step = self._resources.ledger, (call.run_id, call.step_id)
+        ledger, step = self._worker.ledger, (call.run_id, call.step_id)
         return await ledger.transact(call.tenant, step_rows.has_begun, *step)
 
     async def _begin(self, batch: Batch, attempt: Attempt) -> Attempt:
@@ -101,7 +101,7 @@ class BatchActivities:
             return batches.begin(tx, call.run_id, mine)
 
         try:
-            others = await self._resources.ledger.transact(call.tenant, begin)
+            others = await self._worker.ledger.transact(call.tenant, begin)
         except GivenUp as error:
             raise stop(ErrorType.STEP_BARRED, str(error)) from error
         except Overtaken as error:
@@ -117,7 +117,7 @@ class BatchActivities:
             return _call(batch, number, {**facts, step_id: output})
 
         next_attempt = attempt.of_next_step(unacknowledged=batch.again)
-        return Ahead(self._resources, next_attempt, call_after)
+        return Ahead(self._worker, next_attempt, call_after)
 
 
 def _call(batch: Batch, number: int, facts: dict[str, Any]) -> ToolCall | None:

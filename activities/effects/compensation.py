@@ -65,16 +65,16 @@ _FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
 class CompensationActivities:
     """``find_standing`` and ``compensate``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="find_standing")
     async def find_standing(self, asked: FindStanding) -> StandingFound:
         """Return what stands of a run, or of a step of it, and its child runs, last first."""
-        return await as_newest(self._resources.ledger, lambda: self._find(asked))
+        return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
     async def _find(self, asked: FindStanding) -> StandingFound:
-        ledger, execution = self._resources.ledger, execution_of(asked.run_id)
+        ledger, execution = self._worker.ledger, execution_of(asked.run_id)
 
         def find(tx: Transaction) -> tuple[StandingFound, list[str]]:
             if execution is not None:
@@ -126,7 +126,7 @@ class CompensationActivities:
                 run_tree.leave(tx, [asked.entry_id], found.reason)
             return found
 
-        found, head = await self._resources.ledger.record(asked.tenant, asked.run_id, begin)
+        found, head = await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
         match found:
             case NothingToUndo(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
@@ -136,7 +136,7 @@ class CompensationActivities:
                 return _asked(intervention_id, question, head)
             case Held(wait):
                 message = f"step {asked.step_id}: an attempt is still under way"
-                self._resources.metrics.lease_wait("", "held", wait)
+                self._worker.metrics.lease_wait("", "held", wait)
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
             case Doubtful(entry):
                 return await self._settle(asked, attempt, entry)
@@ -149,7 +149,7 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt, entry: Entry
     ) -> CompensationReport:
         """Find out whether an effect in doubt happened, without ever calling it forward."""
-        tool = self._resources.toolbox.get(entry.tool)
+        tool = self._worker.toolbox.get(entry.tool)
         if tool is None:
             return await self._ask(
                 asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
@@ -162,7 +162,7 @@ class CompensationActivities:
                 asked, attempt, entry, f"its params do not fit the tool now: {why}"
             )
         request = self._request(asked, attempt, tool, entry.params, key=entry.key)
-        effect = EffectCall(self._resources, tool, params, request)
+        effect = EffectCall(self._worker, tool, params, request)
         result = await effect.reconcile(entry, forward=False)
         match result:
             case Done(settled, receipt, _):
@@ -180,7 +180,7 @@ class CompensationActivities:
                 assert_never(result)
 
     async def _undo(self, asked: Compensate, attempt: Attempt, entry: Entry) -> CompensationReport:
-        tool = self._resources.toolbox.get(entry.tool)
+        tool = self._worker.toolbox.get(entry.tool)
         if tool is None:
             return await self._ask(
                 asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
@@ -188,7 +188,7 @@ class CompensationActivities:
         undo = tool.cleanup if asked.cleanup else tool.compensate
         if undo is None:
             return await self._leave(asked, entry, _why_not(tool, cleanup=asked.cleanup))
-        undoing = self._resources.toolbox.get(undo.tool)
+        undoing = self._worker.toolbox.get(undo.tool)
         assert undoing is not None, "load_toolbox has checked it"
         try:
             receipt = await self._receipt(entry)
@@ -222,8 +222,8 @@ class CompensationActivities:
         names: tuple[str, ...],
     ) -> CompensationReport:
         try:
-            async with hold_resources(self._resources, undoing, names, asked, attempt) as held:
-                effect = EffectCall(self._resources, undoing, params, request, held)
+            async with hold_resources(self._worker, undoing, names, asked, attempt) as held:
+                effect = EffectCall(self._worker, undoing, params, request, held)
                 result = await effect.run()
         except ApplicationError as error:
             if error.type not in _FAILED_FOR_GOOD:
@@ -255,11 +255,11 @@ class CompensationActivities:
         artifact = as_artifact(entry.receipt)
         if artifact is None:
             return entry.receipt
-        return await self._resources.artifacts.read(entry.tenant, artifact)
+        return await self._worker.artifacts.read(entry.tenant, artifact)
 
     async def _stands(self, asked: Compensate) -> bool:
         which = (asked.entry_id, asked.run_id, asked.step_id)
-        begun = await self._resources.ledger.transact(asked.tenant, compensations.begin, *which)
+        begun = await self._worker.ledger.transact(asked.tenant, compensations.begin, *which)
         return isinstance(begun, ToUndo)
 
     def _request(
@@ -288,8 +288,8 @@ class CompensationActivities:
             activity_key=attempt.activity_key,
             attempt=attempt.number,
             timeout=tool.timeout,
-            lease=self._resources.lease,
-            recovery_limit=self._resources.retries.recovery_limit,
+            lease=self._worker.lease,
+            recovery_limit=self._worker.retries.recovery_limit,
             recovery=tool.recovery,
             settle=tool.settle,
             window=tool.repeatable_for,
@@ -301,7 +301,7 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
     ) -> CompensationReport:
         question = f"undoing {entry.tool} {entry.key} failed: {why}"
-        intervention_id, head = await self._resources.ledger.record(
+        intervention_id, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, compensations.failed, entry, question
         )
         if intervention_id is None:
@@ -330,7 +330,7 @@ class CompensationActivities:
                 subject=entry.entry_id,
             )
 
-        _, head = await self._resources.ledger.record(asked.tenant, asked.run_id, leave)
+        _, head = await self._worker.ledger.record(asked.tenant, asked.run_id, leave)
         return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
 
 

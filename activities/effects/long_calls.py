@@ -28,15 +28,13 @@ TAKES_AT_MOST: Final = timedelta(seconds=2)
 
 
 @asynccontextmanager
-async def following(
-    resources: WorkerContext, call: ToolCall, attempt: Attempt
-) -> AsyncIterator[None]:
+async def following(worker: WorkerContext, call: ToolCall, attempt: Attempt) -> AsyncIterator[None]:
     """Take what a call says of its progress, for as long as the block lasts."""
     doing, earlier = attempt.doing, None
     if doing.told_before is not None and doing.told_before["step_id"] == call.step_id:
         earlier = doing.told_before["progress"]
     progress = doing.progress = Progress(call.step_id, earlier)
-    checkpoints = _Checkpoints(resources, call, attempt.number, progress)
+    checkpoints = _Checkpoints(worker, call, attempt.number, progress)
     checkpoints.wait()
     try:
         with progressing(progress):
@@ -52,7 +50,7 @@ async def following(
 class _Checkpoints:
     """Puts a long call's progress into the ledger every few minutes."""
 
-    resources: WorkerContext
+    worker: WorkerContext
     call: ToolCall
     number: int
     progress: Progress
@@ -61,7 +59,7 @@ class _Checkpoints:
 
     def wait(self) -> None:
         # A timer and no task: hardly any call is long enough to need one.
-        every = self.resources.checkpoint_every.total_seconds()
+        every = self.worker.checkpoint_every.total_seconds()
         self._next = asyncio.get_running_loop().call_later(every, self._begin)
 
     async def end(self) -> None:
@@ -94,7 +92,7 @@ class _Checkpoints:
 
         try:
             async with asyncio.timeout(TAKES_AT_MOST.total_seconds()):
-                await self.resources.ledger.transact(call.tenant, save)
+                await self.worker.ledger.transact(call.tenant, save)
         except Exception as error:
             # The call goes on: its outcome is what counts, and the next checkpoint is due soon.
             log.warning("checkpoint.left_out", step_id=call.step_id, reason=repr(error))

@@ -48,7 +48,7 @@ class Begun:
 class Ahead:
     """What a batch does after the write that is under way."""
 
-    resources: WorkerContext
+    worker: WorkerContext
     attempt: Attempt
     """The next step's."""
     call_after: Callable[[Any], ToolCall | None]
@@ -70,10 +70,10 @@ class Ahead:
     def _prepared(self, call: ToolCall) -> Next | None:
         if call.late or call.params_hash is not None:
             return None
-        prepared = prepare(self.resources.toolbox, call)
+        prepared = prepare(self.worker.toolbox, call)
         if prepared.tool.effect is Effect.READ or prepared.resources:
             return None
-        request = call_request(self.resources, call, prepared, self.attempt)
+        request = call_request(self.worker, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.
         if request.gated or request.drift:
             return None

@@ -196,15 +196,15 @@ def claim_request(
 
 
 def call_request(
-    resources: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
+    worker: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
 ) -> ClaimRequest:
     """Return what the ledger is asked for by a worker that is about to make a call.
 
     Raises:
         ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
     """
-    limit, assurance = resources.retries.recovery_limit, resources.assurance
-    return claim_request(call, prepared, attempt, resources.lease, limit, assurance)
+    limit, assurance = worker.retries.recovery_limit, worker.assurance
+    return claim_request(call, prepared, attempt, worker.lease, limit, assurance)
 
 
 def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:

@@ -72,7 +72,7 @@ class _Begun:
 class ReadCall:
     """One attempt at one read."""
 
-    resources: WorkerContext
+    worker: WorkerContext
     call: ToolCall
     prepared: PreparedCall
     request: ClaimRequest
@@ -88,7 +88,7 @@ class ReadCall:
         """
         call, tool = self.call, self.prepared.tool
         outcome: ToolOutcome
-        row, ledger = self._row(), self.resources.ledger
+        row, ledger = self._row(), self.worker.ledger
         begun = await ledger.transact(call.tenant, self._begin, row)
         if isinstance(begun, ToolReport):
             return begun
@@ -132,7 +132,7 @@ class ReadCall:
             )
             outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
         else:
-            kept = await self.resources.artifacts.keep(call.tenant, to_json(answer))
+            kept = await self.worker.artifacts.keep(call.tenant, to_json(answer))
             head = await self._finish(row, "succeeded", output=kept)
             outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=begun.now_ms)
         self._crash(CrashPoint.BEFORE_REPORT)
@@ -171,7 +171,7 @@ class ReadCall:
         return self.call.attempts_before + self.attempt.number
 
     def _crash(self, point: CrashPoint) -> None:
-        self.resources.crash.at(self.prepared.tool.name, self.call.step_id, point)
+        self.worker.crash.at(self.prepared.tool.name, self.call.step_id, point)
 
     async def _answer(self) -> Any:
         tool = self.prepared.tool
@@ -182,7 +182,7 @@ class ReadCall:
 
         async def watched() -> Any:
             what = f"{tool.name} of run {self.call.run_id}"
-            with self.resources.watchdog.watching(what, partial(self.held.must_end, must_end)):
+            with self.worker.watchdog.watching(what, partial(self.held.must_end, must_end)):
                 return await self._called()
 
         # While it still runs, its resources are not given to others.
@@ -202,7 +202,7 @@ class ReadCall:
             fencing_tokens=self.held.fencing_tokens(),
             answers=Answers(call.answers),
         )
-        with self.resources.crash.during(tool.name, call.step_id):
+        with self.worker.crash.during(tool.name, call.step_id):
             return await tool.fn(self.prepared.params, context)
 
     def _classified(self, error: BaseException) -> Failure:
@@ -214,9 +214,9 @@ class ReadCall:
             # A read changes nothing, so it may simply be asked again.
             failure = Failure(FailureClass.TRANSIENT, failure.message)
         class_ = failure.failure_class.value
-        ledger, step = self.resources.ledger, (row.run_id, row.step_id)
+        ledger, step = self.worker.ledger, (row.run_id, row.step_id)
         earlier = await ledger.transact(self.call.tenant, step_rows.failures, *step, class_)
-        delay = self.resources.retries.delay(failure, earlier)
+        delay = self.worker.retries.delay(failure, earlier)
         await self._finish(row, "failed", error=failure.message, class_=class_, delay=delay)
         message = f"{row.tool}: {failure.message}"
         if delay is None:
@@ -257,7 +257,7 @@ class ReadCall:
                 step = (row.run_id, row.step_id, first)
                 write_pause(tx, *step, tool=row.tool, reason=paused)
 
-        _, head = await self.resources.ledger.record(self.call.tenant, row.run_id, finish)
+        _, head = await self.worker.ledger.record(self.call.tenant, row.run_id, finish)
         return head
 
 

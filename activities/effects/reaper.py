@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 async def reconcile_once(
-    resources: WorkerContext,
+    worker: WorkerContext,
     tenant: str,
     alive: Callable[[str], Awaitable[bool]],
     *,
@@ -51,7 +51,7 @@ async def reconcile_once(
     It also frees the resources that dead calls have left behind.
 
     Args:
-        resources: Ledger and tools.
+        worker: Its ledger and its tools.
         tenant: Whose entries.
         alive: Whether a run of that id is still open at the Temporal server.
         quiet: How long an entry is left to its own run first.
@@ -63,10 +63,10 @@ async def reconcile_once(
         RPCError: The Temporal server is away.
     """
     counts: Counter[str] = Counter()
-    entries = await resources.ledger.transact(tenant, overdue_rows.overdue, quiet, limit, after)
+    entries = await worker.ledger.transact(tenant, overdue_rows.overdue, quiet, limit, after)
     for seen in entries:
         try:
-            outcome = await _sweep(resources, seen, alive)
+            outcome = await _sweep(worker, seen, alive)
         except (LedgerUnavailable, RPCError):
             raise
         except Exception:
@@ -75,8 +75,8 @@ async def reconcile_once(
             outcome = "waiting"
         if outcome is not None:
             counts[outcome] += 1
-            resources.metrics.swept(seen.tool, outcome)
-    looked_at, freed = counts.total(), await sweep_leases(resources.ledger, tenant)
+            worker.metrics.swept(seen.tool, outcome)
+    looked_at, freed = counts.total(), await sweep_leases(worker.ledger, tenant)
     following = overdue_rows.place(entries[-1]) if len(entries) == limit else None
     return Swept.model_validate(
         {"looked_at": looked_at, "freed": freed, "next": following, **counts}
@@ -84,30 +84,30 @@ async def reconcile_once(
 
 
 async def _sweep(
-    resources: WorkerContext, seen: Entry, alive: Callable[[str], Awaitable[bool]]
+    worker: WorkerContext, seen: Entry, alive: Callable[[str], Awaitable[bool]]
 ) -> str | None:
     """Settle an overdue entry and return what became of it; ``None``: somebody was quicker."""
-    tool = resources.toolbox.get(seen.tool)
+    tool = worker.toolbox.get(seen.tool)
     if tool is not None and tool.lookup is None and await alive(seen.run_id):
         # Only calling again could settle it, and that is for its own run to do.
         return "waiting"
-    entry = await resources.ledger.transact(seen.tenant, overdue_rows.take_over, seen)
+    entry = await worker.ledger.transact(seen.tenant, overdue_rows.take_over, seen)
     if entry is None:
         return None
-    outcome = await _settle(resources, entry)
+    outcome = await _settle(worker, entry)
     log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
     return outcome
 
 
-async def _settle(resources: WorkerContext, entry: Entry) -> str:
-    tool = resources.toolbox.get(entry.tool)
+async def _settle(worker: WorkerContext, entry: Entry) -> str:
+    tool = worker.toolbox.get(entry.tool)
     if tool is None:
-        return await _ask(resources, entry, f"tool {entry.tool!r} is not loaded any more")
+        return await _ask(worker, entry, f"tool {entry.tool!r} is not loaded any more")
     try:
         params = tool.validate(entry.params)
     except Exception:  # a validator of the user's own may raise anything
-        return await _ask(resources, entry, "its params do not fit the tool any more")
-    effect = EffectCall(resources, tool, params, _request(resources, entry, tool))
+        return await _ask(worker, entry, "its params do not fit the tool any more")
+    effect = EffectCall(worker, tool, params, _request(worker, entry, tool))
     try:
         result = await effect.reconcile(entry, forward=False)
     except ApplicationError as error:
@@ -124,7 +124,7 @@ async def _settle(resources: WorkerContext, entry: Entry) -> str:
             raise AssertionError(f"a reconciliation ended as {result!r}")
 
 
-async def _ask(resources: WorkerContext, entry: Entry, why: str) -> str:
+async def _ask(worker: WorkerContext, entry: Entry, why: str) -> str:
     question = f"{entry.tool} {entry.key}: {why}. Did it happen?"
 
     def ask(tx: Transaction) -> str:
@@ -133,10 +133,10 @@ async def _ask(resources: WorkerContext, entry: Entry, why: str) -> str:
         open_intervention(tx, entry, question, rule="unknown")
         return "asked"
 
-    return await resources.ledger.transact(entry.tenant, ask)
+    return await worker.ledger.transact(entry.tenant, ask)
 
 
-def _request(resources: WorkerContext, entry: Entry, tool: Tool) -> ClaimRequest:
+def _request(worker: WorkerContext, entry: Entry, tool: Tool) -> ClaimRequest:
     sweep = f"sweep:{uuid.uuid4().hex}"
     return ClaimRequest(
         tenant=entry.tenant,
@@ -154,8 +154,8 @@ def _request(resources: WorkerContext, entry: Entry, tool: Tool) -> ClaimRequest
         # No attempt of the step: its rows tell of its own attempts only.
         attempt=0,
         timeout=tool.timeout,
-        lease=resources.lease,
-        recovery_limit=resources.retries.recovery_limit,
+        lease=worker.lease,
+        recovery_limit=worker.retries.recovery_limit,
         recovery=tool.recovery,
         settle=tool.settle,
         undoes=entry.undoes,

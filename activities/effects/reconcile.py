@@ -96,8 +96,8 @@ class Settling:
             case No():
                 return await self.recorder.say_no(self.entry, answer.cleaned())
             case Partial(details, receipt):
-                resources, tenant = self.recorder.resources, self.recorder.request.tenant
-                part = await resources.artifacts.keep(tenant, to_json(receipt))
+                worker, tenant = self.recorder.worker, self.recorder.request.tenant
+                part = await worker.artifacts.keep(tenant, to_json(receipt))
                 why = clean_text(f"it happened in part: {details}")
                 return await self.recorder.ask(self.entry, why, part=part)
             case Unknown(reason):
@@ -133,7 +133,7 @@ class Settling:
         result = await self.recorder.in_ledger(go_on)
         if isinstance(result, Held):
             tool = self.recorder.tool.name
-            self.recorder.resources.metrics.lease_wait(tool, "settling", result.wait)
+            self.recorder.worker.metrics.lease_wait(tool, "settling", result.wait)
             message = f"{tool}: not found, but the first call may still arrive"
             # Until then it may be found as well.
             raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))

@@ -75,7 +75,7 @@ class WantsAnswer:
 class Recorder:
     """Writes what becomes of one attempt, and knows the ledger's clock as of then."""
 
-    resources: WorkerContext
+    worker: WorkerContext
     tool: Tool
     request: ClaimRequest
     held: HeldResources = NO_RESOURCES
@@ -90,13 +90,13 @@ class Recorder:
     async def now_ms(self) -> int:
         """Return the database's clock as it was in the newest transaction, or is now."""
         if self._now_ms is None:
-            ledger = self.resources.ledger
+            ledger = self.worker.ledger
             self._now_ms = await ledger.transact(self.request.tenant, lambda tx: tx.now_ms)
         return self._now_ms
 
     def crash(self, point: CrashPoint) -> None:
         """Pass a crash point."""
-        self.resources.crash.at(self.tool.name, self.request.step_id, point)
+        self.worker.crash.at(self.tool.name, self.request.step_id, point)
 
     async def in_ledger(self, work: Callable[[Transaction], T], *, first: bool = False) -> T:
         """Do something in one transaction; ``first``: before other work.
@@ -108,7 +108,7 @@ class Recorder:
         def whole(tx: Transaction) -> tuple[T, Transaction]:
             return work(tx), tx
 
-        self.asked, ledger = clock.now(), self.resources.ledger
+        self.asked, ledger = clock.now(), self.worker.ledger
         transact = ledger.transact_first if first else ledger.transact
         result, tx = await transact(self.request.tenant, whole)
         self._note(tx)
@@ -121,7 +121,7 @@ class Recorder:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
         self.asked, request = clock.now(), self.request
-        ledger = self.resources.ledger
+        ledger = self.worker.ledger
         async with ledger.long_transaction(request.tenant, request.timeout) as opened:
             result = await work(opened)
         self._note(opened.tx)
@@ -157,11 +157,11 @@ class Recorder:
 
         With it, a batch's next write is claimed, where that is simple.
         """
-        kept = await self.resources.artifacts.keep(self.request.tenant, receipt)
+        kept = await self.worker.artifacts.keep(self.request.tenant, receipt)
         following = ahead.find(kept.value) if ahead and not self.held.leases else None
         if following is not None:
             call = following.call
-            self.resources.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
+            self.worker.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
 
         def record(tx: Transaction) -> int | None:
             return outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
@@ -227,7 +227,7 @@ class Recorder:
 
     def _next_try(self, entry: Entry, failure: Failure, now_ms: int) -> timedelta | None:
         """Return the pause before the call is tried again; ``None``: it is not."""
-        retries = self.resources.retries
+        retries = self.worker.retries
         delay = retries.delay(failure, entry.failures.get(failure.failure_class.value, 0))
         if delay is None or self.request.undoes is None or entry.first_call_ms is None:
             return delay
@@ -260,7 +260,7 @@ class Recorder:
         )
         if earlier is None:
             self.fenced()
-        pauses = self.resources.retries.in_doubt
+        pauses = self.worker.retries.in_doubt
         if self.tool.recovery is Recovery.HUMAN or earlier >= len(pauses):
             return await self.ask(replace(entry, state="in_doubt"), message)
         raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pauses[earlier])

@@ -82,7 +82,7 @@ NO_RESOURCES: Final = HeldResources()
 
 @asynccontextmanager
 async def hold_resources(
-    resources: WorkerContext,
+    worker: WorkerContext,
     tool: Tool,
     names: tuple[str, ...],
     call: ToolCall | Compensate,
@@ -98,7 +98,7 @@ async def hold_resources(
         yield NO_RESOURCES
         return
     before = call.attempts_before if isinstance(call, ToolCall) else 0
-    limit = tool.resource_lease or resources.resource_lease
+    limit = tool.resource_lease or worker.resource_lease
     request = LeaseRequest(
         tenant=call.tenant,
         run_id=call.run_id,
@@ -109,11 +109,11 @@ async def hold_resources(
         attempt=before + attempt.number,
         lease=limit,
     )
-    wait = resources.resource_wait if tool.resource_wait is None else tool.resource_wait
-    asked, held = await _acquire(resources.ledger, request, wait, attempt)
+    wait = worker.resource_wait if tool.resource_wait is None else tool.resource_wait
+    asked, held = await _acquire(worker.ledger, request, wait, attempt)
 
     async def renew() -> bool:
-        return await resources.ledger.transact_first(call.tenant, leases.renew, held, limit)
+        return await worker.ledger.transact_first(call.tenant, leases.renew, held, limit)
 
     try:
         async with keeping(
@@ -121,7 +121,7 @@ async def hold_resources(
         ) as kept:
             yield HeldResources(held, (kept,))
     finally:
-        await _release(resources.ledger, call.tenant, held)
+        await _release(worker.ledger, call.tenant, held)
 
 
 async def _acquire(

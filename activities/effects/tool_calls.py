@@ -61,13 +61,13 @@ JOINED_PAUSE: Final = timedelta(seconds=5)
 class ToolActivities:
     """``describe_tools`` and ``execute_tool``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
         """Return the specs of a plan's tools, and what in the plan does not fit them."""
-        return describe_plan(self._resources.toolbox, asked.plan)
+        return describe_plan(self._worker.toolbox, asked.plan)
 
     @activity.defn(name="execute_tool")
     async def execute_tool(self, call: ToolCall) -> ToolReport:
@@ -94,11 +94,11 @@ class ToolActivities:
         """
         try:
             if begun is None:
-                call = await complete(self._resources.artifacts, call)
+                call = await complete(self._worker.artifacts, call)
                 prepared = await self._prepared(call)
             else:
                 prepared = begun.next.prepared
-            async with following(self._resources, call, attempt):
+            async with following(self._worker, call, attempt):
                 with metering() as meter:
                     if prepared.tool.effect is Effect.READ:
                         report = await self._read(call, prepared, attempt)
@@ -116,7 +116,7 @@ class ToolActivities:
             ) from error
 
     async def _prepared(self, call: ToolCall) -> PreparedCall:
-        prepared = prepare(self._resources.toolbox, call)
+        prepared = prepare(self._worker.toolbox, call)
         changed = call.params_hash is not None and call.params_hash != prepared.params_hash
         # The hash covers the version: a newer tool is asked about again, at the claim.
         if changed and drift(call, prepared.tool) is None:
@@ -136,7 +136,7 @@ class ToolActivities:
                 evidence=evidence,
             )
 
-        await self._resources.ledger.transact(call.tenant, refuse)
+        await self._worker.ledger.transact(call.tenant, refuse)
         raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
 
     async def _write(
@@ -148,16 +148,14 @@ class ToolActivities:
         begun: Begun | None,
     ) -> ToolReport:
         if begun is None:
-            request = call_request(self._resources, call, prepared, attempt)
+            request = call_request(self._worker, call, prepared, attempt)
             request = await to_call_with(request, prepared)
         else:
             request = begun.next.request
         tool = prepared.tool
-        async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
+        async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
             answers = tuple(call.answers)
-            effect = EffectCall(
-                self._resources, tool, prepared.params, request, held, answers, ahead
-            )
+            effect = EffectCall(self._worker, tool, prepared.params, request, held, answers, ahead)
             result = await effect.run(begun)
         outcome: ToolOutcome
 
@@ -213,11 +211,11 @@ class ToolActivities:
         changed = drift(call, tool)
         if changed:
             raise stop(ErrorType.TOOL_CHANGED, changed)
-        request = call_request(self._resources, call, prepared, attempt)
+        request = call_request(self._worker, call, prepared, attempt)
         request = await to_call_with(request, prepared)
-        self._resources.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
-        async with hold_resources(self._resources, tool, prepared.resources, call, attempt) as held:
-            return await ReadCall(self._resources, call, prepared, request, attempt, held).run()
+        self._worker.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
+        async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
+            return await ReadCall(self._worker, call, prepared, request, attempt, held).run()
 
 
 def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolReport:

@@ -90,7 +90,7 @@ CallResult = Done | SaidNo | WantsAnswer | ApprovalRefused | Asked | Barred | Dr
 class EffectCall:
     """One attempt at one write."""
 
-    resources: WorkerContext
+    worker: WorkerContext
     tool: Tool
     params: BaseModel
     request: ClaimRequest
@@ -101,7 +101,7 @@ class EffectCall:
 
     def __post_init__(self) -> None:
         """Make what records this attempt."""
-        self._recorder = Recorder(self.resources, self.tool, self.request, self.held, self.answers)
+        self._recorder = Recorder(self.worker, self.tool, self.request, self.held, self.answers)
 
     @property
     def head(self) -> ChainHead | None:
@@ -123,7 +123,7 @@ class EffectCall:
         """
         if self.tool.transactional:
             # Before its claim: what waits here holds nothing, and lets others' work be done.
-            async with self.resources.ledger.transactional.place(self.request.tenant):
+            async with self.worker.ledger.transactional.place(self.request.tenant):
                 return await self._run(begun)
         return await self._run(begun)
 
@@ -152,7 +152,7 @@ class EffectCall:
 
         while True:
             try:
-                return await as_newest(self.resources.ledger, claim)
+                return await as_newest(self.worker.ledger, claim)
             except LedgerUnavailable:
                 if tries == _CLAIM_TRIES:
                     raise
@@ -177,7 +177,7 @@ class EffectCall:
                 return await self.reconcile(entry)
             case Held(wait):
                 message = f"{self.tool.name}: another attempt holds this effect"
-                self.resources.metrics.lease_wait(self.tool.name, "held", wait)
+                self.worker.metrics.lease_wait(self.tool.name, "held", wait)
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
             case Mismatch(reason):
                 raise stop(ErrorType.PARAMS_MISMATCH, f"{self.tool.name}: {reason}")
@@ -200,7 +200,7 @@ class EffectCall:
                 tool.lookup(self.params, self._recorder.context(entry)),
                 lambda: self._renew(entry),
                 lease=request.lease,
-                every=self.resources.renew_every,
+                every=self.worker.renew_every,
                 timeout=request.timeout,
                 claimed=self._recorder.asked,
                 under=self.held.kept,
@@ -237,7 +237,7 @@ class EffectCall:
                 self._watched(self._recorder.asked, self._recorder.context(entry)),
                 lambda: self._renew(entry),
                 lease=self.request.lease,
-                every=self.resources.renew_every,
+                every=self.worker.renew_every,
                 timeout=self.request.timeout,
                 claimed=self._recorder.asked,
                 under=self.held.kept,
@@ -294,7 +294,7 @@ class EffectCall:
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             raise _GaveUp(answer.cleaned())
-        kept = await self.resources.artifacts.keep(self.request.tenant, to_json(answer))
+        kept = await self.worker.artifacts.keep(self.request.tenant, to_json(answer))
         commit = await transaction.do(outcomes.commit, self.request, entry, kept)
         await transaction.do(self.held.mark, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
@@ -308,9 +308,9 @@ class EffectCall:
         must_end = self.request.timeout + grace(self.tool.settle)
         deadline = claimed + must_end.total_seconds()
         what = f"{self.tool.name} of run {self.request.run_id}"
-        crashing = self.resources.crash.during(self.tool.name, self.request.step_id)
+        crashing = self.worker.crash.during(self.tool.name, self.request.step_id)
         must_end_at = partial(self.held.must_end, deadline)
-        with self.resources.watchdog.watching(what, must_end_at), crashing:
+        with self.worker.watchdog.watching(what, must_end_at), crashing:
             return await self.tool.fn(self.params, context)
 
     def _classified(self, error: BaseException) -> Failure:

@@ -25,13 +25,13 @@ _ENDED_ABOVE: Final = "what it is a child of undoes it, or has ended"
 class ChildActivities:
     """``look_at_child``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="look_at_child")
     async def look_at_child(self, asked: LookAtChild) -> ChildFound:
         """Return whether a child run is open, how it has ended, and whether it is the same one."""
-        recorded = await self._resources.ledger.transact(asked.tenant, plan_of, asked.run_id)
+        recorded = await self._worker.ledger.transact(asked.tenant, plan_of, asked.run_id)
         same = recorded is None or _plain(recorded) == asked.plan.model_dump(mode="json")
         client = activity.client()
         try:

@@ -43,18 +43,18 @@ MOST_EFFECTS: Final = 1000
 class RunActivities:
     """What opens and closes a run, settles its interventions, and tells it what it has left."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="open_run")
     async def open_run(self, asked: OpenRun) -> Recorded:
         """Record a run and its plan before step one."""
-        request, assurance = asked.request, self._resources.assurance
-        ledger, execution = self._resources.ledger, execution_of(request.run_id)
+        request, assurance = asked.request, self._worker.assurance
+        ledger, execution = self._worker.ledger, execution_of(request.run_id)
         above: str | None = None
         if assurance is Assurance.SIGNED and request.parent is not None:
             above = await started_in(activity.client(), request.run_id, execution or "")
-        store = await self._resources.artifacts.store_id()
+        store = await self._worker.artifacts.store_id()
 
         async def record() -> ChainHead:
             _, head = await ledger.record(
@@ -83,7 +83,7 @@ class RunActivities:
     @activity.defn(name="close_run")
     async def close_run(self, asked: CloseRun) -> RunClosed:
         """Record the end of a run and return its effects as the ledger has them."""
-        return await as_newest(self._resources.ledger, lambda: self._close(asked))
+        return await as_newest(self._worker.ledger, lambda: self._close(asked))
 
     async def _close(self, asked: CloseRun) -> RunClosed:
         execution, completed = execution_of(asked.run_id), asked.state is RunState.COMPLETED
@@ -93,7 +93,7 @@ class RunActivities:
             stand = run_tree.how_many_stand(tx, asked.run_id)
             return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), stand
 
-        told, head = await self._resources.ledger.record(asked.tenant, asked.run_id, close)
+        told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
         views, standing, more, stand = told
         # A completed run also reports what failed child runs have left.
         left = [view for view in standing if view.run_id is not None and view.reason is not None]
@@ -108,7 +108,7 @@ class RunActivities:
     @activity.defn(name="find_questions")
     async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
         """Return what was undone under a run that is about to complete."""
-        rows = await self._resources.ledger.transact(asked.tenant, undone_under, asked.run_id)
+        rows = await self._worker.ledger.transact(asked.tenant, undone_under, asked.run_id)
         return QuestionsFound(
             questions=[
                 OpenQuestion(
@@ -121,7 +121,7 @@ class RunActivities:
         )
 
     def _can_undo(self, name: str) -> bool:
-        tool = self._resources.toolbox.get(name)
+        tool = self._worker.toolbox.get(name)
         return tool is not None and tool.compensate is not None
 
     @activity.defn(name="settle_intervention")
@@ -135,6 +135,6 @@ class RunActivities:
             settled = intervention_rows.is_settled(tx, asked.resolution.intervention_id)
             return accepted, message, settled
 
-        told, head = await self._resources.ledger.record(asked.tenant, asked.run_id, settle)
+        told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, settle)
         accepted, message, settled = told
         return InterventionSettled(accepted=accepted, message=message, settled=settled, head=head)

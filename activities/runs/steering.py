@@ -20,14 +20,14 @@ from surehand.workflows.contracts.tools import RecordRefusal
 class SteeringActivities:
     """``steer`` and ``record_interrupt``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="steer")
     async def steer(self, asked: Steer) -> Steered:
         """Say whether something that was sent to a run counts; the same delivery is judged once."""
-        judged, head = await self._resources.ledger.record(
-            asked.tenant, asked.run_id, steering.judge, asked, self._resources.assurance
+        judged, head = await self._worker.ledger.record(
+            asked.tenant, asked.run_id, steering.judge, asked, self._worker.assurance
         )
         return Steered(
             code=judged.code,
@@ -39,7 +39,7 @@ class SteeringActivities:
     @activity.defn(name="record_interrupt")
     async def record_interrupt(self, asked: RecordInterrupt) -> Recorded:
         """Record that a question was asked, or that nobody has answered it in time."""
-        _, head = await self._resources.ledger.record(
+        _, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, interrupts.record, asked
         )
         return Recorded(head=head)
@@ -48,8 +48,8 @@ class SteeringActivities:
 class PlanActivities:
     """``evaluate``, ``amend_run`` and ``record_refusal``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="evaluate")
     async def evaluate(self, asked: Evaluate) -> Evaluated:
@@ -62,10 +62,10 @@ class PlanActivities:
     @activity.defn(name="amend_run")
     async def amend_run(self, asked: AmendRun) -> Amended:
         """Record a new plan version, unless something is wrong with it."""
-        described = describe_plan(self._resources.toolbox, asked.plan)
+        described = describe_plan(self._worker.toolbox, asked.plan)
         if described.problems:
             return Amended(problems=described.problems)
-        _, head = await self._resources.ledger.record(
+        _, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, run_rows.amend, asked, described.tools
         )
         return Amended(tools=described.tools, head=head)
@@ -73,7 +73,7 @@ class PlanActivities:
     @activity.defn(name="record_refusal")
     async def record_refusal(self, asked: RecordRefusal) -> Recorded:
         """Record that a step was refused before anything of it began."""
-        _, head = await self._resources.ledger.record(
+        _, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, step_rows.refuse, asked, Attempt.current().activity_key
         )
         return Recorded(head=head)

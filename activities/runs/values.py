@@ -27,14 +27,14 @@ from surehand.workflows.run import recorded_values
 class RecordingActivities:
     """``record_value``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="record_value")
     async def record_value(self, asked: RecordValue) -> ValueRecorded:
         """Have a function make a value, and record it; what is recorded already is the value."""
         row = StepAttempt(asked.run_id, asked.step_id, 1, RECORDING, {})
-        ledger = self._resources.ledger
+        ledger = self._worker.ledger
         known = await ledger.transact(asked.tenant, _known, row)
         if known is not None:
             return known
@@ -50,7 +50,7 @@ class RecordingActivities:
             return ValueRecorded(problem=f"what it returns is no JSON: {error}")
         except Exception as error:
             return ValueRecorded(problem=f"{type(error).__name__}: {error}")
-        kept = await self._resources.artifacts.keep(asked.tenant, value)
+        kept = await self._worker.artifacts.keep(asked.tenant, value)
 
         def record(tx: Transaction) -> ValueRecorded | None:
             tx.lock_step(asked.run_id, asked.step_id)
@@ -90,14 +90,14 @@ def _made(function: Callable[[], Any]) -> Any:
 class ContentActivities:
     """``read_artifact``."""
 
-    def __init__(self, resources: WorkerContext) -> None:
-        self._resources = resources
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
 
     @activity.defn(name="read_artifact")
     async def read_artifact(self, asked: ReadArtifact) -> ArtifactRead:
         """Return the value of an artifact; tried again until the store has it."""
         try:
-            value = await self._resources.artifacts.read(asked.tenant, asked.artifact)
+            value = await self._worker.artifacts.read(asked.tenant, asked.artifact)
         except ArtifactUnavailable as error:
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
         return ArtifactRead(value=value)

@@ -20,8 +20,8 @@ from surehand.cli.verb.waiting import (
     sign_command,
     signal_command,
 )
+from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import NotFound
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
@@ -47,7 +47,7 @@ _STATES: Final = {
 
 
 async def find_shown(
-    server: TenantClient, run_id: str, approval_id: str
+    server: Connection, run_id: str, approval_id: str
 ) -> ShownApproval | ShownHeld:
     """Return one approval of a run, by the run's own view.
 
@@ -66,7 +66,7 @@ async def find_shown(
 
 
 def _shown(
-    server: TenantClient, view: RunView, approval_id: str, run_state: str, *, reachable: bool
+    server: Connection, view: RunView, approval_id: str, run_state: str, *, reachable: bool
 ) -> ShownApproval:
     run_id = view.result.run_id
     pending = [SettledApproval(request=r, state=ApprovalState.PENDING) for r in view.pending]
@@ -99,7 +99,7 @@ def _before(run_id: str, step_id: str, approval_id: str) -> str:
     return approval_id_of(run_id, step_id, int(approval_id.rpartition("/")[2]) - 1)
 
 
-def _commands(server: TenantClient, run_id: str, request: ApprovalRequest) -> dict[str, str]:
+def _commands(server: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
     approval_id, params_hash = request.approval_id, request.params_hash
     signed = key_option(request.assurance)
     commands = {

@@ -24,10 +24,10 @@ from surehand.cli.verb.waiting import (
     waiting_lines,
 )
 from surehand.client.client import Pending
+from surehand.client.connection import Connection
 from surehand.client.ids import find_approval
 from surehand.client.messages import SeenRequest, decided
 from surehand.client.signing import USUAL_SIGNATURE
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import ExitCode, NotFound, WrongUse
 from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict
 from surehand.workflows.contracts.artifacts import as_artifact
@@ -64,7 +64,7 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
     return Reply(listed, _pending_lines(server, waiting), code)
 
 
-def _pending_lines(server: TenantClient, waiting: Pending) -> Lines:
+def _pending_lines(server: Connection, waiting: Pending) -> Lines:
     if not (waiting.silent or waiting.approvals or waiting.held or waiting.questions):
         yield "Nothing waits for an approval, or an answer"
     for view in waiting.views:
@@ -80,7 +80,7 @@ def _pending_lines(server: TenantClient, waiting: Pending) -> Lines:
                 yield ""
 
 
-def _approvals(server: TenantClient, views: list[RunView]) -> list[PendingApproval]:
+def _approvals(server: Connection, views: list[RunView]) -> list[PendingApproval]:
     return [
         PendingApproval(
             **request.model_dump(),

@@ -14,8 +14,8 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, read_settings
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.waiting import silent_line
+from surehand.client.connection import Connection
 from surehand.client.query import look_at
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import NotFound, NoWorker, Refused, WrongUse
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
@@ -91,7 +91,7 @@ async def resolve(
     return steered(run_id, answer)
 
 
-async def _run_of(caller: Caller, server: TenantClient, intervention: str) -> str:
+async def _run_of(caller: Caller, server: Connection, intervention: str) -> str:
     """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
     states = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
     listed = ", ".join(f"'{state}'" for state in states)
@@ -121,7 +121,7 @@ async def _run_of(caller: Caller, server: TenantClient, intervention: str) -> st
     )
 
 
-async def _has_ended(caller: Caller, server: TenantClient, run_id: str) -> bool:
+async def _has_ended(caller: Caller, server: Connection, run_id: str) -> bool:
     """Say whether the run cannot settle it any more."""
     try:
         found = await server.describe(run_id)

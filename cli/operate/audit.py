@@ -19,9 +19,9 @@ from surehand.cli.verb.ledger_door import ledger_of, read_settings
 from surehand.cli.verb.printer import Lines, Reply, Styled
 from surehand.cli.verb.shapes import AuditReport
 from surehand.cli.verb.text import command, counted
+from surehand.client.connection import Connection
 from surehand.client.ids import find_run_id
 from surehand.client.launch import every_event
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.workflows.contracts.base import ChainHead
 
@@ -123,7 +123,7 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
     return _shape(run_id, events, found, heads)
 
 
-async def _history_heads(server: TenantClient, run_id: str) -> list[ChainHead]:
+async def _history_heads(server: Connection, run_id: str) -> list[ChainHead]:
     """Return the heads that activities have reported into Temporal's history."""
     heads: list[ChainHead] = []
     try:
@@ -141,7 +141,7 @@ async def _history_heads(server: TenantClient, run_id: str) -> list[ChainHead]:
     return heads
 
 
-async def _fetched(server: TenantClient, payloads: Sequence[Payload]) -> Sequence[Payload]:
+async def _fetched(server: Connection, payloads: Sequence[Payload]) -> Sequence[Payload]:
     codec = server.client.data_converter.payload_codec
     return payloads if codec is None else await codec.decode(payloads)
 

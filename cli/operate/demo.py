@@ -24,16 +24,16 @@ from surehand.cli.verb.printer import Lines, Printer, Reply, Styled
 from surehand.cli.verb.render import effect_table, result_lines
 from surehand.cli.verb.shapes import DemoReport
 from surehand.cli.verb.waiting import request_details
+from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.plan_file import load_plan
-from surehand.client.tenant_client import TenantClient
 from surehand.process import PACKAGE, ROOT
 from surehand.process.children import Child, clean_environment, python
 from surehand.process.connect import connect, find_target
 from surehand.process.dev_server import DevServer, DevServerFailed
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, SurehandError
-from surehand.process.settings import starter_settings
+from surehand.process.settings import client_settings
 from surehand.process.temporal_cli import CliMissing, find_cli
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
@@ -205,15 +205,15 @@ class Story:
             decided_by=decision.approver,
         )
 
-    async def _server(self) -> TenantClient:
+    async def _server(self) -> Connection:
         environment = self._stage.environment
         target = find_target(environment)
-        settings = starter_settings(
+        settings = client_settings(
             environment, tenant="default", user="demo", ui_url=self._stage.web_ui
         )
-        return TenantClient(await connect(target, quiet=True), target, settings)
+        return Connection(await connect(target, quiet=True), target, settings)
 
-    async def _start(self, server: TenantClient, worker: Child) -> ApprovalRequest:
+    async def _start(self, server: Connection, worker: Child) -> ApprovalRequest:
         plan_file = PACKAGE / "examples" / "refund.yaml"
         self._headline(f"Run {RUN} starts: examples/refund.yaml")
         plan = load_plan(str(plan_file))
@@ -229,7 +229,7 @@ class Story:
             self._say(line)
         return request
 
-    async def _decide(self, server: TenantClient, request: ApprovalRequest) -> Decision:
+    async def _decide(self, server: Connection, request: ApprovalRequest) -> Decision:
         outcome = DecisionOutcome.APPROVE
         if self._approver is None:
             self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
@@ -297,7 +297,7 @@ class Story:
             self._say(line)
 
     async def _until(
-        self, worker: Child, server: TenantClient, reached: Callable[[RunView], bool]
+        self, worker: Child, server: Connection, reached: Callable[[RunView], bool]
     ) -> RunView:
         """Look at the run until it is where the story needs it."""
         deadline = time.monotonic() + PART_LIMIT

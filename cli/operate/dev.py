@@ -16,8 +16,8 @@ from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Printer
 from surehand.cli.verb.waiting import request_lines, waiting_lines
+from surehand.client.connection import Connection
 from surehand.client.query import look_at
-from surehand.client.tenant_client import TenantClient
 from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
@@ -200,7 +200,7 @@ async def _ask(caller: Caller) -> None:
     """Show what runs wait for, each thing once, with the commands that answer it."""
     target = find_target(caller.environment)
     # A worker that starts anew is silent for a moment, which is nothing to tell.
-    server = TenantClient(await connect(target, quiet=True), target, caller.settings)
+    server = Connection(await connect(target, quiet=True), target, caller.settings)
     told: set[str] = set()
     trouble = ""
     while True:
@@ -221,7 +221,7 @@ async def _ask(caller: Caller) -> None:
         await asyncio.sleep(_LOOK)
 
 
-def _open(server: TenantClient, view: RunView) -> Iterator[tuple[str, Iterator[str]]]:
+def _open(server: Connection, view: RunView) -> Iterator[tuple[str, Iterator[str]]]:
     run_id = view.result.run_id
     for request in view.pending:
         yield f"{run_id} {request.params_hash}", request_lines(server, run_id, request)

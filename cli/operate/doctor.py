@@ -23,7 +23,7 @@ from surehand.cli.verb.ledger_door import (
 from surehand.cli.verb.printer import Lines, Reply, Table
 from surehand.cli.verb.shapes import Check, DoctorReport
 from surehand.cli.verb.text import command, counted
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.process.connect import DEFAULT_ADDRESS, find_target
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.program import program
@@ -126,7 +126,7 @@ def _no_worker(detail: str) -> Check:
 
 
 async def _looked(
-    name: str, look: Callable[[TenantClient], Awaitable[Check]], server: TenantClient
+    name: str, look: Callable[[Connection], Awaitable[Check]], server: Connection
 ) -> Check:
     try:
         return await look(server)
@@ -134,7 +134,7 @@ async def _looked(
         return _wrong(name, error.message, "see the server's log")
 
 
-async def _namespace(server: TenantClient) -> Check:
+async def _namespace(server: Connection) -> Check:
     name = server.target.namespace
     if await probes.namespace_exists(server.client):
         return _right("namespace", name)
@@ -148,7 +148,7 @@ async def _namespace(server: TenantClient) -> Check:
     )
 
 
-async def _attributes(server: TenantClient) -> Check:
+async def _attributes(server: Connection) -> Check:
     missing = await probes.missing_attributes(server.client)
     if not missing:
         names = ", ".join(probes.SEARCH_ATTRIBUTES)
@@ -164,7 +164,7 @@ async def _attributes(server: TenantClient) -> Check:
     )
 
 
-async def _worker(server: TenantClient) -> Check:
+async def _worker(server: Connection) -> Check:
     queue = server.settings.task_queue
     answered = await probes.ping(server.client, queue)
     if answered is not None:
@@ -194,7 +194,7 @@ def _no_version(silent: str, polling: probes.Polling) -> Check | None:
     return _wrong("worker", detail, fix, *commands)
 
 
-async def _versions(server: TenantClient) -> Check:
+async def _versions(server: Connection) -> Check:
     """See that runs which are pinned to a version have workers of it."""
     queue = server.settings.task_queue
     found = (await all_versions(server, queue)).versions
@@ -214,7 +214,7 @@ async def _versions(server: TenantClient) -> Check:
     )
 
 
-async def _server_clock(server: TenantClient) -> Check:
+async def _server_clock(server: Connection) -> Check:
     difference = await probes.clock_difference(server.client)
     if difference is None:
         return _right("server clock", "the server does not tell")

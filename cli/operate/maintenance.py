@@ -31,7 +31,7 @@ from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.probes import ping
 from surehand.cli.verb.shapes import Scheduled, SweepReport, UnwindReport
 from surehand.cli.verb.text import command, counted
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused
 from surehand.workflows.contracts.maintenance import Sweep, Swept, UnwindRun, Unwound
 from surehand.workflows.names import RECONCILE, UNWIND
@@ -75,12 +75,12 @@ async def reconcile(
     return Reply(report, _lines(report))
 
 
-async def _sweep(server: TenantClient, settings: Settings, ledger: Ledger, asked: Sweep) -> Swept:
+async def _sweep(server: Connection, settings: Settings, ledger: Ledger, asked: Sweep) -> Swept:
     from surehand.activities.maintenance import sweep_round
     from surehand.activities.worker.context import WorkerContext
     from surehand.activities.worker.crash_points import Crash
 
-    resources = WorkerContext.of(
+    context = WorkerContext.of(
         settings,
         ledger=ledger,
         toolbox=read_toolbox(settings),
@@ -88,7 +88,7 @@ async def _sweep(server: TenantClient, settings: Settings, ledger: Ledger, asked
         crash=Crash(),
     )
     try:
-        return await sweep_round(resources, server.client, asked)
+        return await sweep_round(context, server.client, asked)
     except RPCError as error:
         raise NotReachable(f"the Temporal server: {error}") from error
 
@@ -119,7 +119,7 @@ def _lines(report: SweepReport) -> Lines:
         yield f"Waiting for a human: {report.for_a_human}, listed by `{line}`."
 
 
-async def _schedule(caller: Caller, server: TenantClient, asked: Sweep, every: timedelta) -> Reply:
+async def _schedule(caller: Caller, server: Connection, asked: Sweep, every: timedelta) -> Reply:
     """Create the tenant's schedule, or change it."""
     name = f"surehand-reconcile-{asked.tenant}"
     action = ScheduleActionStartWorkflow(
@@ -173,7 +173,7 @@ async def unwind(
     return Reply(report, lines, ExitCode.HUMAN_NEEDED if report.left else ExitCode.DONE)
 
 
-async def _unwind(server: TenantClient, asked: UnwindRun, queue: str) -> Unwound:
+async def _unwind(server: Connection, asked: UnwindRun, queue: str) -> Unwound:
     try:
         done: Unwound = await server.client.execute_workflow(
             UNWIND,

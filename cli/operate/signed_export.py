@@ -11,13 +11,13 @@ from surehand.cli.verb.shapes import ExportSignature
 from surehand.cli.verb.text import command, shown_time
 from surehand.client.signing import read_key, sign
 from surehand.process.exits import ExitCode, SurehandError
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.signing import ExportClaims, audience
 
 
 def signed_head(
-    settings: StarterSettings, events: Sequence[Mapping[str, Any]], head: ChainHead
+    settings: ClientSettings, events: Sequence[Mapping[str, Any]], head: ChainHead
 ) -> str:
     """Return the line that ends a signed export; nothing where no key is named.
 

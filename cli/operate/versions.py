@@ -22,7 +22,7 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Lines, Reply, Table
 from surehand.cli.verb.shapes import VersionList, VersionShown
 from surehand.cli.verb.text import command
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.process.exits import NoWorker
 from surehand.workflows.names import IS_RUN
 
@@ -74,7 +74,7 @@ def _lines(shown: VersionList) -> Lines:
             yield f"Keep workers of {one.build_id} until its runs have ended"
 
 
-async def _use(caller: Caller, server: TenantClient, build_id: str) -> None:
+async def _use(caller: Caller, server: Connection, build_id: str) -> None:
     deployment = server.settings.deployment_name
     asked = SetWorkerDeploymentCurrentVersionRequest(
         namespace=server.client.namespace,
@@ -102,7 +102,7 @@ async def _use(caller: Caller, server: TenantClient, build_id: str) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-async def all_versions(server: TenantClient, queue: str | None = None) -> VersionList:
+async def all_versions(server: Connection, queue: str | None = None) -> VersionList:
     """Return the deployment's versions with the runs that are open on them, the newest first.
 
     Args:

@@ -14,9 +14,9 @@ from surehand.cli.verb.printer import Printer, Reply
 from surehand.cli.verb.render import headline, open_lines, result_lines
 from surehand.cli.verb.shapes import KeptRun
 from surehand.cli.verb.text import command
+from surehand.client.connection import Connection
 from surehand.client.following import LOOK_LIMIT, Watch, until_settled
 from surehand.client.outcome import CUT_OFF_BY_SERVER, code_of, state_of
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import (
     OF_STATE,
     ExitCode,
@@ -26,7 +26,7 @@ from surehand.process.exits import (
 from surehand.workflows.contracts.states import RunState
 
 
-async def kept(printer: Printer, server: TenantClient, run_id: str, error: OutOfReach) -> Reply:
+async def kept(printer: Printer, server: Connection, run_id: str, error: OutOfReach) -> Reply:
     """Return what the server knows of a run, and where the rest is."""
     state, web_ui = state_of(await server.describe(run_id)), server.web_ui(run_id)
     printer.warn(str(error))
@@ -38,7 +38,7 @@ async def kept(printer: Printer, server: TenantClient, run_id: str, error: OutOf
 
 
 async def follow(
-    printer: Printer, server: TenantClient, run_id: str, *, limit: timedelta | None
+    printer: Printer, server: Connection, run_id: str, *, limit: timedelta | None
 ) -> Reply:
     """Wait, and return how the run ended or stands.
 
@@ -80,7 +80,7 @@ def _exit_code(state: str) -> ExitCode:
     return OF_STATE.get(RunState(state), ExitCode.HUMAN_NEEDED)
 
 
-async def tell(printer: Printer, server: TenantClient, run_id: str) -> Reply | ExitCode:
+async def tell(printer: Printer, server: Connection, run_id: str) -> Reply | ExitCode:
     """Print the run's timeline as it goes on, until it ends; return how it ended.
 
     Args:
@@ -109,7 +109,7 @@ async def tell(printer: Printer, server: TenantClient, run_id: str) -> Reply | E
     return _exit_code(result.state)
 
 
-async def _last_look(server: TenantClient, run_id: str, watch: Watch) -> None:
+async def _last_look(server: Connection, run_id: str, watch: Watch) -> None:
     """Show what came between the look before and the end; without a worker it stays untold."""
     with contextlib.suppress(SurehandError):
         watch.show(await server.view(run_id, LOOK_LIMIT))

@@ -23,16 +23,16 @@ from surehand.cli.verb.printer import Reply, Styled, table_or
 from surehand.cli.verb.render import told_by_calls, view_lines
 from surehand.cli.verb.shapes import CutOffRun, RunList, RunSummary, ShownRun
 from surehand.cli.verb.text import shown_time
+from surehand.client.connection import Connection, what_to_do
 from surehand.client.ids import find_approval
 from surehand.client.launch import PLAN_MEMO
 from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
-from surehand.client.tenant_client import TenantClient, what_to_do
 from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
 
 
-async def newest_runs(server: TenantClient, condition: str, limit: int) -> list[WorkflowExecution]:
+async def newest_runs(server: Connection, condition: str, limit: int) -> list[WorkflowExecution]:
     """Return the runs that were started last, newest first, each id once.
 
     Args:

@@ -13,11 +13,11 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Started
 from surehand.cli.verb.text import command
+from surehand.client.connection import Connection
 from surehand.client.ids import chosen_run_id, new_run_name
 from surehand.client.outcome import code_of, state_of
 from surehand.client.plan_file import load_plan
 from surehand.client.run import Run
-from surehand.client.tenant_client import TenantClient
 from surehand.process.exits import NotFound, PlanRefused
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.plan.durability import Durability
@@ -58,7 +58,7 @@ async def start(
         raise PlanRefused(plan, error.problems) from error
 
 
-async def _exists(server: TenantClient, run_id: str) -> bool:
+async def _exists(server: Connection, run_id: str) -> bool:
     try:
         await server.describe(run_id)
     except NotFound:

@@ -14,13 +14,13 @@ from surehand.cli.verb.printer import Printer, rich_table
 from surehand.cli.verb.render import STEP_COLUMNS, step_rows
 from surehand.cli.verb.text import plain, shown_time
 from surehand.cli.verb.waiting import waiting_lines
+from surehand.client.connection import Connection
 from surehand.client.following import Watch
-from surehand.client.tenant_client import TenantClient
 from surehand.workflows.contracts.runs import RunView, TimelineLine
 
 
 @contextmanager
-def watching(printer: Printer, server: TenantClient) -> Iterator[Watch]:
+def watching(printer: Printer, server: Connection) -> Iterator[Watch]:
     """Show a run as fits where the output goes: a table that is gone at the end, or lines."""
     if not printer.console.is_terminal:
         yield LineWatch(printer)
@@ -99,9 +99,7 @@ def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> in
 class LiveWatch:
     """A table that is drawn anew in place."""
 
-    def __init__(
-        self, printer: Printer, server: TenantClient, live: Live, spinner: Spinner
-    ) -> None:
+    def __init__(self, printer: Printer, server: Connection, live: Live, spinner: Spinner) -> None:
         self._printer = printer
         self._server = server
         self._asked: set[str] = set()

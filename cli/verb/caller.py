@@ -11,18 +11,18 @@ from typing import Any
 from surehand.cli.verb.printer import Printer, Reply
 from surehand.cli.verb.shapes import Steered
 from surehand.client.client import Client
+from surehand.client.connection import Connection
 from surehand.client.delivery import LEFT
 from surehand.client.ids import find_run_id
 from surehand.client.run import Run
-from surehand.client.tenant_client import TenantClient
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import DecisionRefused, ExitCode, Left, SurehandError, WrongUse
 from surehand.process.settings import (
     JUDGED_HERE,
-    StarterSettings,
+    ClientSettings,
+    client_settings,
     given_sources,
     read_environment,
-    starter_settings,
 )
 
 
@@ -30,7 +30,7 @@ from surehand.process.settings import (
 class Caller:
     """Settings, printer and environment, read once at the start of a verb."""
 
-    settings: StarterSettings
+    settings: ClientSettings
     printer: Printer
     environment: Mapping[str, str]
 
@@ -65,7 +65,7 @@ class Caller:
         run_id = self.run_id(name)
         return (await self.client()).run(run_id)
 
-    async def server(self) -> TenantClient:
+    async def server(self) -> Connection:
         """Return a connected client.
 
         Raises:
@@ -73,7 +73,7 @@ class Caller:
         """
         target = find_target(self.environment)
         client = await connect(target, quiet=True)
-        return TenantClient(client, target, self.settings, self.printer.warn)
+        return Connection(client, target, self.settings, self.printer.warn)
 
     async def client(self) -> Client:
         """Return a connected client, as users' own programs have it.
@@ -105,7 +105,7 @@ def perform(
         if judged:
             _require_right_settings()
         environment = read_environment()
-        answer = verb(Caller(starter_settings(environment, **given), printer, environment))
+        answer = verb(Caller(client_settings(environment, **given), printer, environment))
         reply = answer if isinstance(answer, Reply | ExitCode) else asyncio.run(_awaited(answer))
     except Left as left:
         told = f"Run {left.run_id}: nobody has answered yet; {LEFT}"

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowExecutionDescription
 from surehand.cli.verb.printer import Lines, Styled, Table
 from surehand.cli.verb.text import compact, shown_time
 from surehand.cli.verb.waiting import held_lines, request_lines, waiting_lines
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
@@ -84,14 +84,14 @@ def _steps_lines(result: RunResult) -> Lines:
             yield f"  {effect.tool} {_key(effect)}: {effect.state}{reason}"
 
 
-def open_lines(server: TenantClient, result: RunResult) -> Lines:
+def open_lines(server: Connection, result: RunResult) -> Lines:
     """Yield what a run waits for, with the commands that answer it."""
     for waiting in result.waiting_for:
         yield ""
         yield from waiting_lines(server, result.run_id, waiting)
 
 
-def view_lines(server: TenantClient, view: RunView, told: Told) -> Lines:
+def view_lines(server: Connection, view: RunView, told: Told) -> Lines:
     """Yield everything a run says about itself, and what its calls have told."""
     yield Styled(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from surehand.cli.verb.text import command, shown_time
+from surehand.client.connection import Connection
 from surehand.client.query import SilentRun
-from surehand.client.tenant_client import TenantClient
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
     Assurance,
@@ -33,36 +33,36 @@ _OUTCOMES: Final = {
 }
 
 
-def approve_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
+def approve_command(server: Connection, approval_id: str, params_hash: str) -> str:
     """Return our own command that approves exactly these params."""
     return _decide("approve", server, approval_id, params_hash)
 
 
-def reject_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
+def reject_command(server: Connection, approval_id: str, params_hash: str) -> str:
     """Return our own command that rejects exactly these params."""
     return _decide("reject", server, approval_id, params_hash)
 
 
-def edit_command(server: TenantClient, approval_id: str) -> str:
+def edit_command(server: Connection, approval_id: str) -> str:
     """Return our own command that asks for other params; PATH and VALUE are to be filled in."""
     return command(
         "edit", approval_id, "--set", "PATH=VALUE", *tenant_option(server.settings.tenant)
     )
 
 
-def sign_command(server: TenantClient, approval_id: str, params_hash: str) -> str:
+def sign_command(server: Connection, approval_id: str, params_hash: str) -> str:
     """Return our own command that prints a signed approval of exactly these params."""
     return _decide("sign", server, approval_id, params_hash)
 
 
-def _decide(verb: str, server: TenantClient, approval_id: str, params_hash: str) -> str:
+def _decide(verb: str, server: Connection, approval_id: str, params_hash: str) -> str:
     return command(
         verb, approval_id, "--params-hash", params_hash, *tenant_option(server.settings.tenant)
     )
 
 
 def signal_command(
-    server: TenantClient, run_id: str, approval_id: str, params_hash: str, approver: str
+    server: Connection, run_id: str, approval_id: str, params_hash: str, approver: str
 ) -> str:
     """Return the plain Temporal CLI's command that approves exactly these params."""
     decision = Decision(
@@ -77,7 +77,7 @@ def signal_command(
     return shlex.join(parts)
 
 
-def approver_of(server: TenantClient, request: ApprovalRequest) -> str:
+def approver_of(server: Connection, request: ApprovalRequest) -> str:
     """Return who is named as approver: you, unless your yes might not count."""
     user, asked = server.settings.user, {request.requested_by, *request.editors}
     # Who has which role, only the ledger knows.
@@ -97,7 +97,7 @@ def resolve_command(
     return command("resolve", intervention_id, outcome, "--run", run_id, *tenant_option(tenant))
 
 
-def waiting_lines(server: TenantClient, run_id: str, waiting: Waiting) -> Iterator[str]:
+def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
     """Yield what one thing is that a run waits for, and how to answer it."""
     if waiting.kind == "approval":
         yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
@@ -157,7 +157,7 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"  expires    {shown_time(request.expires_at)}"
 
 
-def request_lines(server: TenantClient, run_id: str, request: ApprovalRequest) -> Iterator[str]:
+def request_lines(server: Connection, run_id: str, request: ApprovalRequest) -> Iterator[str]:
     """Yield everything an approver has to see, then the commands that approve it."""
     yield from request_details(request)
     signed = key_option(request.assurance)

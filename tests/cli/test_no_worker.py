@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from surehand.cli.verb import shapes
-from surehand.client import delivery, query, tenant_client
+from surehand.client import connection, delivery, query
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.runs import RunView
 from tests.cli.starter import Run, Verbs
@@ -67,7 +67,7 @@ def deserted(
         first.wait_ready()
         assert verbs(*run.start, "--wait").code == 10
         [asked] = verbs("show", run.name, "--json").document()["pending"]
-    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
     monkeypatch.setattr(query, "ONE_OF_MANY", timedelta(seconds=1))
     decision = (asked["approval_id"], "--params-hash", asked["params_hash"])
     return Deserted(verbs, run, own, tmp_path / "later", decision)
@@ -76,7 +76,7 @@ def deserted(
 @pytest.fixture
 def patient(deserted: Deserted, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Gives workers the usual time again."""
-    return lambda: monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=15))
+    return lambda: monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=15))
 
 
 def test_a_decision_is_not_sent_while_no_worker_answers_so_that_the_other_one_counts(
@@ -118,7 +118,7 @@ def test_a_decision_that_is_left_with_the_server_counts_once_however_often_it_is
 def test_whoever_waits_for_a_worker_is_told_so_once_on_stderr(
     deserted: Deserted, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenant_client, "SAID_AFTER", timedelta(milliseconds=100))
+    monkeypatch.setattr(connection, "SAID_AFTER", timedelta(milliseconds=100))
     what = {"show": [deserted.run.name], "approve": deserted.decision, "pending": []}[verb]
 
     ended = deserted.verbs(verb, *what)
@@ -133,7 +133,7 @@ def test_a_decision_that_waits_for_the_ledger_is_not_said_to_wait_for_a_worker(
     deserted: Deserted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = deserted.settings["SUREHAND_DATABASE_URL"].partition("///")[2]
-    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=10))
+    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=10))
     with deserted.worker(), contextlib.closing(sqlite3.connect(file)) as taken:
         taken.execute("BEGIN IMMEDIATE")
         unanswered = deserted.verbs("approve", *deserted.decision)
@@ -151,17 +151,17 @@ def test_a_worker_that_dies_over_a_decision_leaves_it_with_the_server_and_that_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patient()
-    look = tenant_client.TenantClient.view
+    look = connection.Connection.view
     with deserted.worker() as worker:
 
-        async def look_and_lose(self: tenant_client.TenantClient, run_id: str) -> RunView:
+        async def look_and_lose(self: connection.Connection, run_id: str) -> RunView:
             view = await look(self, run_id)
             worker.kill()
-            monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+            monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
             return view
 
         with monkeypatch.context() as patch:
-            patch.setattr(tenant_client.TenantClient, "view", look_and_lose)
+            patch.setattr(connection.Connection, "view", look_and_lose)
             unanswered = deserted.verbs("approve", *deserted.decision)
 
     assert unanswered.code == 5

@@ -10,7 +10,7 @@ import pytest
 
 from surehand.cli.approvals.one_approval import approval_lines
 from surehand.cli.verb.shapes import ShownApproval
-from surehand.client import tenant_client
+from surehand.client import connection
 from surehand.workflows.plan.policy import Escalate, Requirement
 from tests.cli.starter import REFUND, Run, Verbs
 
@@ -112,7 +112,7 @@ def test_an_id_that_leads_nowhere_is_one_clear_line(verbs: Verbs, typed: str, sa
 
 
 def test_without_a_worker_nobody_can_tell(lonely: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
     lonely("start", REFUND, "--run-id", "nobodys")
 
     ended = lonely("show", "nobodys/refund/1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from surehand.cli.verb import shapes
-from surehand.client import launch, tenant_client
+from surehand.client import connection, launch
 from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode
 from surehand.workflows.contracts.approvals import Verdict
@@ -272,7 +272,7 @@ def test_without_a_worker_every_verb_that_needs_one_says_so(
     lonely: Verbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=0.2))
-    monkeypatch.setattr(tenant_client, "ANSWER_TIME", timedelta(seconds=1))
+    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
     run = Run("alone", "order-1001")
 
     started = lonely(*run.start)

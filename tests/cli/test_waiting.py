@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 from surehand.cli.verb.waiting import request_lines, waiting_lines
-from surehand.client.tenant_client import TenantClient
+from surehand.client.connection import Connection
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plan.policy import Requirement
 
 UMA = cast(
-    TenantClient,
+    Connection,
     SimpleNamespace(
         settings=SimpleNamespace(user="uma", tenant="default"), temporal_options=lambda: []
     ),

@@ -25,7 +25,7 @@ from surehand.drill.report import Cell, Target
 from surehand.drill.request import DrillRequest
 from surehand.drill.suite import Course
 from surehand.drill.world import Function
-from surehand.process.settings import starter_settings
+from surehand.process.settings import client_settings
 from surehand.workflows.plan.durability import Durability
 from tests.cli.starter import ROOT
 from tests.pairwise import Case, pairwise
@@ -131,7 +131,7 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
     )
     with prepared(environment, database=None, say=print) as ground:
         progress = Progress(Printer(json_output=False))
-        course = Sample(request, ground, starter_settings(environment), environment, progress)
+        course = Sample(request, ground, client_settings(environment), environment, progress)
         course.chosen = CELLS[plan]
         report = await course.run()
 

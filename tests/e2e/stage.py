@@ -117,7 +117,7 @@ class Stage:
         Nothing watches it: a watchdog would end the process of the tests.
         """
         loaded = load_settings(self.environment(**settings), Path(os.devnull))
-        resources = WorkerContext.of(
+        context = WorkerContext.of(
             loaded,
             ledger=self.ledger,
             toolbox=load_toolbox(loaded.tool_modules),
@@ -126,7 +126,7 @@ class Stage:
             ),
             crash=crash or Crash(),
         )
-        async with make_worker(client or self.client, loaded, resources) as worker:
+        async with make_worker(client or self.client, loaded, context) as worker:
             # Tests share this process: a pause of theirs is no deadlock of a workflow's.
             assert worker._workflow_worker is not None
             worker._workflow_worker._deadlock_timeout_seconds = 20

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from surehand import Client, Run, SeenRequest
-from surehand.client import tenant_client
+from surehand.client import connection
 from surehand.process.exits import (
     CutOff,
     DecisionRefused,
@@ -330,7 +330,7 @@ async def test_without_a_worker_nothing_is_sent_and_what_is_left_counts_once_one
         run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
         request = await asked(ann, run)
     with monkeypatch.context() as patch:
-        patch.setattr(tenant_client, "ANSWER_TIME", timedelta(milliseconds=500))
+        patch.setattr(connection, "ANSWER_TIME", timedelta(milliseconds=500))
         with pytest.raises(NoWorker, match="nothing was sent"):
             await run.approve(request)
         with pytest.raises(Left, match="counts as soon as a worker"):

@@ -61,8 +61,8 @@ def effect_call(
 ) -> EffectCall:
     """Return one attempt at a write."""
     every, store = timedelta(seconds=1), artifacts or scene.artifacts
-    resources = WorkerContext(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
-    return EffectCall(resources, loaded, Payment(**request.params), request)
+    context = WorkerContext(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
+    return EffectCall(context, loaded, Payment(**request.params), request)
 
 
 def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:

@@ -132,7 +132,7 @@ async def play(
 ) -> BatchReport:
     """Run a batch of payments: tool and payee of each; a payee is its step's id."""
     toolbox = Toolbox(tools_of(bank))
-    resources = WorkerContext(
+    context = WorkerContext(
         scene.ledger, toolbox, scene.artifacts, crash or Crash(), 3 * SECOND, SECOND
     )
     specs = {one.name: one for one in toolbox.specs()}
@@ -156,7 +156,7 @@ async def play(
         facts={},
         again=again,
     )
-    batches = BatchActivities(resources, ToolActivities(resources))
+    batches = BatchActivities(context, ToolActivities(context))
     report: BatchReport = await (environment or first_execution()).run(
         kept_alive, batches.run_batch(batch)
     )

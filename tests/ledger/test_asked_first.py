@@ -36,7 +36,7 @@ class Asked(Provider):
         self.lookups += 1
         return self.said
 
-    def resources(self, scene: Scene) -> WorkerContext:
+    def context(self, scene: Scene) -> WorkerContext:
         """What a worker has that loads its tool."""
         tools = Toolbox([self.tool(lookup=self.look, settle=AT_ONCE)])
         return WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, LEASE / 3)
@@ -52,7 +52,7 @@ async def test_a_sweep_asks_the_lookup_and_no_human(scene: Scene, said: Any, sta
     scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
 
     swept = await reconcile_once(
-        provider.resources(scene), scene.tenant, ended, quiet=quiet, limit=10
+        provider.context(scene), scene.tenant, ended, quiet=quiet, limit=10
     )
 
     assert (swept.looked_at, swept.asked, provider.lookups) == (1, 0, 1)
@@ -67,7 +67,7 @@ async def test_an_undoing_asks_the_lookup_and_no_human(scene: Scene, said: Any, 
     asked = Compensate(
         tenant=scene.tenant, run_id=RUN, step_id=STEP, entry_id=entry.entry_id, user="ada"
     )
-    activities = CompensationActivities(provider.resources(scene))
+    activities = CompensationActivities(provider.context(scene))
 
     await activities._compensate(asked, Attempt(1, "undo", "undo:1"))
 

@@ -27,7 +27,7 @@ def busy(pause: timedelta) -> Tool:
 
 def attempt(scene: Scene, tool: Tool, request: ClaimRequest, retries: Retries) -> EffectCall:
     effect = effect_call(scene, tool, request)
-    return replace(effect, resources=replace(effect.resources, retries=retries))
+    return replace(effect, worker=replace(effect.worker, retries=retries))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
     change(scene, effects, claimed_ms=7)
     every = timedelta(seconds=1)
     tools = Toolbox([refund])
-    resources = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+    context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
 
     async def alive(run_id: str) -> bool:
         return run_id.startswith("paused")
@@ -156,7 +156,7 @@ async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
     parts = 0
     while parts == 0 or swept.next is not None:
         page = await reconcile_once(
-            resources, scene.tenant, alive, quiet=-every, limit=size, after=swept.next
+            context, scene.tenant, alive, quiet=-every, limit=size, after=swept.next
         )
         swept, parts = swept.and_then(page), parts + 1
 
@@ -181,9 +181,9 @@ async def test_an_entry_that_a_round_trips_over_keeps_nothing_from_those_behind_
     scene.in_doubt(scene.call(run_id=OTHER_RUN, key="b", timeout=NOW))
     every = timedelta(seconds=1)
     tools = Toolbox([refund])
-    resources = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+    context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
 
-    swept = await reconcile_once(resources, scene.tenant, alive, quiet=-every, limit=10)
+    swept = await reconcile_once(context, scene.tenant, alive, quiet=-every, limit=10)
 
     assert (swept.looked_at, swept.waiting, swept.asked) == (2, 1, 1)
 
@@ -211,8 +211,8 @@ async def test_params_that_a_validator_trips_over_do_not_stop_the_round(scene: S
     scene.in_doubt(scene.call(timeout=NOW))
     every = timedelta(seconds=1)
     tools = Toolbox([refund])
-    resources = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+    context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
 
-    swept = await reconcile_once(resources, scene.tenant, ended, quiet=-every, limit=10)
+    swept = await reconcile_once(context, scene.tenant, ended, quiet=-every, limit=10)
 
     assert (swept.looked_at, swept.asked) == (1, 1)

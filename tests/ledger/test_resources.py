@@ -90,7 +90,7 @@ class Worker:
     """Runs activities as Temporal does, without a server."""
 
     scene: Scene
-    resources: WorkerContext
+    context: WorkerContext
 
     async def call(self, loaded: Tool, run_id: str = RUN, step_id: str = "pay") -> ToolReport:
         """One attempt at one call."""
@@ -103,7 +103,7 @@ class Worker:
             tool=loaded.spec(),
             params={"account": "7"},
         )
-        execute = ToolActivities(self.resources).execute_tool
+        execute = ToolActivities(self.context).execute_tool
         return await attempt(run_id, execute(sent))
 
     async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
@@ -115,7 +115,7 @@ class Worker:
             entry_id=made["entry_id"],
             user="ada",
         )
-        run = CompensationActivities(self.resources).compensate
+        run = CompensationActivities(self.context).compensate
         return (await attempt(RUN, run(asked))).outcome
 
 
@@ -130,12 +130,12 @@ async def attempt(run_id: str, work: Coroutine[Any, Any, T]) -> T:
 def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
     """A worker that waits for nothing, unless it is said."""
     second = timedelta(seconds=1)
-    resources = WorkerContext(
+    context = WorkerContext(
         scene.ledger, Toolbox(tools), scene.artifacts, Crash(), 3 * second, second, Watchdog()
     )
     limits = {"resource_wait": NOW, **limits}
-    resources = dataclasses.replace(resources, **limits)
-    return Worker(scene, resources)
+    context = dataclasses.replace(context, **limits)
+    return Worker(scene, context)
 
 
 def told(scene: Scene, run_id: str = RUN) -> list[str]:
@@ -392,6 +392,6 @@ async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene
     async def dead(run_id: str) -> bool:
         return False
 
-    swept = await reconcile_once(worker(scene).resources, scene.tenant, dead, quiet=NOW, limit=10)
+    swept = await reconcile_once(worker(scene).context, scene.tenant, dead, quiet=NOW, limit=10)
 
     assert swept.freed == 1

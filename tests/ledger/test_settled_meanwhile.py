@@ -108,7 +108,7 @@ async def test_a_late_undo_asks_nothing_that_is_settled_or_asked_already(
     if outcome is not None:
         scene.settle(answer(question, outcome))
     before = scene.rows(interventions)
-    resources = WorkerContext(
+    context = WorkerContext(
         scene.ledger, Toolbox([loaded, charge]), scene.artifacts, Crash(), LEASE, LEASE / 3
     )
     asked = Compensate(
@@ -116,7 +116,7 @@ async def test_a_late_undo_asks_nothing_that_is_settled_or_asked_already(
     )
     late = Attempt(number=9, activity_key="undo", holder="undo:9:x")
 
-    report = await CompensationActivities(resources)._undo(asked, late, entry)
+    report = await CompensationActivities(context)._undo(asked, late, entry)
 
     assert report.outcome is reported
     assert undone.keys == []

@@ -39,10 +39,10 @@ async def endless(params: Payment, ctx: ToolContext) -> None:
 
 def attempt(scene: Scene, loaded: Tool, lease: timedelta, **changes: Any) -> EffectCall:
     request = request_for(scene, loaded, tool=loaded.name, lease=lease, **changes)
-    resources = WorkerContext(
+    context = WorkerContext(
         scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), lease, renew_every=SECOND
     )
-    return EffectCall(resources, loaded, Payment(), request)
+    return EffectCall(context, loaded, Payment(), request)
 
 
 async def note(scene: Scene, number: int) -> str:

@@ -148,7 +148,7 @@ class Bench:
     def deploy(self, release: Release) -> None:
         """Have attempts made by workers of this release from now on; earlier ones live on."""
         self.toolbox = self.outside.toolbox(release.timeout)
-        self.resources = WorkerContext(
+        self.context = WorkerContext(
             self.ledger,
             self.toolbox,
             ArtifactStore("memory:///", self.ledger, largest_inline=8192),
@@ -203,7 +203,7 @@ class Bench:
         async def alive(run_id: str) -> bool:
             return True
 
-        work = reconcile_once(self.resources, self.tenant, alive, quiet=timedelta(0), limit=10)
+        work = reconcile_once(self.context, self.tenant, alive, quiet=timedelta(0), limit=10)
         await self._begin(Attempt(f"sweep {next(self._numbers)}", hasty=True), work, None)
 
     async def _begin(
@@ -239,12 +239,12 @@ class Bench:
             attempts_before=step.used_up,
             joined=step.joined,
         )
-        activity = ToolActivities(self.resources).execute_tool
+        activity = ToolActivities(self.context).execute_tool
         return self._environment(step, "call").run(activity, call)
 
     async def _compensate(self, step: BenchStep) -> CompensationReport:
         """Ask what the step has to undo, of all its lives, and undo that as its workflow would."""
-        activities = CompensationActivities(self.resources)
+        activities = CompensationActivities(self.context)
         its = {"tenant": self.tenant, "run_id": step.run_id, "step_id": step.step_id}
         asked = FindStanding(**its, bar=True)
         found = await self._environment(step, "find").run(activities.find_standing, asked)

@@ -172,7 +172,7 @@ class GateMachine(RuleBasedStateMachine):
     def _work_with(self, own: Asks, strict: bool) -> None:
         self.own, self.strict = own, strict
         self.tool = self._tool(policy_of(own))
-        self.resources = WorkerContext(
+        self.context = WorkerContext(
             self.ledger,
             Toolbox([self.tool]),
             ArtifactStore("memory:///", self.ledger, largest_inline=8192),
@@ -235,7 +235,7 @@ class GateMachine(RuleBasedStateMachine):
         signed = signed_start(start, key, self.clock.now_ms // 1000)
         opening = OpenRun(request=signed, tools={"gate.pay": self.spec}, execution=RUN)
         with self.ledger.transaction(self.tenant) as tx:
-            run_rows.open_run(tx, opening, self.resources.assurance)
+            run_rows.open_run(tx, opening, self.context.assurance)
 
     # What the run does
 
@@ -253,7 +253,7 @@ class GateMachine(RuleBasedStateMachine):
             editors=editors,
             escalated_to="boss" if late else None,
         )
-        activity = ApprovalActivities(self.resources).request_approval
+        activity = ApprovalActivities(self.context).request_approval
         got: ApprovalAsked = self._activity(activity, asked, twice=twice)
         policies = [p for p in (self.plan, self.recorded, self.own) if p is not None]
         needed = together(policies, amount, late=late)
@@ -347,7 +347,7 @@ class GateMachine(RuleBasedStateMachine):
         )
         call = self._call(step, amount, request.id if request else None)
         self.under_way = (request, step, answer)
-        activity = ToolActivities(self.resources).execute_tool
+        activity = ToolActivities(self.context).execute_tool
         self._activity(activity, call, crash_at=crash_at, loses=loses)
         self.under_way = None
         called = self.reached["calls"] > before
@@ -388,7 +388,7 @@ class GateMachine(RuleBasedStateMachine):
         """The run notices that the time is over, or stops asking."""
         request = self._request(nth)
         asked = CloseApproval(tenant=self.tenant, run_id=RUN, approval_id=request.id, to=to)
-        activity = ApprovalActivities(self.resources).close_approval
+        activity = ApprovalActivities(self.context).close_approval
         closed: ApprovalClosed = self._activity(activity, asked)
         open_ = request.state == "pending" or (request.state == "approved" and not request.used_for)
         over = to == "void" or self.clock.now_ms >= request.until_ms
@@ -477,7 +477,7 @@ class GateMachine(RuleBasedStateMachine):
             decision_id=f"{RUN}#{next(self.deliveries)}",
             decision=decision.model_copy(update={"signature": signature}),
         )
-        activity = ApprovalActivities(self.resources).verify_decision
+        activity = ApprovalActivities(self.context).verify_decision
         reached: VerdictReached = self._activity(activity, asked, loses=vote.loses)
         code = reached.verdict.code
         assert (code == "accepted") == counts, f"{sent}: {code}, {reached.verdict.message}"

@@ -37,7 +37,7 @@ from surehand.process.exits import (
     WrongUse,
 )
 from surehand.process.program import command, program
-from surehand.process.settings import StarterSettings
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import (
     CHECKPOINT,
@@ -64,14 +64,14 @@ _CUT_OFF: Final = {
 Message = TypeVar("Message", bound=BaseModel)
 
 
-class TenantClient:
+class Connection:
     """Runs of one tenant on one server."""
 
     def __init__(
         self,
         client: Client,
         target: Target,
-        settings: StarterSettings,
+        settings: ClientSettings,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Make a client; ``tell`` prints a line to whoever waits."""
