@@ -14,7 +14,11 @@ from surehand.examples.shop.store import Store
 from tests.docs.pages import DOCS, README, ROOT, blocks
 
 LONGEST_README = 150
-PAGES = sorted([README, *DOCS.rglob("*.md")])
+ROOMS = (
+    *("workflows", "process", "activities", "client", "cli", "drill"),
+    *("examples", "benchmarks", "docs", "tests"),
+)
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def titled(page: Path, title: str) -> str:
@@ -73,6 +77,18 @@ def test_every_file_of_the_repository_that_a_page_names_is_there(page: Path) -> 
     named += re.findall(r"`([A-Z]+\.md|[\w-]+\.yml|\.[\w.]+/?[\w]*example)`", text)
 
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_module_that_a_page_names_by_the_end_of_its_path_is_there(page: Path) -> None:
+    named = re.findall(r"`((?:\w+/)+\w+\.py)", page.read_text(encoding="utf-8"))
+    files = [
+        *ROOT.glob("surehand/*.py"),
+        *(f for room in ROOMS for f in (ROOT / room).rglob("*.py")),
+    ]
+    there = [f"/{file.relative_to(ROOT)}" for file in files]
+
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in there)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

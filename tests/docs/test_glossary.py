@@ -12,8 +12,7 @@ from tests.docs.pages import DOCS, ROOT
 ROOMS: Final = ("workflows", "activities", "process", "client", "cli", "drill")
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-algorithm alive answer app base change check child children classify cli clock connect connection
-context
+algorithm alive answer app base change check child children classify cli clock connect context
 control core demo describe deploy dev doctor end engine env environment error exit fact file follow
 graph history html id identity init interrupt json judge key limit long mail markdown metric
 migrate migration model module name new notify one open operate option output override pause people

@@ -1,4 +1,4 @@
-"""Controls that meet: the table of outcomes in ARCHITECTURE.md, line by line.
+"""Controls that meet: the table of docs/guarantees/controls.md, line by line.
 
 Both messages are in one workflow task (they come while no worker is there), or the worker is killed
 when both have been sent. Which came first is the order in the history, as Temporal's server has it.
