@@ -60,7 +60,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Course:
+class Simulated:
     """What the plan would do."""
 
     steps: list[SimulatedStep]
@@ -109,7 +109,7 @@ class Steps:
         """Steps whose outputs are not known."""
         self.rows: dict[str, SimulatedStep] = {}
         self.keys: set[tuple[str, str]] = set()
-        """Still to be looked up, as ``Course`` has them."""
+        """Still to be looked up, as ``Simulated`` has them."""
         self.artifacts: dict[str, Artifact] = {}
 
     def one(self, step: Step, facts: Mapping[str, Any], local: str = "") -> Goto | None:
