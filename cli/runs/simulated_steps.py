@@ -137,10 +137,10 @@ class Steps:
                 said["question"] = rules.question_of(step.ask, facts)
             return self._asked(step, "would ask", said, unknown)
         if step.wait is not None:
-            unknown, key = self.unknown_in(step.wait.key, local), step.wait.key
+            unknown, about = self.unknown_in(step.wait.about, local), step.wait.about
             if not unknown:
-                key = rules.key_of(step.wait, facts)
-            said = {"question": event_question(step.wait.event, key)}
+                about = rules.about_of(step.wait, facts)
+            said = {"question": event_question(step.wait.event, about)}
             return self._asked(step, "would wait", said, unknown)
         return self._call(step, facts, local)
 

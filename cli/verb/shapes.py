@@ -158,7 +158,7 @@ class Linked(Shape):
     """``retry`` and ``fork`` without ``--wait``."""
 
     run_id: str
-    begins_from: str
+    linked: str
     taken_over: list[str]
     """Steps that are facts to the new run, and are not done again."""
 

@@ -205,7 +205,7 @@ def test_the_items_of_a_list_are_each_as_recorded_or_not() -> None:
 def test_a_question_and_an_event_have_their_recorded_answers_while_they_ask_the_same() -> None:
     steps = (
         {"id": "why", "ask": {"question": "Why ${order.total}?"}},
-        {"id": "back", "wait": {"event": "parcel", "key": "${why}"}},
+        {"id": "back", "wait": {"event": "parcel", "about": "${why}"}},
     )
     why = call("why", "ask", {"question": "Why 10?", "answer": {}}, "broken")
     back = call("back", "wait", {"question": "event parcel broken", "answer": {}}, {"ok": True})
@@ -220,7 +220,7 @@ def test_a_question_and_an_event_have_their_recorded_answers_while_they_ask_the_
 
 def test_an_event_about_a_value_that_is_no_text_is_the_one_that_the_run_has_waited_for() -> None:
     # Given a run that has waited for what its key means as a whole, and not inside of a text
-    wait = {"id": "back", "wait": {"event": "returned", "key": "${order.paid}"}}
+    wait = {"id": "back", "wait": {"event": "returned", "about": "${order.paid}"}}
     came = call("back", "wait", {"question": "event returned True"}, {"ok": 1})
 
     found = simulated(recorded(planned(wait), READ, came))

@@ -160,7 +160,7 @@ class StepRunner:
             await self._ask(step, step.ask, facts)
             return None
         if step.wait is not None:
-            key = rules.key_of(step.wait, facts)
+            key = rules.about_of(step.wait, facts)
             output = await self._events.wait(step.id, step.wait, key)
             self._data.facts[step.id] = output
             self._set(step, StepState.SUCCEEDED, output=output)
