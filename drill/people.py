@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.evidence import Evidence, evidence_of
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.runs.json_schemas import problems
 from surehand.client.connection import Connection
 from surehand.drill.report import DrilledApproval
 from surehand.process.exits import ExitCode, NotFound, NoWorker, SurehandError
+from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt, InterruptKind
