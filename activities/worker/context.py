@@ -15,7 +15,13 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.alive import Doing
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.metrics import Metrics
-from surehand.activities.worker.settings import Settings, SweepLimits
+from surehand.activities.worker.settings import (
+    CHECKPOINT_EVERY,
+    RESOURCE_LEASE,
+    RESOURCE_WAIT,
+    Settings,
+    SweepLimits,
+)
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.contracts.approvals import Assurance
 
@@ -34,11 +40,11 @@ class WorkerContext:
     retries: Retries = field(default_factory=Retries)
     sweep: SweepLimits = field(default_factory=SweepLimits)
     metrics: Metrics = field(default_factory=Metrics)
-    resource_lease: timedelta = timedelta(seconds=30)
+    resource_lease: timedelta = RESOURCE_LEASE
     """Time limit of a resource's lease, where the tool names none."""
-    resource_wait: timedelta = timedelta(seconds=5)
+    resource_wait: timedelta = RESOURCE_WAIT
     """How long an attempt waits for a busy resource, where the tool says nothing."""
-    checkpoint_every: timedelta = timedelta(minutes=5)
+    checkpoint_every: timedelta = CHECKPOINT_EVERY
     """How often a long call's progress goes into the ledger."""
     assurance: Assurance = Assurance.OPEN
     """What has to prove a decision; a request's own row may be stricter."""
