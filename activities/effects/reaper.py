@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.effects.resource_leases import sweep_leases
-from surehand.activities.effects.write import EffectCall
+from surehand.activities.effects.write import CannotSettle, settle
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.effects import stale as overdue_rows
@@ -26,13 +26,10 @@ from surehand.activities.ledger.effects.interventions import open_intervention
 from surehand.activities.ledger.steps.entries import (
     Asked,
     Barred,
-    ClaimRequest,
     Entry,
 )
-from surehand.activities.tools.tool import Tool
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.workflows.contracts.maintenance import Swept
-from surehand.workflows.identity import params_hash
 
 log = structlog.get_logger()
 
@@ -100,16 +97,13 @@ async def _sweep(
 
 
 async def _settle(worker: WorkerContext, entry: Entry) -> str:
-    tool = worker.toolbox.get(entry.tool)
-    if tool is None:
-        return await _ask(worker, entry, f"tool {entry.tool!r} is not loaded any more")
+    reaper = f"reaper:{uuid.uuid4().hex}"
+    # No attempt of the step: its rows tell of its own attempts only.
+    attempt = Attempt(number=0, activity_key=reaper, holder=reaper)
     try:
-        params = tool.validate(entry.params)
-    except Exception:  # a validator of the user's own may raise anything
-        return await _ask(worker, entry, "its params do not fit the tool any more")
-    effect = EffectCall(worker, tool, params, _request(worker, entry, tool))
-    try:
-        result = await effect.reconcile(entry, forward=False)
+        result, _ = await settle(worker, entry, attempt, "reaper")
+    except CannotSettle as error:
+        return await _ask(worker, entry, str(error))
     except ApplicationError as error:
         log.info("effect.not_settled_yet", entry_id=entry.entry_id, reason=error.message)
         return "waiting"
@@ -134,29 +128,3 @@ async def _ask(worker: WorkerContext, entry: Entry, why: str) -> str:
         return "asked"
 
     return await worker.ledger.transact(entry.tenant, ask)
-
-
-def _request(worker: WorkerContext, entry: Entry, tool: Tool) -> ClaimRequest:
-    sweep = f"sweep:{uuid.uuid4().hex}"
-    return ClaimRequest(
-        tenant=entry.tenant,
-        run_id=entry.run_id,
-        step_id=entry.step_id,
-        user="sweep",
-        tool=entry.tool,
-        tool_version=tool.version,
-        key=entry.key,
-        params=entry.params,
-        identity_hash=entry.identity_hash,
-        params_hash=params_hash(entry.tool, tool.version, entry.params),
-        holder=sweep,
-        activity_key=sweep,
-        # No attempt of the step: its rows tell of its own attempts only.
-        attempt=0,
-        timeout=tool.timeout,
-        lease=worker.lease,
-        recovery_limit=worker.retries.recovery_limit,
-        recovery=tool.recovery,
-        settle=tool.settle,
-        undoes=entry.undoes,
-    )
