@@ -134,7 +134,7 @@ def make_worker(client: Client, settings: Settings, context: WorkerContext) -> W
             runs.open_run,
             runs.close_run,
             children.look_at_child,
-            runs.find_questions,
+            runs.find_interventions,
             compensation.find_standing,
             runs.settle_intervention,
             steering.steer,

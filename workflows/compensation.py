@@ -17,7 +17,7 @@ from surehand.workflows.contracts.effects import (
     CompensationOutcome,
     CompensationReport,
     FindStanding,
-    OpenQuestion,
+    OpenIntervention,
     StandingEffect,
     StandingFound,
 )
@@ -191,7 +191,7 @@ class Compensation:
             The child runs of which something was undone after their end, if that is asked.
         """
         data, seen = self._data, set[str]()
-        questions = list[tuple[StandingEffect, OpenQuestion]]()
+        questions = list[tuple[StandingEffect, OpenIntervention]]()
 
         async def work(standing: StandingEffect) -> None:
             if standing.effect.entry_id in seen or (only is not None and not only(standing)):
@@ -219,7 +219,7 @@ class Compensation:
                 return unwound
 
     async def _to_the_end(
-        self, standing: StandingEffect, question: OpenQuestion | None, *, cleanup: bool
+        self, standing: StandingEffect, question: OpenIntervention | None, *, cleanup: bool
     ) -> None:
         while question is not None:
             self._interventions.show(question)
@@ -228,7 +228,7 @@ class Compensation:
 
     async def _compensate(
         self, standing: StandingEffect, *, cleanup: bool = False
-    ) -> OpenQuestion | None:
+    ) -> OpenIntervention | None:
         """Undo one effect; returns what only a human can settle."""
         request, effect, step_id = self._data.request, standing.effect, _step_of(standing)
         asked = to_compensate(request.tenant, request.run_id, request.user, standing)
@@ -241,7 +241,7 @@ class Compensation:
         self._data.keep_head(report.head)
         if report.outcome is CompensationOutcome.HUMAN_NEEDED:
             assert report.intervention_id is not None
-            return OpenQuestion(
+            return OpenIntervention(
                 intervention_id=report.intervention_id, step_id=step_id, question=report.reason
             )
         known = self._data.effects.get(effect.entry_id)

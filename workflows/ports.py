@@ -31,10 +31,10 @@ from surehand.workflows.contracts.controls import (
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationReport,
-    FindQuestions,
+    FindInterventions,
     FindStanding,
     InterventionSettled,
-    QuestionsFound,
+    InterventionsFound,
     SettleIntervention,
     StandingFound,
 )
@@ -80,7 +80,7 @@ READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
 EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
-FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
+FIND_INTERVENTIONS: Final = Port("find_interventions", FindInterventions, InterventionsFound)
 FIND_STANDING: Final = Port("find_standing", FindStanding, StandingFound)
 LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
@@ -104,7 +104,7 @@ ALL: Final = (
     EVALUATE,
     AMEND_RUN,
     STEER,
-    FIND_QUESTIONS,
+    FIND_INTERVENTIONS,
     FIND_STANDING,
     LOOK_AT_CHILD,
     CLOSE_RUN,

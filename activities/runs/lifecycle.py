@@ -22,10 +22,10 @@ from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import ChainHead, Recorded
 from surehand.workflows.contracts.effects import (
     EffectView,
-    FindQuestions,
+    FindInterventions,
     InterventionSettled,
-    OpenQuestion,
-    QuestionsFound,
+    InterventionsFound,
+    OpenIntervention,
     SettleIntervention,
 )
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
@@ -105,13 +105,13 @@ class RunActivities:
             head=head,
         )
 
-    @activity.defn(name="find_questions")
-    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
+    @activity.defn(name="find_interventions")
+    async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
         """Return what was undone under a run that is about to complete."""
         rows = await self._worker.ledger.transact(asked.tenant, undone_under, asked.run_id)
-        return QuestionsFound(
-            questions=[
-                OpenQuestion(
+        return InterventionsFound(
+            interventions=[
+                OpenIntervention(
                     intervention_id=row["intervention_id"],
                     step_id=row["step_id"],
                     question=row["question"],

@@ -41,10 +41,10 @@ from surehand.workflows.contracts.effects import (
     CompensationOutcome,
     CompensationReport,
     EffectView,
-    FindQuestions,
+    FindInterventions,
     FindStanding,
     InterventionSettled,
-    QuestionsFound,
+    InterventionsFound,
     Resolution,
     SettleIntervention,
     StandingEffect,
@@ -231,7 +231,7 @@ class ModelLedger:
             self.close_approval,
             self.settle_intervention,
             self.steer,
-            self.find_questions,
+            self.find_interventions,
             self.close_run,
             self.not_modelled,
         ]
@@ -385,9 +385,9 @@ class ModelLedger:
             code=SteeringCode.ACCEPTED, message="accepted", verified=False, head=world.head()
         )
 
-    @activity.defn(name="find_questions")
-    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
-        return QuestionsFound(questions=[])
+    @activity.defn(name="find_interventions")
+    async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
+        return InterventionsFound(interventions=[])
 
     @activity.defn(name="close_run")
     async def close_run(self, asked: CloseRun) -> RunClosed:

@@ -57,14 +57,14 @@ class InterventionSettled(Message):
     head: ChainHead
 
 
-class FindQuestions(Message):
+class FindInterventions(Message):
     """Asks for what a human has to take note of before a run may complete."""
 
     tenant: str
     run_id: str
 
 
-class OpenQuestion(Message):
+class OpenIntervention(Message):
     """An open intervention."""
 
     intervention_id: str
@@ -72,10 +72,10 @@ class OpenQuestion(Message):
     question: str
 
 
-class QuestionsFound(Message):
+class InterventionsFound(Message):
     """The open interventions about effects that were undone under the run."""
 
-    questions: list[OpenQuestion]
+    interventions: list[OpenIntervention]
 
 
 class Compensate(Message):
