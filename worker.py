@@ -135,7 +135,7 @@ def make_worker(client: Client, settings: Settings, context: WorkerContext) -> W
             runs.close_run,
             children.look_at_child,
             runs.find_interventions,
-            compensation.find_standing,
+            compensation.find_remaining,
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,

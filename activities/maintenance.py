@@ -36,7 +36,7 @@ _PAGE: Final = 200
 #: Cursor: all stale entries of this round are done; terminated runs come next.
 _RUNS: Final = "runs"
 #: Effects of a stopped run that are listed; the others are counted.
-_MOST_STANDING: Final = 20
+_MOST_LISTED: Final = 20
 
 
 class MaintenanceActivities:
@@ -137,14 +137,14 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
     def close(tx: Transaction) -> StoppedRun | None:
         if not stopped_rows.close(tx, run_id):
             return None
-        page = run_tree.standing(tx, run_id, limit=_MOST_STANDING)
+        page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
         stand = run_tree.how_many_stand(tx, run_id)
         facts = Facts(what=one_line(f"{run_id}: {stand} of its effects may stand"))
         notifications.write(tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id)
         return StoppedRun(
             run_id=run_id,
-            standing=[one.view() for one in page.effects],
-            more_standing=stand - len(page.effects),
+            remaining=[one.view() for one in page.effects],
+            more_remaining=stand - len(page.effects),
         )
 
     return await ledger.transact(tenant, close)

@@ -560,7 +560,7 @@ class Run:
         Args:
             plan: The plan, its document, or its file.
             based_on: The plan version that its author has seen (``view.plan_version``).
-            drops: Steps with a standing effect that the new plan does not have, on purpose.
+            drops: Steps with a remaining effect that the new plan does not have, on purpose.
             reason: Recorded with it.
             id: Of this message; see :class:`Run`.
 

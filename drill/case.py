@@ -35,7 +35,7 @@ from surehand.drill.people import ACTOR, People, Principals
 from surehand.drill.played import Played, count_of, skipped
 from surehand.drill.points import Beforehand, Operation
 from surehand.drill.request import DrillRequest
-from surehand.drill.standing import RunTree
+from surehand.drill.run_tree import RunTree
 from surehand.drill.workers import Workers
 from surehand.drill.world import Context, comparable
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
@@ -279,7 +279,7 @@ class Case:
     def _look_at(self, tree: RunTree) -> None:
         """Take down what stands of the run and its child runs, and what is wrong with that."""
         played = self._played
-        played.standing, played.applied = tree.standing(), tree.applied
+        played.remaining, played.applied = tree.remaining(), tree.applied
         played.violations += [*tree.out_of_order(), *tree.clock_jumps()]
         played.violations += skipped(tree.events, self._disturbance)
         if played.unwound is not None:

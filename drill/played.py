@@ -42,7 +42,7 @@ class Played:
     approvals: list[DrilledApproval] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     """Of the run itself."""
-    standing: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
     """What the run and its child runs have done that is not undone."""
     applied: int = 0
     """How many effects the ledger says that they have had, undoing ones included."""
@@ -139,8 +139,8 @@ def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str
         yield from _uncounted(baseline, played)
     elif cell.point in _RESETS:
         # What a run has done, and undone, before it was reset is not there fault-free.
-        stands = {**baseline.compared, "ledger": baseline.standing}
-        yield from differences(stands, {**played.compared, "ledger": played.standing})
+        stands = {**baseline.compared, "ledger": baseline.remaining}
+        yield from differences(stands, {**played.compared, "ledger": played.remaining})
         yield from _uncounted(baseline, played)
     elif cell.point in list(Beforehand):
         # What was done to the world beforehand is no difference of the run's.

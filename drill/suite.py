@@ -165,7 +165,7 @@ class Suite:
                 violations=[*first.violations, *second.violations],
             ),
             compared=first.compared,
-            standing=first.standing,
+            remaining=first.remaining,
             applied=first.applied,
         )
 

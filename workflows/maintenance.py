@@ -8,12 +8,12 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from surehand.workflows import names, ports
     from surehand.workflows.activity_client import call_port
-    from surehand.workflows.compensation import each_standing, to_compensate
+    from surehand.workflows.compensation import each_remaining, to_compensate
     from surehand.workflows.contracts.effects import (
         CompensationOutcome,
-        FindStanding,
-        StandingEffect,
-        StandingFound,
+        FindRemaining,
+        RemainingEffect,
+        RemainingFound,
     )
     from surehand.workflows.contracts.maintenance import (
         CarriedUnwinding,
@@ -87,21 +87,21 @@ class Unwind:
         # Continued behind an effect: that round has moved something.
         moved = asked.carried is not None
 
-        async def find(question: FindStanding) -> StandingFound:
+        async def find(question: FindRemaining) -> RemainingFound:
             nonlocal page
             page = question.after
-            return await call_port(ports.FIND_STANDING, question, f"{asked.run_id}: what stands")
+            return await call_port(ports.FIND_REMAINING, question, f"{asked.run_id}: what stands")
 
-        async def undo(standing: StandingEffect) -> None:
+        async def undo(remaining: RemainingEffect) -> None:
             nonlocal done, moved
-            effect = standing.effect
+            effect = remaining.effect
             if effect.entry_id in tried:
                 return
             moved = True
             step = f"{effect.run_id}/{effect.step_id}" if effect.run_id else effect.step_id
             report = await call_port(
                 ports.COMPENSATE,
-                to_compensate(asked.tenant, asked.run_id, asked.actor, standing),
+                to_compensate(asked.tenant, asked.run_id, asked.actor, remaining),
                 step,
                 options=compensation_call(f"{step}: undo"),
             )
@@ -122,10 +122,10 @@ class Unwind:
                 )
 
         while True:
-            question = FindStanding(
+            question = FindRemaining(
                 tenant=asked.tenant, run_id=asked.run_id, after=page, bar=page is None
             )
-            await each_standing(find, question, undo)
+            await each_remaining(find, question, undo)
             if not moved:
                 return done
             page, moved = None, False

@@ -32,11 +32,11 @@ from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationReport,
     FindInterventions,
-    FindStanding,
+    FindRemaining,
     InterventionSettled,
     InterventionsFound,
+    RemainingFound,
     SettleIntervention,
-    StandingFound,
 )
 from surehand.workflows.contracts.interrupts import RecordInterrupt
 from surehand.workflows.contracts.judging import Steer, Steered
@@ -81,7 +81,7 @@ EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
 FIND_INTERVENTIONS: Final = Port("find_interventions", FindInterventions, InterventionsFound)
-FIND_STANDING: Final = Port("find_standing", FindStanding, StandingFound)
+FIND_REMAINING: Final = Port("find_remaining", FindRemaining, RemainingFound)
 LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 SWEEP: Final = Port("sweep", Sweep, Swept)
@@ -105,7 +105,7 @@ ALL: Final = (
     AMEND_RUN,
     STEER,
     FIND_INTERVENTIONS,
-    FIND_STANDING,
+    FIND_REMAINING,
     LOOK_AT_CHILD,
     CLOSE_RUN,
     SWEEP,

@@ -52,9 +52,9 @@ from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
-    FindStanding,
-    StandingEffect,
-    StandingFound,
+    FindRemaining,
+    RemainingEffect,
+    RemainingFound,
 )
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import undo_key
@@ -64,20 +64,20 @@ _FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
 
 
 class CompensationActivities:
-    """``find_standing`` and ``compensate``."""
+    """``find_remaining`` and ``compensate``."""
 
     def __init__(self, worker: WorkerContext) -> None:
         self._worker = worker
 
-    @activity.defn(name="find_standing")
-    async def find_standing(self, asked: FindStanding) -> StandingFound:
+    @activity.defn(name="find_remaining")
+    async def find_remaining(self, asked: FindRemaining) -> RemainingFound:
         """Return what stands of a run, or of a step of it, and its child runs, last first."""
         return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
-    async def _find(self, asked: FindStanding) -> StandingFound:
+    async def _find(self, asked: FindRemaining) -> RemainingFound:
         ledger, execution = self._worker.ledger, execution_of(asked.run_id)
 
-        def find(tx: Transaction) -> tuple[StandingFound, list[str]]:
+        def find(tx: Transaction) -> tuple[RemainingFound, list[str]]:
             if execution is not None:
                 executions.require(tx, asked.run_id, execution)
             if asked.bar:
@@ -91,14 +91,14 @@ class CompensationActivities:
                     run_tree.bar(tx, run_id)
             batches.give_up(tx, asked.run_id, asked.revoked_batches)
             after = None if asked.after is None else run_tree.Cursor.read(asked.after)
-            page = run_tree.standing(tx, asked.run_id, asked.step_id, after=after)
+            page = run_tree.remaining(tx, asked.run_id, asked.step_id, after=after)
             if asked.leave is not None:
                 left = [one.entry.entry_id for one in page.effects]
                 run_tree.leave(tx, left, asked.leave)
             used = run_tree.used_in(tx, asked.run_id, page.effects)
-            found = StandingFound(
+            found = RemainingFound(
                 effects=[
-                    StandingEffect(
+                    RemainingEffect(
                         effect=one.view(), child=one.child, used_in=used[one.entry.entry_id]
                     )
                     for one in page.effects
@@ -156,8 +156,8 @@ class CompensationActivities:
             return await self._ask(asked, attempt, entry, str(error))
         match result:
             case Done(settled, receipt, _):
-                standing = replace(settled, state="committed", receipt=receipt)
-                return await self._undo(asked, attempt, standing)
+                remaining = replace(settled, state="committed", receipt=receipt)
+                return await self._undo(asked, attempt, remaining)
             case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, head)
             case Barred(reason=reason):

@@ -94,14 +94,14 @@ class RunActivities:
             return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), stand
 
         told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
-        views, standing, more, stand = told
+        views, remaining, more, stand = told
         # A completed run also reports what failed child runs have left.
-        left = [view for view in standing if view.run_id is not None and view.reason is not None]
+        left = [view for view in remaining if view.run_id is not None and view.reason is not None]
         return RunClosed(
             effects=views,
-            uncompensated=left if completed else standing,
+            uncompensated=left if completed else remaining,
             more_effects=more,
-            more_uncompensated=0 if completed else stand - len(standing),
+            more_uncompensated=0 if completed else stand - len(remaining),
             head=head,
         )
 

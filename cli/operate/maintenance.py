@@ -102,15 +102,15 @@ def _lines(report: SweepReport) -> Lines:
     if report.freed:
         yield f"Freed {counted(report.freed, 'resource')} that dead calls have left behind."
     for stopped in report.stopped:
-        all_ = len(stopped.standing) + stopped.more_standing
-        standing = counted(all_, "standing effect")
-        yield f"Run {stopped.run_id} was stopped from outside, with {standing}"
-        for view in stopped.standing:
+        all_ = len(stopped.remaining) + stopped.more_remaining
+        remaining = counted(all_, "remaining effect")
+        yield f"Run {stopped.run_id} was stopped from outside, with {remaining}"
+        for view in stopped.remaining:
             where = f" of {view.run_id}" if view.run_id is not None else ""
             yield f"  {view.tool} {view.key}{where}: {view.state}"
-        if stopped.more_standing:
-            yield f"  and {stopped.more_standing} more"
-        if stopped.standing:
+        if stopped.more_remaining:
+            yield f"  and {stopped.more_remaining} more"
+        if stopped.remaining:
             yield f"  undo them: {command('unwind', stopped.run_id)}"
     if report.stopped_unnamed:
         yield f"and {counted(report.stopped_unnamed, 'run')} more, which people have been told of"

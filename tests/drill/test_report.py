@@ -51,7 +51,7 @@ BASELINE = Baseline(
     targets=[READ, WRITE],
     fault_free=FAULT_FREE,
     compared={"run": "completed", "ledger": ["refund: payments.refund committed"]},
-    standing=["refund: payments.refund committed"],
+    remaining=["refund: payments.refund committed"],
     applied=1,
 )
 
@@ -62,7 +62,7 @@ def cell(point: str = "after_call", **facts: Any) -> Cell:
 
 
 def played(**facts: Any) -> Played:
-    stands = {"standing": BASELINE.standing, "applied": 1, "counted": {"refunds": 1}}
+    stands = {"remaining": BASELINE.remaining, "applied": 1, "counted": {"refunds": 1}}
     given = {"reached": True, "compared": BASELINE.compared, **stands, **facts}
     return Played("drill-1", **given)
 
@@ -96,7 +96,7 @@ UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of wh
     [
         # What was undone on the way is not there any more.
         ("reset", {"compared": UNDONE_BEFORE}, CellOutcome.SAME),
-        ("reset", {"standing": []}, CellOutcome.DIFFERS),
+        ("reset", {"remaining": []}, CellOutcome.DIFFERS),
         ("reset", {"compared": {"run": "failed"}}, CellOutcome.DIFFERS),
         ("reset", {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
         ("reset", {"question": "Does it stand?", "counted": {}}, CellOutcome.NEEDS_HUMAN),

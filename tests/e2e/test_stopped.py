@@ -76,7 +76,7 @@ async def test_the_sweep_closes_a_terminated_run_and_lists_what_stands(
         [found] = await until_found(stage, run)
         again = await sweep(stage)
 
-    assert [view.tool for view in found.standing] == ["inventory.restock", "payments.refund"]
+    assert [view.tool for view in found.remaining] == ["inventory.restock", "payments.refund"]
     assert again.stopped == []
     [row] = stage.run_rows(run)
     assert (row["state"], row["error"]) == ("failed", "stopped from outside")
@@ -129,7 +129,7 @@ async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(
 async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_tree, "standing", partial(run_tree.standing, limit=4))
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=4))
     stays = {"name": paper(stage, "stays")}
     names = [str(number) for number in range(12)]
     steps = [files(stage, name) for name in names]

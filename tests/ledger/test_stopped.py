@@ -18,7 +18,7 @@ def unwinding(scene: Scene) -> list[str]:
     with scene.tx() as tx:
         terminated.bar(tx, RUN)
         terminated.close(tx, RUN)
-    return scene.standing()
+    return scene.remaining()
 
 
 def ended(scene: Scene, state: RunState) -> None:

@@ -120,8 +120,8 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         ),
         None,
     ),
-    "run_tree.standing": (
-        lambda tx, s: run_tree.standing(tx, THEIRS), run_tree.Page([], None),
+    "run_tree.remaining": (
+        lambda tx, s: run_tree.remaining(tx, THEIRS), run_tree.Page([], None),
     ),
     "run_tree.how_many_stand": (lambda tx, s: run_tree.how_many_stand(tx, THEIRS), 0),
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),

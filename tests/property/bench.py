@@ -41,7 +41,7 @@ from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
-    FindStanding,
+    FindRemaining,
     Resolution,
 )
 from surehand.workflows.contracts.starting import OpenRun, StartRun
@@ -246,8 +246,8 @@ class Bench:
         """Ask what the step has to undo, of all its lives, and undo that as its workflow would."""
         activities = CompensationActivities(self.context)
         its = {"tenant": self.tenant, "run_id": step.run_id, "step_id": step.step_id}
-        asked = FindStanding(**its, bar=True)
-        found = await self._environment(step, "find").run(activities.find_standing, asked)
+        asked = FindRemaining(**its, bar=True)
+        found = await self._environment(step, "find").run(activities.find_remaining, asked)
         if not found.effects:
             return CompensationReport(outcome=CompensationOutcome.NOTHING_TO_UNDO)
         told: CompensationReport | None = None

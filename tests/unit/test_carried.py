@@ -191,7 +191,7 @@ def filled() -> RunData:
             queue=[paused],
             judging=held,
             answers={"d": answer_of(verdict)},
-            standing={"content": "d"},
+            by_content={"content": "d"},
         ),
         "gate": Gate(
             run_id="r",

@@ -47,7 +47,7 @@ class Amend(Steering):
     based_on: int
     """The plan version that its author has seen."""
     drops: tuple[str, ...] = ()
-    """Steps with a standing effect that the new plan does not have, on purpose."""
+    """Steps with a remaining effect that the new plan does not have, on purpose."""
 
 
 class AmendRun(Message):

@@ -30,9 +30,9 @@ class StoppedRun(Message):
     """A run that was terminated, or timed out: nobody undoes what it has committed."""
 
     run_id: str
-    standing: list[EffectView]
+    remaining: list[EffectView]
     """Those that were committed last, its child runs' included."""
-    more_standing: int = 0
+    more_remaining: int = 0
     """Effects that stand and are not listed."""
 
 
