@@ -40,7 +40,7 @@ from surehand.workflows.contracts.effects import (
 )
 from surehand.workflows.contracts.interrupts import RecordInterrupt
 from surehand.workflows.contracts.judging import Steer, Steered
-from surehand.workflows.contracts.maintenance import Sweep, Swept, UnwindRun
+from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
 from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.contracts.tools import (
@@ -84,7 +84,7 @@ FIND_INTERVENTIONS: Final = Port("find_interventions", FindInterventions, Interv
 FIND_REMAINING: Final = Port("find_remaining", FindRemaining, RemainingFound)
 LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
-SWEEP: Final = Port("sweep", Sweep, Swept)
+RECONCILE: Final = Port("reconcile", ReconcileLedger, Reconciled)
 BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, Recorded)
 
 ALL: Final = (
@@ -108,6 +108,6 @@ ALL: Final = (
     FIND_REMAINING,
     LOOK_AT_CHILD,
     CLOSE_RUN,
-    SWEEP,
+    RECONCILE,
     BEGIN_UNWIND,
 )

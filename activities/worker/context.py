@@ -19,8 +19,8 @@ from surehand.activities.worker.settings import (
     CHECKPOINT_EVERY,
     RESOURCE_LEASE,
     RESOURCE_WAIT,
+    ReconcileLimits,
     Settings,
-    SweepLimits,
 )
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.contracts.approvals import Assurance
@@ -38,7 +38,7 @@ class WorkerContext:
     renew_every: timedelta
     watchdog: Watchdog = field(default_factory=Watchdog)
     retries: Retries = field(default_factory=Retries)
-    sweep: SweepLimits = field(default_factory=SweepLimits)
+    reconcile_limits: ReconcileLimits = field(default_factory=ReconcileLimits)
     metrics: Metrics = field(default_factory=Metrics)
     resource_lease: timedelta = RESOURCE_LEASE
     """Time limit of a resource's lease, where the tool names none."""
@@ -69,7 +69,7 @@ class WorkerContext:
             lease=settings.lease,
             renew_every=settings.lease_renewal,
             retries=settings.retries,
-            sweep=SweepLimits(settings.sweep_quiet, settings.sweep_batch),
+            reconcile_limits=ReconcileLimits(settings.reconcile_quiet, settings.reconcile_batch),
             metrics=metrics or Metrics(),
             resource_lease=settings.resource_lease,
             resource_wait=settings.resource_wait,

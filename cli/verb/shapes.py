@@ -234,7 +234,7 @@ class SettingList(Shape):
     settings: list[SettingShown]
 
 
-class SweepReport(Shape):
+class ReconcileReport(Shape):
     """``reconcile``: what one round has done."""
 
     looked_at: int

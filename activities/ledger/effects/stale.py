@@ -1,4 +1,4 @@
-"""Entries that nobody is settling: what the sweep looks at."""
+"""Entries that nobody is settling: what the reaper looks at."""
 
 from __future__ import annotations
 
@@ -95,4 +95,4 @@ def take_over(tx: Transaction, seen: Entry) -> Entry | None:
     if question is not None and (question["state"] == "open" or question["outcome"] == "give_up"):
         return None
     reason = "its lease ran out and nobody took it over" if seen.state == "claimed" else None
-    return doubt(tx, entry, reason, rule="swept")
+    return doubt(tx, entry, reason, rule="stale")
