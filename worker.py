@@ -23,7 +23,7 @@ from surehand.activities.approvals.gate import ApprovalActivities
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from surehand.activities.effects.batches import BatchActivities
 from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.effects.resource_leases import keep_sweeping
+from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import require_fit
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
@@ -93,8 +93,9 @@ def workflow_runner() -> SandboxedWorkflowRunner:
 def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
     """Return which version of the deployment a worker is; ``None``: there are no versions.
 
-    All that begins on a version ends on it, also children and sweeps. This is said here and not
-    where the workflows are defined: the server takes no such word from a worker without a version.
+    All that begins on a version ends on it, also children and rounds of ``reconcile``. This is said
+    here and not where the workflows are defined: the server takes no such word from a worker
+    without a version.
     """
     if not settings.build_id:
         return None
@@ -134,8 +135,8 @@ def make_worker(client: Client, settings: Settings, context: WorkerContext) -> W
             runs.open_run,
             runs.close_run,
             children.look_at_child,
-            runs.find_questions,
-            compensation.find_standing,
+            runs.find_interventions,
+            compensation.find_remaining,
             runs.settle_intervention,
             steering.steer,
             steering.record_interrupt,
@@ -144,7 +145,7 @@ def make_worker(client: Client, settings: Settings, context: WorkerContext) -> W
             plans.evaluate,
             plans.record_refusal,
             plans.amend_run,
-            maintenance.sweep,
+            maintenance.reconcile,
             maintenance.begin_unwind,
         ],
         interceptors=[
@@ -236,7 +237,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             async with make_worker(client, settings, context):
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(
-                    keep_sweeping(ledger, settings.resource_sweep, stopping),
+                    keep_freeing(ledger, settings.resource_free_every, stopping),
                     keep_learning(client, ledger, stopping),
                     outbox.run(stopping),
                 )

@@ -1,4 +1,4 @@
-"""The activities of ``workflows/maintenance.py``: the sweep, and what a stopped run has left."""
+"""The activities of ``workflows/maintenance.py``: reconciling, and what a stopped run has left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.activity_errors import stop
-from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
@@ -25,7 +25,12 @@ from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs import terminated as stopped_rows
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.base import Recorded
-from surehand.workflows.contracts.maintenance import StoppedRun, Sweep, Swept, UnwindRun
+from surehand.workflows.contracts.maintenance import (
+    Reconciled,
+    ReconcileLedger,
+    StoppedRun,
+    UnwindRun,
+)
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.names import IS_RUN, TENANT
 
@@ -36,19 +41,19 @@ _PAGE: Final = 200
 #: Cursor: all stale entries of this round are done; terminated runs come next.
 _RUNS: Final = "runs"
 #: Effects of a stopped run that are listed; the others are counted.
-_MOST_STANDING: Final = 20
+_MOST_LISTED: Final = 20
 
 
 class MaintenanceActivities:
-    """``sweep`` and ``begin_unwind``."""
+    """``reconcile`` and ``begin_unwind``."""
 
     def __init__(self, worker: WorkerContext) -> None:
         self._worker = worker
 
-    @activity.defn(name="sweep")
-    async def sweep(self, asked: Sweep) -> Swept:
+    @activity.defn(name="reconcile")
+    async def reconcile(self, asked: ReconcileLedger) -> Reconciled:
         """Settle a page of a tenant's overdue entries, or find its stopped runs."""
-        return await sweep_once(self._worker, activity.client(), asked)
+        return await reconcile_part(self._worker, activity.client(), asked)
 
     @activity.defn(name="begin_unwind")
     async def begin_unwind(self, asked: UnwindRun) -> Recorded:
@@ -75,8 +80,10 @@ class MaintenanceActivities:
         return Recorded(head=head)
 
 
-async def sweep_once(worker: WorkerContext, server: Client, asked: Sweep) -> Swept:
-    """Do one part of a round of the sweep; what is settled stays settled, whatever happens.
+async def reconcile_part(
+    worker: WorkerContext, server: Client, asked: ReconcileLedger
+) -> Reconciled:
+    """Do one part of a round of ``reconcile``; what is settled stays settled, whatever happens.
 
     Overdue entries come first, a page in each part, then the stopped runs.
 
@@ -84,9 +91,9 @@ async def sweep_once(worker: WorkerContext, server: Client, asked: Sweep) -> Swe
         LedgerUnavailable: The database is away.
         RPCError: The Temporal server is away.
     """
-    limits, swept = worker.sweep, Swept()
+    limits, so_far = worker.reconcile_limits, Reconciled()
     if asked.after != _RUNS:
-        swept = await reconcile_once(
+        so_far = await settle_stale(
             worker,
             asked.tenant,
             lambda run_id: is_open(server, run_id),
@@ -94,14 +101,14 @@ async def sweep_once(worker: WorkerContext, server: Client, asked: Sweep) -> Swe
             limit=limits.batch,
             after=asked.after,
         )
-        if swept.next is not None:
-            return swept
+        if so_far.next is not None:
+            return so_far
         await worker.ledger.transact(asked.tenant, checkpoints.remove_expired)
     found: list[StoppedRun] = []
     async for run_id in _stopped(worker.ledger, server, asked.tenant):
         if len(found) == limits.batch:
             # Those that were found are closed: the next part does not see them again.
-            return swept.and_then(Swept(stopped=found, next=_RUNS))
+            return so_far.and_then(Reconciled(stopped=found, next=_RUNS))
         if await is_open(server, run_id):
             continue  # It was reset: only the execution before that is stopped.
         try:
@@ -110,25 +117,27 @@ async def sweep_once(worker: WorkerContext, server: Client, asked: Sweep) -> Swe
             raise
         except Exception:
             # Whatever is wrong with this one, those behind it are come to.
-            log.exception("run.sweep_failed", run_id=run_id)
+            log.exception("run.close_failed", run_id=run_id)
             continue
         found += [stopped] if stopped is not None else []
-    return swept.and_then(Swept(stopped=found))
+    return so_far.and_then(Reconciled(stopped=found))
 
 
-async def sweep_round(worker: WorkerContext, server: Client, asked: Sweep) -> Swept:
-    """Do a whole round of the sweep.
+async def reconcile_round(
+    worker: WorkerContext, server: Client, asked: ReconcileLedger
+) -> Reconciled:
+    """Do a whole round of ``reconcile``.
 
     Raises:
         LedgerUnavailable: The database is away.
         RPCError: The Temporal server is away.
     """
-    swept = Swept(next=asked.after)
+    so_far = Reconciled(next=asked.after)
     while True:
-        part = asked.model_copy(update={"after": swept.next})
-        swept = swept.and_then(await sweep_once(worker, server, part))
-        if swept.next is None:
-            return swept
+        part = asked.model_copy(update={"after": so_far.next})
+        so_far = so_far.and_then(await reconcile_part(worker, server, part))
+        if so_far.next is None:
+            return so_far
 
 
 async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
@@ -137,14 +146,14 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
     def close(tx: Transaction) -> StoppedRun | None:
         if not stopped_rows.close(tx, run_id):
             return None
-        page = run_tree.standing(tx, run_id, limit=_MOST_STANDING)
+        page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
         stand = run_tree.how_many_stand(tx, run_id)
         facts = Facts(what=one_line(f"{run_id}: {stand} of its effects may stand"))
         notifications.write(tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id)
         return StoppedRun(
             run_id=run_id,
-            standing=[one.view() for one in page.effects],
-            more_standing=stand - len(page.effects),
+            remaining=[one.view() for one in page.effects],
+            more_remaining=stand - len(page.effects),
         )
 
     return await ledger.transact(tenant, close)

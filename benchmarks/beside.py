@@ -12,7 +12,7 @@ from benchmarks.plain import READY
 from benchmarks.program import clean
 from surehand.client.connection import Connection
 from surehand.drill.environment import READY as TAKES_WORK
-from surehand.drill.environment import Ground, worker
+from surehand.drill.environment import Environment, worker
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
 from surehand.process.settings import ClientSettings
@@ -30,7 +30,7 @@ class Place:
 
 
 async def at_each(
-    ground: Ground,
+    environment: Environment,
     databases: Sequence[str],
     play: Callable[[Place], Awaitable[None]],
     **settings: str,
@@ -38,27 +38,29 @@ async def at_each(
     """Play on each ledger, with one worker of ours and one of Temporal alone.
 
     Args:
-        ground: Where their folders are made.
+        environment: Where their folders are made.
         databases: Kinds of ledgers.
         play: Measures.
         settings: Of our workers, where they are not the defaults.
     """
-    environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"})
-    target = find_target(environment)
+    variables = environment.variables(
+        {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"}
+    )
+    target = find_target(variables)
     client = await connect(target, quiet=True)
     with ExitStack() as running:
         plain = running.enter_context(
             Child(
                 python("benchmarks.plain"),
-                environment=environment,
-                log=ground.folder / "plain.log",
+                environment=variables,
+                log=environment.folder / "plain.log",
             )
         )
         await asyncio.to_thread(plain.wait_said, READY)
-        for store, make in makers(ground, list(databases), running).items():
+        for store, make in makers(environment, list(databases), running).items():
             url = await asyncio.to_thread(make, "steps")
             ours = {"database_url": url, "task_queue": store, **settings}
-            with worker(environment, ground.case_folder(store), "worker", **ours) as one:
+            with worker(variables, environment.case_folder(store), "worker", **ours) as one:
                 await asyncio.to_thread(one.wait_said, TAKES_WORK)
                 server = Connection(
                     client,
@@ -67,7 +69,7 @@ async def at_each(
                         tenant=DEFAULT_TENANT,
                         user="benchmark",
                         task_queue=store,
-                        ui_url=ground.web_ui,
+                        ui_url=environment.web_ui,
                     ),
                 )
                 await play(Place(server, store, url))

@@ -24,7 +24,7 @@ from surehand.activities.worker.crash_points import DURING
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.drill.environment import READY, Ground, worker
+from surehand.drill.environment import READY, Environment, worker
 from surehand.process.children import Child
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
@@ -86,9 +86,9 @@ class Lane:
     def __init__(
         self,
         kill: Kill,
-        ground: Ground,
+        environment: Environment,
         server: Connection,
-        environment: Mapping[str, str],
+        variables: Mapping[str, str],
         database_url: str,
         running: ExitStack,
     ) -> None:
@@ -96,20 +96,20 @@ class Lane:
 
         Args:
             kill: What to measure.
-            ground: Where its folder is made.
+            environment: Where its folder is made.
             server: Where runs are started.
-            environment: The workers'.
+            variables: The workers'.
             database_url: Its migrated ledger, with the tools' own table.
             running: Stops the workers in the end.
         """
         self.kill = kill
         self.samples: list[Sample] = []
         name = kill.label.replace(" ", "-").replace(",", "")
-        self._folder = ground.case_folder(name)
+        self._folder = environment.case_folder(name)
         settings = server.settings.model_copy(update={"task_queue": name})
         self._server = Connection(server.client, server.target, settings)
         self._world = self._folder / "world.jsonl"
-        self._environment = {**environment, "BENCHMARK_WORLD": str(self._world)}
+        self._variables = {**variables, "BENCHMARK_WORLD": str(self._world)}
         self._database_url = database_url
         self._running = running
         self._workers: list[Child] = []
@@ -172,7 +172,7 @@ class Lane:
             crash_at = f"{self.kill.tool}:{self.kill.point}@{KILLED}"
             armed = {"crash_at": crash_at, "crash_once": str(self._once)}
         return worker(
-            self._environment,
+            self._variables,
             self._folder,
             f"worker-{self._started}",
             database_url=self._database_url,

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from benchmarks.tools import TABLE
-from surehand.drill.environment import Ground
+from surehand.drill.environment import Environment
 from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
@@ -18,7 +18,9 @@ DATABASES: Final = ("sqlite", "postgresql")
 MakeLedger = Callable[[str], str]
 
 
-def makers(ground: Ground, databases: list[str], running: ExitStack) -> dict[str, MakeLedger]:
+def makers(
+    environment: Environment, databases: list[str], running: ExitStack
+) -> dict[str, MakeLedger]:
     """Return how a ledger is made, by database; starts a private PostgreSQL where it is asked for.
 
     Raises:
@@ -28,8 +30,8 @@ def makers(ground: Ground, databases: list[str], running: ExitStack) -> dict[str
     if "sqlite" in databases:
 
         def in_a_file(name: str) -> str:
-            file = ground.folder / f"{name}.db"
-            shutil.copy(ground.template, file)
+            file = environment.folder / f"{name}.db"
+            shutil.copy(environment.template, file)
             with sqlite3.connect(file) as connection:
                 connection.execute(TABLE)
             connection.close()

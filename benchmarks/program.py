@@ -1,4 +1,4 @@
-"""What the benchmarks do alike: playing on a ground of their own, writing down, and saying it."""
+"""What the benchmarks do alike: an environment, notes, and a summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.ledgers import DATABASES
-from surehand.drill.environment import Ground, prepared
+from surehand.drill.environment import Environment, prepared
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import ExitCode, SurehandError
 from tests.postgres_server import PostgresMissing
@@ -51,7 +51,7 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
 def run(
     name: str,
     file: Path | None,
-    play: Callable[[Ground, Console], Coroutine[Any, Any, None]],
+    play: Callable[[Environment, Console], Coroutine[Any, Any, None]],
     tell: Callable[[], Told],
 ) -> int:
     """Play a benchmark, say what it has measured, and return its exit code.
@@ -66,14 +66,14 @@ def run(
     end_by_signal_in_order()
     before, ended_early = os.getloadavg()[0], False
     try:
-        with prepared(clean(), database=None, say=console.print) as ground:
+        with prepared(clean(), database=None, say=console.print) as environment:
             try:
-                asyncio.run(play(ground, console))
+                asyncio.run(play(environment, console))
             except KeyboardInterrupt:
                 ended_early = True
             except BaseException:
-                ground.keep()
-                console.print(f"Ledgers and logs are kept in {ground.folder}")
+                environment.keep()
+                console.print(f"Ledgers and logs are kept in {environment.folder}")
                 raise
     except (SurehandError, PostgresMissing) as error:
         print(f"benchmarks.{name}: {error}", file=sys.stderr)

@@ -22,7 +22,7 @@ from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import Connection
-from surehand.drill.environment import Ground
+from surehand.drill.environment import Environment
 from surehand.process.connect import connect, find_target
 from surehand.process.ending import leave
 from surehand.process.settings import ClientSettings
@@ -90,7 +90,7 @@ class Shown:
 
 
 async def measure(
-    ground: Ground,
+    environment: Environment,
     databases: list[str],
     kinds: list[str],
     rounds: int,
@@ -100,17 +100,17 @@ async def measure(
     """Kill workers in all lanes, ``rounds`` times in each.
 
     Args:
-        ground: Where.
+        environment: Where.
         databases: Of ``DATABASES``.
         kinds: Of ``_KILLS``.
         rounds: Kills in each lane.
         console: Where progress is shown.
         measured: Takes the lanes with their samples, which stay when this is ended early.
     """
-    environment = ground.environment({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
-    target = find_target(environment)
+    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    target = find_target(variables)
     settings = ClientSettings(
-        tenant=DEFAULT_TENANT, user="benchmark", task_queue="", ui_url=ground.web_ui
+        tenant=DEFAULT_TENANT, user="benchmark", task_queue="", ui_url=environment.web_ui
     )
     server = Connection(await connect(target, quiet=True), target, settings)
     kills = [
@@ -118,15 +118,15 @@ async def measure(
     ]
     shown = Shown(console, len(databases) * len(kills) * rounds)
     with ExitStack() as servers, shown.going_on():
-        for database, make in makers(ground, databases, servers).items():
+        for database, make in makers(environment, databases, servers).items():
             # Workers of one database at a time: all of them would crowd a small machine.
             with ExitStack() as workers:
                 lanes = [
                     Lane(
                         Kill(database, kind, tool, point),
-                        ground,
-                        server,
                         environment,
+                        server,
+                        variables,
                         await asyncio.to_thread(make, f"{database}-{number}"),
                         workers,
                     )
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(
         "recovery",
         options.json,
-        lambda ground, console: measure(ground, *asked, console, lanes),
+        lambda environment, console: measure(environment, *asked, console, lanes),
         tell,
     )
 

@@ -22,7 +22,7 @@ from benchmarks.plain import PLAIN_QUEUE, PLAIN_REPEATED
 from benchmarks.program import Told, parser_of, run
 from benchmarks.quick_tools import Attempts
 from benchmarks.runs import played
-from surehand.drill.environment import Ground
+from surehand.drill.environment import Environment
 from surehand.process.ending import leave
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
@@ -62,7 +62,7 @@ class Measured:
 
 
 async def measure(
-    ground: Ground, options: argparse.Namespace, console: Console, found: list[Measured]
+    environment: Environment, options: argparse.Namespace, console: Console, found: list[Measured]
 ) -> None:
     """Play all modes on each ledger; the list keeps what is done when this is ended early."""
 
@@ -76,7 +76,7 @@ async def measure(
         console.print(f"{place.store}: {options.rounds} rounds")
 
     await at_each(
-        ground,
+        environment,
         options.database or list(DATABASES),
         play,
         retries_transient=",".join([f"{PAUSE}s"] * FAILS),
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(
         "retries",
         options.json,
-        lambda ground, console: measure(ground, options, console, found),
+        lambda environment, console: measure(environment, options, console, found),
         lambda: told(found),
     )
 

@@ -20,7 +20,7 @@ from benchmarks.figures import table
 from benchmarks.lasting import HEAD, Lasting, last
 from benchmarks.ledgers import DATABASES
 from benchmarks.program import Told, parser_of, run
-from surehand.drill.environment import Ground
+from surehand.drill.environment import Environment
 from surehand.process.ending import leave
 from surehand.workflows.plan.durability import Durability
 
@@ -45,7 +45,7 @@ LONG_STEPS: Final = 1000
 
 
 async def measure(
-    ground: Ground,
+    environment: Environment,
     options: argparse.Namespace,
     console: Console,
     found: list[Measured],
@@ -67,7 +67,7 @@ async def measure(
                 took = time.monotonic() - began
                 console.print(f"{place.store}: 10,000 steps, {mode} ({took:.0f} s so far)")
 
-    await at_each(ground, options.database or list(DATABASES), play)
+    await at_each(environment, options.database or list(DATABASES), play)
 
 
 def _probes(options: argparse.Namespace) -> list[Probe]:
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(
         "steps",
         options.json,
-        lambda ground, console: measure(ground, options, console, found, lasting),
+        lambda environment, console: measure(environment, options, console, found, lasting),
         lambda: Told(
             [*(one.document() for one in found), *(one.document() for one in lasting)],
             tables(found, lasting),

@@ -28,7 +28,7 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
-from surehand.drill.environment import READY, Ground, worker
+from surehand.drill.environment import READY, Environment, worker
 from surehand.process.connect import connect, find_target
 from surehand.process.ending import leave
 from surehand.process.exits import SurehandError
@@ -200,7 +200,7 @@ class Arrivals:
 
 
 async def measure(
-    ground: Ground,
+    environment: Environment,
     databases: list[str],
     runs: int,
     parked_s: float,
@@ -210,20 +210,20 @@ async def measure(
 ) -> None:
     """Measure a crowd on each ledger; ``measured`` keeps what there is when this is ended early."""
     modules = {"SUREHAND_TOOL_MODULES": "benchmarks.tools"}
-    environment = ground.environment({**clean(), **modules, **settings})
-    target = find_target(environment)
+    variables = environment.variables({**clean(), **modules, **settings})
+    target = find_target(variables)
     with ExitStack() as servers:
-        for database, make in makers(ground, databases, servers).items():
+        for database, make in makers(environment, databases, servers).items():
             url = await asyncio.to_thread(make, f"{database}-waiting")
-            folder = ground.case_folder(f"{database}-worker")
+            folder = environment.case_folder(f"{database}-worker")
             queue = f"waiting-{database}"
             own = ClientSettings(
-                tenant=DEFAULT_TENANT, user="benchmark", task_queue=queue, ui_url=ground.web_ui
+                tenant=DEFAULT_TENANT, user="benchmark", task_queue=queue, ui_url=environment.web_ui
             )
             server = Connection(await connect(target, quiet=True), target, own)
             world = folder / "world.jsonl"
             with worker(
-                {**environment, "BENCHMARK_WORLD": str(world)},
+                {**variables, "BENCHMARK_WORLD": str(world)},
                 folder,
                 "worker",
                 database_url=url,
@@ -255,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(
         "waiting",
         options.json,
-        lambda ground, console: measure(ground, *asked, console, settings, measured),
+        lambda environment, console: measure(environment, *asked, console, settings, measured),
         lambda: Told(
             [one.document() for one in measured],
             tables(measured),

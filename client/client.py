@@ -205,9 +205,9 @@ class Client:
         *,
         run_id: str | None = None,
         input: Mapping[str, JsonValue] | None = None,
-        user: str | None = None,
+        for_user: str | None = None,
         durability: Durability | None = None,
-        begins_from: Linked | None = None,
+        linked: Linked | None = None,
     ) -> Run:
         """Start a run of a plan; signed, if there is a key.
 
@@ -219,9 +219,9 @@ class Client:
             run_id: The run's name, never used before; ``None`` makes one up. Started twice under
                 one name, the same plan is one run: so a start whose answer was lost is repeated.
             input: Inputs, beside those of the plan or in their place.
-            user: Whom the run acts for; ``None``: whoever starts it.
+            for_user: Whom the run acts for; ``None``: whoever starts it.
             durability: When progress is written to history; ``None``: as the plan says.
-            begins_from: Another run, and outputs of it that are facts to this one.
+            linked: Another run, and outputs of it that are facts to this one.
 
         Raises:
             PlanRefused: The plan is not valid: each problem with its place.
@@ -230,8 +230,8 @@ class Client:
             NotReachable: The server does not answer.
 
         Example:
-            >>> run = await client.start("refund.yaml", run_id="refund-7", user="uma")
-            >>> again = await client.start("refund.yaml", run_id="refund-7", user="uma")
+            >>> run = await client.start("refund.yaml", run_id="refund-7", for_user="uma")
+            >>> again = await client.start("refund.yaml", run_id="refund-7", for_user="uma")
             >>> run.is_new, again.is_new
             (True, False)
         """
@@ -239,12 +239,12 @@ class Client:
         chosen = chosen_run_id(self.settings.tenant, run_id or new_run_name(parsed.name))
         request = composed(
             self.settings,
-            acts_for=user,
+            for_user=for_user,
             signed_only=self._signed_only,
             run_id=chosen,
             plan=parsed,
             durability=durability,
-            linked=begins_from,
+            linked=linked,
         )
         return Run(self._server, chosen, is_new=await launch(self._server, request))
 

@@ -96,13 +96,13 @@ ENDS: Final = frozenset(
 
 
 def composed(
-    settings: ClientSettings, *, acts_for: str | None, signed_only: bool = False, **what: Any
+    settings: ClientSettings, *, for_user: str | None, signed_only: bool = False, **what: Any
 ) -> StartRun:
     """Return a run as it is started: signed where there is a key.
 
     Args:
         settings: Who starts it.
-        acts_for: The user whom it acts for; ``None``: the same.
+        for_user: The user whom it acts for; ``None``: the same.
         signed_only: Whether only signed starts count.
         what: The rest of ``StartRun``.
 
@@ -110,7 +110,7 @@ def composed(
         WrongUse: Nobody can be meant, the key cannot be used, or there is none where only signed
             starts count.
     """
-    user = settings.user if acts_for is None else acts_for
+    user = settings.user if for_user is None else for_user
     request = StartRun(tenant=settings.tenant, user=user, started_by=settings.user, **what)
     problem = request.problem()
     if problem is not None:

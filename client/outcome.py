@@ -1,12 +1,15 @@
-"""How a run ended, whichever way the server tells it."""
+"""Where a run stands and how it ended, whichever way the server tells it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import JsonValue
 from temporalio.client import (
     WorkflowExecution,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
@@ -34,6 +37,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.names import RUN_STATE
+from surehand.workflows.ports import RUN_BATCH
 
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.
 CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
@@ -57,6 +61,29 @@ def state_of(run: WorkflowExecution) -> str:
 def last_own_state(run: WorkflowExecution) -> str:
     """Return the state that the run itself has noted last."""
     return run.typed_search_attributes.get(RUN_STATE, RunState.RUNNING.value)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The newest word of each call."""
+
+    under_way: str | None = None
+    """The step that a batch is at."""
+    progress: dict[str, JsonValue] = field(default_factory=dict)
+    """How far calls have come, by step, in their tools' own words."""
+
+
+async def told_by_calls(run: WorkflowExecutionDescription) -> Told:
+    """Return what the calls of a run have told."""
+    under_way, progress = None, {}
+    for pending in run.raw_description.pending_activities:
+        details = await run.data_converter.decode(pending.heartbeat_details.payloads)
+        if pending.activity_type.name == RUN_BATCH.name and details:
+            under_way = str(details[0])
+        for part in details:
+            if isinstance(part, dict) and "step_id" in part:
+                progress[str(part["step_id"])] = part.get("progress")
+    return Told(under_way, progress)
 
 
 def code_of(state: str) -> ExitCode:

@@ -212,7 +212,7 @@ def _outlines(document: Any) -> Iterator[Outline]:
             params=known.get("params"),
             texts_of={
                 "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
-                "wait.key": _within(known.get("wait"), "key"),
+                "wait.about": _within(known.get("wait"), "about"),
                 "for_each": each,
                 "fallback.params": _within(known.get("fallback"), "params"),
             },

@@ -477,7 +477,7 @@ class Run:
         Args:
             name: As the waiting step names it.
             event_id: Of the event itself: the same one again is ignored.
-            about: What it is about: the step's ``key``.
+            about: What it is about: the step's ``about``.
             payload: The step's output.
             reason: Recorded with it.
             id: Of this message; see :class:`Run`.
@@ -496,7 +496,7 @@ class Run:
             OutsideEvent,
             leave=leave,
             name=name,
-            key=about,
+            about=about,
             event_id=event_id,
             payload=payload,
             reason=reason,
@@ -560,7 +560,7 @@ class Run:
         Args:
             plan: The plan, its document, or its file.
             based_on: The plan version that its author has seen (``view.plan_version``).
-            drops: Steps with a standing effect that the new plan does not have, on purpose.
+            drops: Steps with a remaining effect that the new plan does not have, on purpose.
             reason: Recorded with it.
             id: Of this message; see :class:`Run`.
 

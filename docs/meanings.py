@@ -37,7 +37,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "interventions": ("LedgerRows",),
     "notifications": ("LedgerRows",),
     "audit": ("AuditReport",),
-    "reconcile": ("SweepReport", "Scheduled"),
+    "reconcile": ("ReconcileReport", "Scheduled"),
     "unwind": ("UnwindReport",),
     "stats": ("Stats",),
     "settings": ("SettingList",),
@@ -105,7 +105,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "resource.acquired": "The call has the resource for itself.",
     "resource.refused": "The resource stayed busy; the attempt ends and comes again.",
     "resource.released": "The call has given the resource back.",
-    "resource.swept": "A dead call's resource was freed.",
+    "resource.freed": "A dead call's resource was freed.",
     "resource.waited": "Another call holds the resource; this one waits.",
     "run.amended": "The run has a new plan.",
     "run.barred": "No call of the run may be claimed any more.",
@@ -176,8 +176,8 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_compensations": "`tool`; `outcome`: `compensated`, `uncompensated`, `failed`",
     "surehand_interventions": "`tool`, `rule`; `outcome`: `opened`, or the answer",
     "surehand_broken_invariants": "`tool`, `invariant`",
-    "surehand_resources": "`tool`; `outcome`: `acquired`, `waited`, `refused`, `released`, `swept`",
-    "surehand_swept": "`tool`, `outcome`",
+    "surehand_resources": "`tool`; `outcome`: `acquired`, `waited`, `refused`, `released`, `freed`",
+    "surehand_stale_entries": "`tool`, `outcome`",
     "surehand_notifications": "`notifier`; `outcome`: `sent`, `failed`, `given_up`, `dropped`,"
     " `unrecorded`",
 }

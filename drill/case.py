@@ -25,19 +25,18 @@ from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
 from surehand.drill import deploying
-from surehand.drill.changed_plan import HELD, changed
 from surehand.drill.consistency import tally
-from surehand.drill.environment import Ground
+from surehand.drill.disturbance import HELD, Disturbance, changed
+from surehand.drill.environment import Environment
 from surehand.drill.interrupting import Interrupting
 from surehand.drill.observer import Observer
 from surehand.drill.operating import Operating
-from surehand.drill.people import People
-from surehand.drill.played import Disturbance, Played, count_of, skipped
+from surehand.drill.people import ACTOR, People, Principals
+from surehand.drill.played import Played, count_of, skipped
 from surehand.drill.points import Beforehand, Operation
-from surehand.drill.principals import ACTOR, Office
 from surehand.drill.request import DrillRequest
-from surehand.drill.standing import RunTree
-from surehand.drill.workers import Crew
+from surehand.drill.run_tree import RunTree
+from surehand.drill.workers import Workers
 from surehand.drill.world import Context, comparable
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
 from surehand.workflows.contracts.starting import StartRun
@@ -52,9 +51,9 @@ class Case:
     def __init__(
         self,
         request: DrillRequest,
-        ground: Ground,
+        environment: Environment,
         server: Connection,
-        environment: Mapping[str, str],
+        variables: Mapping[str, str],
         disturbance: Disturbance | None = None,
         permissions: Collection[str] = (),
     ) -> None:
@@ -62,22 +61,22 @@ class Case:
 
         Args:
             request: What is drilled.
-            ground: Where.
+            environment: Where.
             server: Where runs are started.
-            environment: The workers'.
+            variables: The workers'.
             disturbance: What is done to the run; ``None`` for a fault-free one.
             permissions: What the plan's tools ask of the acting user, as far as that is known.
         """
         label = f"{disturbance.target.step}-{disturbance.point}" if disturbance else "fault-free"
         name = f"drill-{request.plan.name[:20]}-{label}"[:100] + f"-{secrets.token_hex(4)}"
         self._request = request
-        self._ground = ground
+        self._environment = environment
         self._disturbance = disturbance
         self._kill = disturbance if disturbance and disturbance.crash_at else None
         self._operation = disturbance.operation if disturbance else None
         self._permissions = permissions
-        self._environment = environment
-        self._folder = ground.case_folder(name)
+        self._variables = variables
+        self._folder = environment.case_folder(name)
         # The task queue is the case's own, so that only its workers take its run.
         settings = server.settings.model_copy(update={"task_queue": name})
         self._server = Connection(server.client, server.target, settings)
@@ -93,7 +92,7 @@ class Case:
             SurehandError: A worker ended that nobody had killed.
         """
         began = time.monotonic()
-        database_url = await asyncio.to_thread(self._ground.ledger, self._folder)
+        database_url = await asyncio.to_thread(self._environment.ledger, self._folder)
         fresh = await self._fresh(database_url)
         plan = changed(self._request.plan, self._disturbance)
         plan = Plan.model_validate(
@@ -107,22 +106,24 @@ class Case:
             plan=plan,
             durability=self._mode,
         )
-        office = Office(database_url, settings.tenant, own=self._ground.database is None)
-        await office.give(settings.user, "permission", self._permissions)
-        people = People(self._server, self.run_id, office)
+        principals = Principals(
+            database_url, settings.tenant, own=self._environment.database is None
+        )
+        await principals.give(settings.user, "permission", self._permissions)
+        people = People(self._server, self.run_id, principals)
         await self._beforehand(Context(self.run_id, plan.input, database_url))
-        with self._crew(database_url) as crew:
+        with self._workers(database_url) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
-            await crew.start(2 if self._kill and not self._operation else 1)
+            await workers.start(2 if self._kill and not self._operation else 1)
             await launch(self._server, start)
             try:
-                await self._until_settled(people, crew, office)
+                await self._until_settled(people, workers, principals)
             finally:
                 if self._played.result is None or self._played.question:
                     with contextlib.suppress(RPCError):
                         await self._server.handle(self.run_id).terminate("the drill is over")
         self._played.approvals = people.approvals
-        self._note_kill(crew)
+        self._note_kill(workers)
         await self._look(Context(self.run_id, plan.input, database_url), fresh)
         self._played.seconds = time.monotonic() - began
         return self._played
@@ -149,7 +150,7 @@ class Case:
         if self._kill and isinstance(self._kill.point, Beforehand) and self._request.already:
             await self._request.already(replace(context, step=self._kill.target.step))
 
-    def _crew(self, database_url: str) -> Crew:
+    def _workers(self, database_url: str) -> Workers:
         once = self._folder / "crashed"
         # Open: the drill's people have no keys, and its ledger is nobody else's.
         settings = {
@@ -159,13 +160,15 @@ class Case:
         }
         if self._kill:
             settings |= {"crash_at": self._kill.crash_at, "crash_once": str(once)}
-        return Crew(self._environment, self._folder, settings, once)
+        return Workers(self._variables, self._folder, settings, once)
 
-    async def _until_settled(self, people: People, crew: Crew, office: Office) -> None:
+    async def _until_settled(
+        self, people: People, workers: Workers, principals: Principals
+    ) -> None:
         """Return when the run has ended, needs a human, or is out of time."""
         observing = asyncio.create_task(self._observer.until_end())
-        attending = asyncio.create_task(self._attend(people, crew, office))
-        watching = asyncio.create_task(crew.watch())
+        attending = asyncio.create_task(self._attend(people, workers, principals))
+        watching = asyncio.create_task(workers.watch())
         parts = {observing, attending, watching}
         if self._operation is Operation.TERMINATE:
             parts.remove(observing)  # Its end is not the end of what is done to it.
@@ -197,23 +200,23 @@ class Case:
             self._played.no_end = "ended without a result"
             self._played.violations.append(f"it ended without a result: {error}")
 
-    async def _attend(self, people: People, crew: Crew, office: Office) -> None:
+    async def _attend(self, people: People, workers: Workers, principals: Principals) -> None:
         """Interrupt the run, if that is what the case does, and deal with all that waits."""
         if self._disturbance and self._disturbance.interruption:
-            forced = Interrupting(self._disturbance, self.run_id, people, crew, office)
+            forced = Interrupting(self._disturbance, self.run_id, people, workers, principals)
             try:
                 await forced.run()
             finally:
                 self._played.reached = forced.reached
                 self._played.violations += forced.violations
         elif self._disturbance and self._operation:
-            release = self._environment.get("SUREHAND_TOOL_MODULES", "")
+            release = self._variables.get("SUREHAND_TOOL_MODULES", "")
             operating = Operating(
                 self._disturbance,
                 self.run_id,
                 self._server,
                 people,
-                crew,
+                workers,
                 await asyncio.to_thread(deploying.release, self._folder, release),
             )
             try:
@@ -227,15 +230,15 @@ class Case:
         view, question = await people.stay()
         self._played.result, self._played.question = view.result, question
 
-    def _note_kill(self, crew: Crew) -> None:
+    def _note_kill(self, workers: Workers) -> None:
         played, kill = self._played, self._kill
         if kill is None or self._operation:
             return
-        played.reached = crew.killed
-        if crew.died_at is not None:
+        played.reached = workers.killed
+        if workers.died_at is not None:
             place = (kill.target.step, kill.target.undo)
-            recovered = self._observer.recovered_at(place, crew.died_at)
-            played.recovery_s = None if recovered is None else recovered - crew.died_at
+            recovered = self._observer.recovered_at(place, workers.died_at)
+            played.recovery_s = None if recovered is None else recovered - workers.died_at
 
     async def _look(self, context: Context, fresh: dict[str, Any]) -> None:
         """Take down what the run, the ledger and the world say in the end."""
@@ -276,7 +279,7 @@ class Case:
     def _look_at(self, tree: RunTree) -> None:
         """Take down what stands of the run and its child runs, and what is wrong with that."""
         played = self._played
-        played.standing, played.applied = tree.standing(), tree.applied
+        played.remaining, played.applied = tree.remaining(), tree.applied
         played.violations += [*tree.out_of_order(), *tree.clock_jumps()]
         played.violations += skipped(tree.events, self._disturbance)
         if played.unwound is not None:

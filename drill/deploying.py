@@ -1,4 +1,7 @@
-"""The same tools as of another release: with shorter timeouts, for workers with a shorter lease."""
+"""The same tools as of another release: with shorter timeouts, for workers with a shorter lease.
+
+It is loaded by those workers, too, and so imports nothing else of the drill.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _NAMES_A_SERVER: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE")
 
 
 @dataclass(frozen=True)
-class Ground:
+class Environment:
     """A running server, and a migrated ledger to copy."""
 
     folder: Path
@@ -53,11 +53,11 @@ class Ground:
     database: str | None
     """A ledger that all cases share; ``None``: each has a file of its own."""
 
-    def environment(self, user: Mapping[str, str]) -> dict[str, str]:
-        """Return the workers' environment: the user's own, on this ground.
+    def variables(self, user: Mapping[str, str]) -> dict[str, str]:
+        """Return the workers' variables: the user's own, with those of this environment.
 
         Raises:
-            WrongUse: It names no tools.
+            WrongUse: They name no tools.
         """
         require_tools(user)
         ours = {f"SUREHAND_{name}" for name in _OWN}
@@ -105,21 +105,21 @@ class Ground:
         return f"sqlite:///{folder / 'ledger.db'}"
 
 
-def require_tools(environment: Mapping[str, str]) -> None:
-    """See that an environment names tools; asked before anything is started.
+def require_tools(variables: Mapping[str, str]) -> None:
+    """See that variables name tools; asked before anything is started.
 
     Raises:
-        WrongUse: It does not.
+        WrongUse: They do not.
     """
-    if not environment.get("SUREHAND_TOOL_MODULES"):
+    if not variables.get("SUREHAND_TOOL_MODULES"):
         raise WrongUse("no tools to drill: set SUREHAND_TOOL_MODULES to the modules with yours")
 
 
-def worker(environment: Mapping[str, str], folder: Path, name: str, **settings: str) -> Child:
+def worker(variables: Mapping[str, str], folder: Path, name: str, **settings: str) -> Child:
     """Start a worker of one case; settings by their names without prefix."""
     own = {f"SUREHAND_{key.upper()}": value for key, value in settings.items()}
     log = folder / f"{name}.log"
-    return Child(python("surehand.worker"), environment={**environment, **own}, log=log)
+    return Child(python("surehand.worker"), environment={**variables, **own}, log=log)
 
 
 def _keep_mark(folder: Path) -> Path:
@@ -133,12 +133,12 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def prepared(
-    environment: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
-) -> Iterator[Ground]:
+    variables: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
+) -> Iterator[Environment]:
     """Start what a drill needs; stop it all and remove the folder on every way out.
 
     Args:
-        environment: The user's own; it may name a Temporal server.
+        variables: The user's own; it may name a Temporal server.
         database: A migrated ledger for all cases, or ``None``.
         say: Told what is being waited for.
 
@@ -151,7 +151,7 @@ def prepared(
         template = folder / "template.db"
         if database is None:
             settings = {"SUREHAND_DATABASE_URL": f"sqlite:///{template}"}
-            clean = {k: v for k, v in environment.items() if not k.startswith("SUREHAND_")}
+            clean = {k: v for k, v in variables.items() if not k.startswith("SUREHAND_")}
             migrating = running.enter_context(
                 Child(
                     python("surehand.cli.operate.migrate"),
@@ -160,8 +160,8 @@ def prepared(
                 )
             )
             migrating.wait_done()
-        temporal, web_ui, embedded = _server(environment, folder, running, say)
-        yield Ground(
+        temporal, web_ui, embedded = _server(variables, folder, running, say)
+        yield Environment(
             folder=folder,
             temporal=temporal,
             embedded=embedded,
@@ -172,12 +172,12 @@ def prepared(
 
 
 def _server(
-    environment: Mapping[str, str], folder: Path, running: ExitStack, say: Callable[[str], None]
+    variables: Mapping[str, str], folder: Path, running: ExitStack, say: Callable[[str], None]
 ) -> tuple[dict[str, str], str, bool]:
     """Return the settings that lead to a server, its Web UI, and whether it is our own."""
-    if any(environment.get(name) for name in _NAMES_A_SERVER):
-        own = {k: v for k, v in environment.items() if k.startswith("TEMPORAL_")}
-        return own, environment.get("TEMPORAL_UI_URL", ""), False
+    if any(variables.get(name) for name in _NAMES_A_SERVER):
+        own = {k: v for k, v in variables.items() if k.startswith("TEMPORAL_")}
+        return own, variables.get("TEMPORAL_UI_URL", ""), False
     try:
         cli = find_cli(log=say)
         server = DevServer.start(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 
 from surehand.drill.consistency import calls_of
+from surehand.drill.disturbance import Disturbance
 from surehand.drill.people import (
     AT_ITS_START,
     ENDED_STEPS,
     REASON,
     People,
+    Principals,
     is_moving,
 )
-from surehand.drill.played import Disturbance
 from surehand.drill.points import Interruption
-from surehand.drill.principals import Office
-from surehand.drill.workers import Crew
+from surehand.drill.workers import Workers
 from surehand.process.exits import Refused, WrongUse
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.interrupts import Interrupt
@@ -28,14 +28,19 @@ class Interrupting:
     """One interruption: waits for its place, forces it, and has the run go on."""
 
     def __init__(
-        self, disturbance: Disturbance, run_id: str, people: People, crew: Crew, office: Office
+        self,
+        disturbance: Disturbance,
+        run_id: str,
+        people: People,
+        workers: Workers,
+        principals: Principals,
     ) -> None:
         self._target = disturbance.target
         self._how = disturbance.interruption
         self._run_id = run_id
         self._people = people
-        self._crew = crew
-        self._office = office
+        self._workers = workers
+        self._principals = principals
         self.reached = False
         """Whether the run was interrupted, as it was meant to be."""
         self.violations: list[str] = []
@@ -72,7 +77,7 @@ class Interrupting:
         if not await self._stands("pause"):
             return
         before = await self._calls()
-        await self._crew.replace()
+        await self._workers.replace()
         if await self._stands("pause") and await self._calls() == before:
             self.reached = True
         else:
@@ -81,7 +86,7 @@ class Interrupting:
 
     async def _approval(self) -> None:
         request = await self._people.until(self._request)
-        await self._crew.replace()
+        await self._workers.replace()
         again = await self._people.until(self._request)
         await self._nothing_called("its approval waited")
         if (again.approval_id, again.params_hash) != (request.approval_id, request.params_hash):
@@ -91,7 +96,7 @@ class Interrupting:
 
     async def _ask(self) -> None:
         await self._people.until(self._question)
-        await self._crew.replace()
+        await self._workers.replace()
         asked = await self._people.until(self._question)
         await self._nothing_called("its question waited")
         await self._people.answer(asked)
@@ -106,13 +111,13 @@ class Interrupting:
         await people.approve(request)
         if not await self._stands("pause"):
             return
-        await self._office.take(people.user, permission)
+        await self._principals.take(people.user, permission)
         await self._resume()
         if not await self._stands("loss of the permission", StepState.PAUSED_PERMISSION):
             return
         await self._nothing_called(f"{people.user} had no permission {permission}")
         self.reached = True
-        await self._office.give(people.user, "permission", {permission})
+        await self._principals.give(people.user, "permission", {permission})
         await self._resume()
 
     async def _expire(self) -> None:
@@ -147,7 +152,7 @@ class Interrupting:
         await self._people.steer(Verb.RESUME, ResumeRun(actor=self._people.user, reason=REASON))
 
     async def _calls(self, step_id: str | None = None) -> int:
-        return calls_of(await self._office.evidence(self._run_id), step_id)
+        return calls_of(await self._principals.evidence(self._run_id), step_id)
 
     async def _nothing_called(self, while_: str) -> None:
         if await self._calls(self._target.step):

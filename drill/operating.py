@@ -15,11 +15,10 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from surehand.client.connection import Connection
-from surehand.drill.changed_plan import HELD
+from surehand.drill.disturbance import HELD, Disturbance
 from surehand.drill.people import REASON, People
-from surehand.drill.played import Disturbance
 from surehand.drill.points import Operation
-from surehand.drill.workers import Crew
+from surehand.drill.workers import Workers
 from surehand.process.exits import Refused, WrongUse
 from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
@@ -102,7 +101,7 @@ class Operating:
         run_id: str,
         server: Connection,
         people: People,
-        crew: Crew,
+        workers: Workers,
         release: dict[str, str],
     ) -> None:
         """Prepare an operation.
@@ -112,7 +111,7 @@ class Operating:
             run_id: The run.
             server: Where it runs.
             people: They leave the run waiting at the place.
-            crew: Its workers, of whom one is alive.
+            workers: Its workers, of whom one is alive.
             release: The settings of workers after a deploy.
         """
         assert disturbance.operation is not None
@@ -121,7 +120,7 @@ class Operating:
         self._run_id = run_id
         self._server = server
         self._people = people
-        self._crew = crew
+        self._workers = workers
         self._release = release
         self.reached = False
         """Whether it was done."""
@@ -135,7 +134,7 @@ class Operating:
             if self._how.crash_point is None:
                 await self._waits()
             else:
-                await self._people.while_(self._crew.death())
+                await self._people.while_(self._workers.death())
             await self._do()
             self.reached = True
 
@@ -152,12 +151,12 @@ class Operating:
                 await self._reset()
             case Operation.RESET_KILLED:
                 await self._reset()
-                await self._crew.start()
+                await self._workers.start()
             case Operation.TERMINATE:
                 await self._server.handle(self._run_id).terminate(REASON)
                 await self._unwind()
             case Operation.DEPLOY:
-                await self._crew.start(changes=self._release)
+                await self._workers.start(changes=self._release)
 
     async def _reset(self) -> None:
         with self._server.translated(self._run_id):

@@ -1,19 +1,21 @@
-"""The people of one case: they approve what waits, and answer what is asked."""
+"""The people of one case: what they may do, what they approve, and what they answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from surehand.activities.ledger.runs.json_schemas import problems
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.history.evidence import Evidence, evidence_of
+from surehand.activities.ledger.people import principals
 from surehand.client.connection import Connection
-from surehand.drill.principals import Office
 from surehand.drill.report import DrilledApproval
 from surehand.process.exits import ExitCode, NotFound, NoWorker, SurehandError
+from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt, InterruptKind
@@ -26,6 +28,8 @@ from surehand.workflows.plan.plan import ITERATION
 T = TypeVar("T")
 
 APPROVER: Final = "drill-approver"
+#: In whose name the drill gives and takes.
+ACTOR: Final = "drill"
 REASON: Final = "a drill"
 #: Seconds between looks at whether the run waits for somebody.
 _LOOK_PAUSE: Final = 0.2
@@ -45,13 +49,54 @@ _OF_TYPE: Final[dict[str, Any]] = {
 }
 
 
+class Principals:
+    """Changes the principals of one ledger; one that is not the case's own is left alone."""
+
+    def __init__(self, database_url: str, tenant: str, *, own: bool) -> None:
+        self._url = database_url
+        self._tenant = tenant
+        self.own = own
+        self._given: dict[str, set[tuple[principals.Kind, str]]] = {}
+
+    async def evidence(self, run_id: str) -> Evidence:
+        """Return what the ledger holds about a run.
+
+        Raises:
+            RunNotFound: Nothing.
+        """
+        async with open_ledger(self._url) as ledger:
+            return await ledger.transact(self._tenant, evidence_of, run_id)
+
+    async def give(self, name: str, kind: principals.Kind, what: Collection[str]) -> bool:
+        """Give roles or permissions; returns whether that changed anything."""
+        given = self._given.get(name)
+        new = {(kind, one) for one in what} - (given or set())
+        if not self.own or not new:
+            return False
+        async with open_ledger(self._url) as ledger:
+            with ledger.transaction(self._tenant) as tx:
+                if given is None:
+                    principals.add(tx, name, ACTOR)
+                for _, one in sorted(new):
+                    principals.grant(tx, name, kind, one, ACTOR)
+        self._given.setdefault(name, set()).update(new)
+        return True
+
+    async def take(self, name: str, permission: str) -> None:
+        """Take a permission away."""
+        async with open_ledger(self._url) as ledger:
+            with ledger.transaction(self._tenant) as tx:
+                principals.revoke(tx, name, "permission", permission, ACTOR)
+        self._given[name].discard(("permission", permission))
+
+
 class People:
     """Looks at one run, again and again, and gives it what it waits for."""
 
-    def __init__(self, server: Connection, run_id: str, office: Office) -> None:
+    def __init__(self, server: Connection, run_id: str, principals: Principals) -> None:
         self._server = server
         self._run_id = run_id
-        self._office = office
+        self._principals = principals
         self._dealt_with: set[str] = set()
         self.user = server.settings.user
         self.held = ""
@@ -134,7 +179,7 @@ class People:
         quorum = max((one.quorum for one in request.requirements), default=1)
         for number in range(1, quorum + 1):
             name = APPROVER if number == 1 else f"{APPROVER}-{number}"
-            await self._office.give(name, "role", roles)
+            await self._principals.give(name, "role", roles)
             decision = Decision(
                 approval_id=request.approval_id,
                 params_hash=request.params_hash,
@@ -182,9 +227,9 @@ class People:
 
     async def _permit(self) -> None:
         """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
-        tools = (await self._office.evidence(self._run_id)).tools.values()
+        tools = (await self._principals.evidence(self._run_id)).tools.values()
         wanted = {tool.permission for tool in tools if tool.permission is not None}
-        if await self._office.give(self.user, "permission", wanted):
+        if await self._principals.give(self.user, "permission", wanted):
             await self.steer(Verb.RESUME, ResumeRun(actor=self.user, reason=REASON))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from surehand.drill.environment import Ground
+    from surehand.drill.environment import Environment
     from surehand.drill.report import DrillReport
 
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Drill:
     """Drills plans; what the fixture ``drill`` gives."""
 
-    _ground: Ground
+    _environment: Environment
 
     def __call__(
         self,
@@ -37,7 +37,7 @@ class Drill:
         fresh: str | Callable[[Any], Any] | None = None,
         already: str | Callable[[Any], Any] | None = None,
         tools: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
         points: Sequence[str] = (),
         steps: Sequence[str] = (),
         changes: Sequence[str] = (),
@@ -54,7 +54,7 @@ class Drill:
             fresh: Returns the plan's input for one more run, or ``module:function``.
             already: Leaves the world as a step's call would, or ``module:function``.
             tools: Modules with the tools; default ``SUREHAND_TOOL_MODULES``.
-            environment: More of the workers' environment.
+            variables: More of the workers' environment variables.
             points: Crash points, interruptions and operations; default all.
             steps: Steps of the plan; default all.
             changes: ``path=value``, as ``--set``.
@@ -69,11 +69,11 @@ class Drill:
         from surehand.client.plan_file import load_plan
         from surehand.drill.progress import Progress
         from surehand.drill.request import DrillRequest
-        from surehand.drill.suite import Course
+        from surehand.drill.suite import Suite
         from surehand.drill.world import Function
         from surehand.process.settings import client_settings, read_environment
 
-        own = {**read_environment(), **(environment or {})}
+        own = {**read_environment(), **(variables or {})}
         if tools:
             own["SUREHAND_TOOL_MODULES"] = ",".join(tools)
         request = DrillRequest.checked(
@@ -89,12 +89,12 @@ class Drill:
             limit=limit,
         )
         progress = Progress(Printer(json_output=False))
-        course = Course(request, self._ground, client_settings(own), own, progress)
+        suite = Suite(request, self._environment, client_settings(own), own, progress)
         with translated():
-            report = asyncio.run(course.run())
+            report = asyncio.run(suite.run())
         if not report.ok:
-            self._ground.keep()
-            progress.note(f"Ledgers and logs of all cases are kept in {self._ground.folder}")
+            self._environment.keep()
+            progress.note(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
         return report
 
 
@@ -104,5 +104,5 @@ def drill() -> Iterator[Drill]:
     from surehand.drill.environment import prepared
     from surehand.process.settings import read_environment
 
-    with prepared(read_environment(), database=None, say=print) as ground:
-        yield Drill(ground)
+    with prepared(read_environment(), database=None, say=print) as environment:
+        yield Drill(environment)

@@ -19,7 +19,7 @@ class Baseline(BaseModel):
     targets: list[Target]
     fault_free: FaultFree
     compared: dict[str, Any]
-    standing: list[str]
+    remaining: list[str]
     applied: int
 
 

@@ -1,4 +1,4 @@
-"""The whole course of a drill: fault-free runs first, then a case for each cell of the matrix.
+"""All cases of a drill: fault-free runs first, then a case for each cell of the matrix.
 
 A cell is one step, and one thing that is done to its run.
 """
@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from surehand.client.connection import Connection
 from surehand.drill.case import Case
-from surehand.drill.environment import Ground
-from surehand.drill.judging import judged
+from surehand.drill.disturbance import Disturbance
+from surehand.drill.environment import Environment
 from surehand.drill.people import APPROVER
-from surehand.drill.played import Disturbance, Played
+from surehand.drill.played import Played, judged
 from surehand.drill.points import Operation, Point
 from surehand.drill.progress import Progress
 from surehand.drill.report import (
@@ -44,15 +44,15 @@ from surehand.workflows.plan.durability import Durability
 T = TypeVar("T")
 
 
-class Course:
+class Suite:
     """One drill."""
 
     def __init__(
         self,
         request: DrillRequest,
-        ground: Ground,
+        environment: Environment,
         settings: ClientSettings,
-        environment: Mapping[str, str],
+        variables: Mapping[str, str],
         progress: Progress,
         *,
         state: DrillState | None = None,
@@ -62,18 +62,18 @@ class Course:
 
         Args:
             request: What is drilled.
-            ground: Where.
+            environment: Where.
             settings: For whom.
-            environment: The user's own, for the workers.
+            variables: The user's own, for the workers.
             progress: Told of each case.
             state: Where cells that are done are kept.
             resume: Take over what is there already.
         """
         self._request = request
-        self._ground = ground
+        self._environment = environment
         self._settings = settings
-        self._tools = environment.get("SUREHAND_TOOL_MODULES", "")
-        self._environment = ground.environment(environment)
+        self._tools = variables.get("SUREHAND_TOOL_MODULES", "")
+        self._variables = environment.variables(variables)
         self._progress = progress
         self._state = state
         self._resume = resume
@@ -86,8 +86,8 @@ class Course:
             SurehandError: The drill itself cannot go on.
         """
         began, started_at = time.monotonic(), datetime.now(UTC)
-        await self._ground.check()
-        target = find_target(self._environment)
+        await self._environment.check()
+        target = find_target(self._variables)
         server = Connection(await connect(target, quiet=True), target, self._settings)
         fingerprint = self._request.fingerprint(self._tools)
         earlier = self._state.read(fingerprint) if self._state and self._resume else None
@@ -113,7 +113,7 @@ class Course:
             ok=bool(cells) and good and tally.holds and not baseline.fault_free.violations,
             plan=self._request.plan_name,
             modes=list(self._request.modes),
-            server="embedded" if self._ground.embedded else target.address,
+            server="embedded" if self._environment.embedded else target.address,
             world=self._request.world.name if self._request.world else "",
             fresh=self._request.fresh.name if self._request.fresh else "",
             approver=APPROVER,
@@ -165,12 +165,12 @@ class Course:
                 violations=[*first.violations, *second.violations],
             ),
             compared=first.compared,
-            standing=first.standing,
+            remaining=first.remaining,
             applied=first.applied,
         )
 
     async def _fault_free(self, server: Connection) -> Played:
-        case = Case(self._request, self._ground, server, self._environment)
+        case = Case(self._request, self._environment, server, self._variables)
         try:
             played = await case.play()
         except PlanRefused as error:
@@ -259,7 +259,7 @@ class Course:
                 if _called(target):
                     self._progress.playing(cell)
                     what = self._disturbance(baseline, target, points[cell.point], cell.mode)
-                    own = (self._request, self._ground, server, self._environment)
+                    own = (self._request, self._environment, server, self._variables)
                     played = await Case(*own, what, allowed).play()
                     world = self._request.world is not None
                     cell = judged(cell, baseline, played, world=world)

@@ -110,7 +110,7 @@ def drill(
       --world surehand.examples.shop.drill:world \
       --fresh surehand.examples.shop.drill:fresh
     """
-    from surehand.drill.files import write, writer_of
+    from surehand.drill.documents import write, writer_of
     from surehand.drill.report import lines
     from surehand.drill.request import DrillRequest
     from surehand.drill.state import DrillState
@@ -152,21 +152,25 @@ def _drilled(
     from surehand.drill.environment import prepared, require_tools
     from surehand.drill.people import APPROVER
     from surehand.drill.progress import make_progress
-    from surehand.drill.suite import Course
+    from surehand.drill.suite import Suite
 
     printer = caller.printer
     require_tools(caller.environment)
     with ExitStack() as running:
         running.enter_context(translated())
-        ground = running.enter_context(
+        environment = running.enter_context(
             prepared(caller.environment, database=database, say=printer.say)
         )
-        where = "an embedded server" if ground.embedded else ground.temporal["TEMPORAL_ADDRESS"]
+        where = (
+            "an embedded server"
+            if environment.embedded
+            else environment.temporal["TEMPORAL_ADDRESS"]
+        )
         printer.say(f"Drilling {request.plan_name} on {where}; {APPROVER!r} approves what waits")
         progress = running.enter_context(make_progress(printer))
-        course = Course(
+        suite = Suite(
             request,
-            ground,
+            environment,
             caller.settings,
             caller.environment,
             progress,
@@ -174,11 +178,11 @@ def _drilled(
             resume=resume,
         )
         try:
-            found = asyncio.run(course.run())
+            found = asyncio.run(suite.run())
         except KeyboardInterrupt:
             printer.warn(f"ended early; --resume goes on (cases done are kept in {state.file})")
             raise
         if not found.ok:
-            ground.keep()
-            printer.say(f"Ledgers and logs of all cases are kept in {ground.folder}")
+            environment.keep()
+            printer.say(f"Ledgers and logs of all cases are kept in {environment.folder}")
         return found

@@ -18,21 +18,21 @@ from surehand.process.exits import SurehandError
 _DEATH_PAUSE: Final = 0.02
 
 
-class Crew:
+class Workers:
     """Workers that share a ledger and a task queue; leaving its ``with`` block kills them."""
 
     def __init__(
-        self, environment: Mapping[str, str], folder: Path, settings: Mapping[str, str], once: Path
+        self, variables: Mapping[str, str], folder: Path, settings: Mapping[str, str], once: Path
     ) -> None:
-        """Prepare a crew.
+        """Prepare the workers of a case.
 
         Args:
-            environment: The workers'.
+            variables: The workers'.
             folder: Where they run.
             settings: More of their settings, by names without prefix.
             once: The file that a worker makes when it dies as it was told to.
         """
-        self._environment = environment
+        self._variables = variables
         self._folder = folder
         self._settings = settings
         self._once = once
@@ -71,7 +71,7 @@ class Crew:
         for _ in range(count):
             self._started += 1
             name = f"worker-{self._started}"
-            new.append(worker(self._environment, self._folder, name, **settings))
+            new.append(worker(self._variables, self._folder, name, **settings))
             self._alive.append(new[-1])
         for one in new:
             await asyncio.to_thread(one.wait_said, READY)

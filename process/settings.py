@@ -13,7 +13,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from surehand.process.exits import WrongUse
-from surehand.process.sources import PREFIX, SourceError, Sources, read_sources
+from surehand.process.sources import (
+    DEFAULT_DEPLOYMENT,
+    DEFAULT_TASK_QUEUE,
+    PREFIX,
+    SourceError,
+    Sources,
+    read_sources,
+)
 from surehand.workflows.contracts.base import LONGEST_NAME
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 
@@ -31,7 +38,7 @@ class ClientSettings(BaseModel):
     tenant: str
     user: str
     task_queue: str
-    deployment_name: str = "surehand"
+    deployment_name: str = DEFAULT_DEPLOYMENT
     ui_url: str
     key: Path | None = None
     """The private key that decisions are signed with."""
@@ -92,8 +99,8 @@ def client_settings(
     return ClientSettings(
         tenant=chosen,
         user=named,
-        task_queue=environment.get("SUREHAND_TASK_QUEUE") or "surehand",
-        deployment_name=environment.get("SUREHAND_DEPLOYMENT_NAME") or "surehand",
+        task_queue=environment.get("SUREHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
+        deployment_name=environment.get("SUREHAND_DEPLOYMENT_NAME") or DEFAULT_DEPLOYMENT,
         key=key or (Path(environment["SUREHAND_KEY"]) if environment.get("SUREHAND_KEY") else None),
         ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or DEFAULT_UI_URL).rstrip("/"),
     )

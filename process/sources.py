@@ -25,6 +25,9 @@ _OF_COMPOSE: Final = frozenset({"IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID"})
 ENVIRONMENT: Final = "environment"
 #: Large values of workers and starters that name no other place: those of one folder share it.
 DEFAULT_ARTIFACTS: Final = ".surehand/artifacts"
+#: Where starters put runs and workers take them, if nothing else is said.
+DEFAULT_TASK_QUEUE: Final = "surehand"
+DEFAULT_DEPLOYMENT: Final = "surehand"
 
 
 class SourceError(Exception):

@@ -28,7 +28,7 @@ from surehand.process.children import Child
 from surehand.process.dev_server import DevServer
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.temporal_cli import find_cli
-from tests.drill_courses import COURSES, Course, round_of
+from tests.drill_selections import SELECTIONS, Selection, round_of
 from tests.worker_process import ROOT
 
 DONE, DIFFERS, INTERRUPTED = 0, 3, 130
@@ -38,7 +38,7 @@ class Kept(BaseModel):
     """What is done so far, in the file that a later ``make drill-full`` goes on with."""
 
     seed: int
-    courses: dict[str, int] = {}
+    selections: dict[str, int] = {}
     """The exit code of each drill that is done."""
     rounds: int = 0
     differed: list[int] = []
@@ -47,12 +47,12 @@ class Kept(BaseModel):
     seconds: float = 0
 
 
-#: Plays one course and returns its exit code; told whether to go on with one that was ended.
-Play = Callable[[Course, bool], int]
+#: Plays one selection and returns its exit code; told whether to go on with one that was ended.
+Play = Callable[[Selection, bool], int]
 
 
 class FullDrill:
-    """All courses and the soak, on a file that keeps what is done."""
+    """All selections and the soak, on a file that keeps what is done."""
 
     def __init__(self, file: Path, play: Play, say: Callable[[str], None]) -> None:
         self._file, self._play, self._say = file, play, say
@@ -67,7 +67,7 @@ class FullDrill:
     def run(self, soak_s: float) -> int:
         """Play what is left and return the exit code: 3 if anything differed, ever."""
         try:
-            code = self._courses() or self._soak(soak_s)
+            code = self._selections() or self._soak(soak_s)
         finally:
             self._keep()
         if code:
@@ -75,27 +75,27 @@ class FullDrill:
             return code
         return self._sum_up()
 
-    def _courses(self) -> int:
-        for number, course in enumerate(COURSES, 1):
-            if course.name in self.kept.courses:
+    def _selections(self) -> int:
+        for number, selection in enumerate(SELECTIONS, 1):
+            if selection.name in self.kept.selections:
                 continue
-            self._say(f"\nDrill {number} of {len(COURSES)}: {course.name}")
-            code = self._play(course, True)
+            self._say(f"\nDrill {number} of {len(SELECTIONS)}: {selection.name}")
+            code = self._play(selection, True)
             if code not in (DONE, DIFFERS):
                 return code
-            self.kept.courses[course.name] = code
+            self.kept.selections[selection.name] = code
             self._keep()
         return DONE
 
     def _soak(self, soak_s: float) -> int:
         while self.kept.soaked_s < soak_s:
             began, number, seed = time.monotonic(), self.kept.rounds + 1, self.kept.seed
-            course = round_of(seed, number)
+            selection = round_of(seed, number)
             self._say(
                 f"\nSoak, {self.kept.soaked_s / 60:.0f} of {soak_s / 60:.0f} min,"
-                f" round {seed}-{number}: {course}"
+                f" round {seed}-{number}: {selection}"
             )
-            code = self._play(course, False)
+            code = self._play(selection, False)
             if code not in (DONE, DIFFERS):
                 return code
             if code == DIFFERS:
@@ -113,30 +113,30 @@ class FullDrill:
 
     def _sum_up(self) -> int:
         kept = self.kept
-        bad = [name for name, code in kept.courses.items() if code != DONE]
+        bad = [name for name, code in kept.selections.items() if code != DONE]
         bad += [f"round {kept.seed}-{number}" for number in kept.differed]
         self._say(
-            f"\n{'DIFFERS' if bad else 'OK'}: {len(kept.courses)} drills and {kept.rounds} rounds"
-            f" of soak in {kept.seconds / 60:.1f} min"
+            f"\n{'DIFFERS' if bad else 'OK'}: {len(kept.selections)} drills and {kept.rounds}"
+            f" rounds of soak in {kept.seconds / 60:.1f} min"
             + (f"; not the same world: {', '.join(bad)}" if bad else ", nothing lost or doubled")
         )
         self._file.unlink()
         return DIFFERS if bad else DONE
 
 
-def drilled(course: Course, resume: bool, folder: Path, settings: Mapping[str, str]) -> int:
-    """Play a course with ``starter.py drill`` and return its exit code."""
+def drilled(selection: Selection, resume: bool, folder: Path, settings: Mapping[str, str]) -> int:
+    """Play a selection with ``starter.py drill`` and return its exit code."""
     with httpx.Client(base_url=settings["SHOP_URL"], trust_env=False) as shop:
         shop.delete("/admin/faults").raise_for_status()
-        for endpoint, fault in course.faults().items():
+        for endpoint, fault in selection.faults().items():
             shop.put(f"/admin/faults/{endpoint}", json=fault).raise_for_status()
-    name = course.name if resume else "round"
+    name = selection.name if resume else "round"
     command = [
-        *(sys.executable, "starter.py", "drill", *course.arguments()),
+        *(sys.executable, "starter.py", "drill", *selection.arguments()),
         *("--report", str(folder / f"{name}.html")),
         *(["--resume"] if resume else []),
     ]
-    environment = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": course.tools}
+    environment = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": selection.tools}
     child = Child(command, environment=environment, log=None, folder=ROOT, guard="TERM")
     try:
         code = child.wait()
@@ -180,13 +180,13 @@ def main() -> int:
             running.callback(server.kill)
             settings["TEMPORAL_ADDRESS"] = server.address
 
-        def play(course: Course, resume: bool) -> int:
-            return drilled(course, resume, folder, settings)
+        def play(selection: Selection, resume: bool) -> int:
+            return drilled(selection, resume, folder, settings)
 
         if again:
-            course = round_of(*again)
-            say(str(course))
-            return play(course, False)
+            selection = round_of(*again)
+            say(str(selection))
+            return play(selection, False)
         return FullDrill(folder / "full.json", play, say).run(soak_s)
 
 

@@ -16,10 +16,10 @@ from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
-    FindStanding,
-    OpenQuestion,
-    StandingEffect,
-    StandingFound,
+    FindRemaining,
+    OpenIntervention,
+    RemainingEffect,
+    RemainingFound,
 )
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
@@ -30,24 +30,24 @@ from surehand.workflows.state.run_state import RunData
 _KEPT = "kept on cancel"
 
 
-async def each_standing(
-    find: Callable[[FindStanding], Awaitable[StandingFound]],
-    asked: FindStanding,
-    work: Callable[[StandingEffect], Awaitable[None]],
+async def each_remaining(
+    find: Callable[[FindRemaining], Awaitable[RemainingFound]],
+    asked: FindRemaining,
+    work: Callable[[RemainingEffect], Awaitable[None]],
 ) -> None:
     """Do something with each effect that stands, page by page."""
     while True:
         page = await find(asked)
-        for standing in page.effects:
-            await work(standing)
+        for remaining in page.effects:
+            await work(remaining)
         if page.after is None:
             return
         asked = asked.model_copy(update={"after": page.after, "bar": False, "revoked_batches": []})
 
 
-def to_compensate(tenant: str, run_id: str, user: str, standing: StandingEffect) -> Compensate:
+def to_compensate(tenant: str, run_id: str, user: str, remaining: RemainingEffect) -> Compensate:
     """Return what undoes one effect of a run, or of its child runs."""
-    effect = standing.effect
+    effect = remaining.effect
     return Compensate(
         tenant=tenant,
         run_id=effect.run_id or run_id,
@@ -109,12 +109,12 @@ class Compensation:
         """
         saga, stands, unwound = self._data.saga, set[str](), set[str]()
 
-        def orphaned(standing: StandingEffect) -> bool:
-            effect, known = standing.effect, saga.knows(standing)
+        def orphaned(remaining: RemainingEffect) -> bool:
+            effect, known = remaining.effect, saga.knows(remaining)
             if not known or effect.state != "compensating" or effect.reason is not None:
                 stands.add(effect.entry_id)
-            elif standing.child is not None:
-                unwound.add(standing.child)
+            elif remaining.child is not None:
+                unwound.add(remaining.child)
             return not known
 
         asked = self._asked().model_copy(update={"completing": True})
@@ -125,11 +125,11 @@ class Compensation:
         """Return the steps of this run that have made what this life has yet to hear of."""
         found = list[str]()
 
-        async def look(standing: StandingEffect) -> None:
-            effect, saga = standing.effect, self._data.saga
+        async def look(remaining: RemainingEffect) -> None:
+            effect, saga = remaining.effect, self._data.saga
             begun = effect.step_id in saga.unsettled() and not self._data.stopping
-            if standing.child is None and not begun and not saga.knows(standing):
-                await self._show(standing)
+            if remaining.child is None and not begun and not saga.knows(remaining):
+                await self._show(remaining)
                 saga.add_found(effect.step_id, effect.entry_id)
                 found.append(effect.step_id)
 
@@ -138,9 +138,9 @@ class Compensation:
 
     def _asked(
         self, *, step_id: str | None = None, bar: bool = False, leave: str | None = None
-    ) -> FindStanding:
+    ) -> FindRemaining:
         request = self._data.request
-        return FindStanding(
+        return FindRemaining(
             tenant=request.tenant,
             run_id=request.run_id,
             step_id=step_id,
@@ -151,14 +151,14 @@ class Compensation:
 
     async def _each(
         self,
-        asked: FindStanding,
-        work: Callable[[StandingEffect], Awaitable[None]],
+        asked: FindRemaining,
+        work: Callable[[RemainingEffect], Awaitable[None]],
         child_of: str | None = None,
     ) -> set[str]:
         unwound = set[str]()
 
-        async def find(asked: FindStanding) -> StandingFound:
-            page = await self._call(ports.FIND_STANDING, asked, "look for what stands")
+        async def find(asked: FindRemaining) -> RemainingFound:
+            page = await self._call(ports.FIND_REMAINING, asked, "look for what stands")
             self._data.keep_head(page.head)
             unwound.update(page.unwound)
             if child_of is None:
@@ -166,15 +166,15 @@ class Compensation:
             seen = [_from_above(one, asked.run_id, child_of) for one in page.effects]
             return page.model_copy(update={"effects": seen})
 
-        await each_standing(find, asked, work)
+        await each_remaining(find, asked, work)
         return unwound
 
     async def _undo(
         self,
-        asked: FindStanding,
+        asked: FindRemaining,
         *,
         cleanup: bool = False,
-        only: Callable[[StandingEffect], bool] | None = None,
+        only: Callable[[RemainingEffect], bool] | None = None,
         spares: str | None = None,
         child_of: str | None = None,
     ) -> set[str]:
@@ -191,57 +191,57 @@ class Compensation:
             The child runs of which something was undone after their end, if that is asked.
         """
         data, seen = self._data, set[str]()
-        questions = list[tuple[StandingEffect, OpenQuestion]]()
+        questions = list[tuple[RemainingEffect, OpenIntervention]]()
 
-        async def work(standing: StandingEffect) -> None:
-            if standing.effect.entry_id in seen or (only is not None and not only(standing)):
+        async def work(remaining: RemainingEffect) -> None:
+            if remaining.effect.entry_id in seen or (only is not None and not only(remaining)):
                 return
-            if spares is not None and standing.effect.reason == spares:
+            if spares is not None and remaining.effect.reason == spares:
                 return
-            seen.add(standing.effect.entry_id)
-            await self._show(standing)
+            seen.add(remaining.effect.entry_id)
+            await self._show(remaining)
             if only is not None:
-                text = f"{_name(standing)} was made before a reset or a crash, and is not wanted"
-                data.add_line(workflow.now(), f"orphaned: {text} since", _step_of(standing))
-            question = await self._compensate(standing, cleanup=cleanup)
+                text = f"{_name(remaining)} was made before a reset or a crash, and is not wanted"
+                data.add_line(workflow.now(), f"orphaned: {text} since", _step_of(remaining))
+            question = await self._compensate(remaining, cleanup=cleanup)
             if question is not None:
                 self._interventions.show(question)
-                questions.append((standing, question))
+                questions.append((remaining, question))
             self._changed()
 
         while True:
             before = len(seen)
             unwound = await self._each(asked, work, child_of)
             while questions:
-                standing, question = questions.pop(0)
-                await self._to_the_end(standing, question, cleanup=cleanup)
+                remaining, question = questions.pop(0)
+                await self._to_the_end(remaining, question, cleanup=cleanup)
             if len(seen) == before:
                 return unwound
 
     async def _to_the_end(
-        self, standing: StandingEffect, question: OpenQuestion | None, *, cleanup: bool
+        self, remaining: RemainingEffect, question: OpenIntervention | None, *, cleanup: bool
     ) -> None:
         while question is not None:
             self._interventions.show(question)
             await self._interventions.settled(question)
-            question = await self._compensate(standing, cleanup=cleanup)
+            question = await self._compensate(remaining, cleanup=cleanup)
 
     async def _compensate(
-        self, standing: StandingEffect, *, cleanup: bool = False
-    ) -> OpenQuestion | None:
+        self, remaining: RemainingEffect, *, cleanup: bool = False
+    ) -> OpenIntervention | None:
         """Undo one effect; returns what only a human can settle."""
-        request, effect, step_id = self._data.request, standing.effect, _step_of(standing)
-        asked = to_compensate(request.tenant, request.run_id, request.user, standing)
+        request, effect, step_id = self._data.request, remaining.effect, _step_of(remaining)
+        asked = to_compensate(request.tenant, request.run_id, request.user, remaining)
         report: CompensationReport = await self._call(
             ports.COMPENSATE,
             asked.model_copy(update={"cleanup": cleanup}),
             step_id,
-            options=compensation_call(f"{step_id}: undo {_name(standing)}"),
+            options=compensation_call(f"{step_id}: undo {_name(remaining)}"),
         )
         self._data.keep_head(report.head)
         if report.outcome is CompensationOutcome.HUMAN_NEEDED:
             assert report.intervention_id is not None
-            return OpenQuestion(
+            return OpenIntervention(
                 intervention_id=report.intervention_id, step_id=step_id, question=report.reason
             )
         known = self._data.effects.get(effect.entry_id)
@@ -255,32 +255,32 @@ class Compensation:
         self._data.add_line(workflow.now(), f"{report.outcome}: {report.reason}", step_id)
         return None
 
-    async def _show(self, standing: StandingEffect) -> None:
+    async def _show(self, remaining: RemainingEffect) -> None:
         """Show an effect that the ledger has, and its step as what it has come to."""
-        data, effect = self._data, standing.effect
+        data, effect = self._data, remaining.effect
         data.effects[effect.entry_id] = effect
-        if standing.child is not None:
+        if remaining.child is not None:
             return
         if effect.step_id not in data.steps:
             view = StepView(id=effect.step_id, tool=effect.tool, state=StepState.SKIPPED)
             data.steps[effect.step_id] = view
-        if data.stopping and not data.saga.knows(standing):
+        if data.stopping and not data.saga.knows(remaining):
             done = effect.state == "committed"
             data.set_step(effect.step_id, StepState.SUCCEEDED if done else StepState.FAILED)
 
 
-def _step_of(standing: StandingEffect) -> str:
+def _step_of(remaining: RemainingEffect) -> str:
     """Return the run's own step that an effect belongs to."""
-    return standing.effect.inside or standing.effect.step_id
+    return remaining.effect.inside or remaining.effect.step_id
 
 
-def _from_above(standing: StandingEffect, child: str, step_id: str) -> StandingEffect:
+def _from_above(remaining: RemainingEffect, child: str, step_id: str) -> RemainingEffect:
     """Return what stands of a child run as its parent sees it, of whose steps it is one."""
-    effect = standing.effect
+    effect = remaining.effect
     seen = {"run_id": effect.run_id or child, "inside": step_id}
-    return StandingEffect(effect=effect.model_copy(update=seen), child=child)
+    return RemainingEffect(effect=effect.model_copy(update=seen), child=child)
 
 
-def _name(standing: StandingEffect) -> str:
-    effect = standing.effect
+def _name(remaining: RemainingEffect) -> str:
+    effect = remaining.effect
     return effect.tool if effect.run_id is None else f"{effect.tool} of {effect.run_id}"

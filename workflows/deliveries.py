@@ -215,7 +215,7 @@ class Inbox(Record):
     queue: list[Delivery] = []
     judging: Delivery | None = None
     answers: dict[str, Answer] = {}
-    standing: dict[str, str] = {}
+    by_content: dict[str, str] = {}
     """Ids of those that count, or still may, by the digest of their content."""
 
     @property
@@ -245,9 +245,9 @@ class Inbox(Record):
         content = _digest(verb, message)
         if content is None:
             return self._add(verb, message)
-        if content not in self.standing:
-            self.standing[content] = self._add(verb, message)
-        return self.standing[content]
+        if content not in self.by_content:
+            self.by_content[content] = self._add(verb, message)
+        return self.by_content[content]
 
     def receive_forwarded(self, payload: Any, step_id: str | None) -> None:
         """Take in what the run's parent hands on.
@@ -300,7 +300,7 @@ class Inbox(Record):
         return id_
 
     def _forget(self, id_: str) -> None:
-        self.standing = {content: i for content, i in self.standing.items() if i != id_}
+        self.by_content = {content: i for content, i in self.by_content.items() if i != id_}
 
 
 def _digest(verb: Verb, message: Message) -> str | None:

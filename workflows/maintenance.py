@@ -1,4 +1,4 @@
-"""Workflows that no run is: the sweep on its schedule, unwinding a stopped run, and ``Ping``."""
+"""Workflows that no run is: ``Reconcile`` on its schedule, unwinding stopped runs, ``Ping``."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from surehand.workflows import names, ports
     from surehand.workflows.activity_client import call_port
-    from surehand.workflows.compensation import each_standing, to_compensate
+    from surehand.workflows.compensation import each_remaining, to_compensate
     from surehand.workflows.contracts.effects import (
         CompensationOutcome,
-        FindStanding,
-        StandingEffect,
-        StandingFound,
+        FindRemaining,
+        RemainingEffect,
+        RemainingFound,
     )
     from surehand.workflows.contracts.maintenance import (
         CarriedUnwinding,
         NotUndone,
-        Sweep,
-        Swept,
+        Reconciled,
+        ReconcileLedger,
         UnwindRun,
         Unwound,
     )
     from surehand.workflows.errors import ErrorType
     from surehand.workflows.identity import tenant_problem
-    from surehand.workflows.options import compensation_call, sweep_call
+    from surehand.workflows.options import compensation_call, reconcile_call
     from surehand.workflows.run.continue_as_new import NEXT_VERSION
 
 
@@ -38,23 +38,25 @@ def _refuse_unless_possible(tenant: str) -> None:
 
 @workflow.defn(name=names.RECONCILE)
 class Reconcile:
-    """One round of the sweep; a Temporal Schedule starts it."""
+    """One round over a tenant's ledger; a Temporal Schedule starts it."""
 
     @workflow.run
-    async def run(self, asked: Sweep) -> Swept:
+    async def run(self, asked: ReconcileLedger) -> Reconciled:
         """Settle what nobody is settling, and find runs that were stopped from outside.
 
         Raises:
             ApplicationError: ``RunIdInvalid``: there can be no such tenant.
         """
         _refuse_unless_possible(asked.tenant)
-        swept = Swept(next=asked.after)
+        so_far = Reconciled(next=asked.after)
         while True:
-            part = asked.model_copy(update={"after": swept.next})
-            done = await call_port(ports.SWEEP, part, "sweep", options=sweep_call(asked.tenant))
-            swept = swept.and_then(done)
-            if swept.next is None:
-                return swept
+            part = asked.model_copy(update={"after": so_far.next})
+            done = await call_port(
+                ports.RECONCILE, part, "reconcile", options=reconcile_call(asked.tenant)
+            )
+            so_far = so_far.and_then(done)
+            if so_far.next is None:
+                return so_far
 
 
 @workflow.defn(name=names.UNWIND)
@@ -87,21 +89,21 @@ class Unwind:
         # Continued behind an effect: that round has moved something.
         moved = asked.carried is not None
 
-        async def find(question: FindStanding) -> StandingFound:
+        async def find(question: FindRemaining) -> RemainingFound:
             nonlocal page
             page = question.after
-            return await call_port(ports.FIND_STANDING, question, f"{asked.run_id}: what stands")
+            return await call_port(ports.FIND_REMAINING, question, f"{asked.run_id}: what stands")
 
-        async def undo(standing: StandingEffect) -> None:
+        async def undo(remaining: RemainingEffect) -> None:
             nonlocal done, moved
-            effect = standing.effect
+            effect = remaining.effect
             if effect.entry_id in tried:
                 return
             moved = True
             step = f"{effect.run_id}/{effect.step_id}" if effect.run_id else effect.step_id
             report = await call_port(
                 ports.COMPENSATE,
-                to_compensate(asked.tenant, asked.run_id, asked.actor, standing),
+                to_compensate(asked.tenant, asked.run_id, asked.actor, remaining),
                 step,
                 options=compensation_call(f"{step}: undo"),
             )
@@ -122,10 +124,10 @@ class Unwind:
                 )
 
         while True:
-            question = FindStanding(
+            question = FindRemaining(
                 tenant=asked.tenant, run_id=asked.run_id, after=page, bar=page is None
             )
-            await each_standing(find, question, undo)
+            await each_remaining(find, question, undo)
             if not moved:
                 return done
             page, moved = None, False

@@ -41,8 +41,8 @@ CALL_MARGIN: Final = timedelta(seconds=60)
 #: Deadline of what undoes a step; the undoing tool's own deadline is usually far below.
 LONGEST_COMPENSATION: Final = timedelta(minutes=10)
 
-#: Deadline of one round of the sweep, from its start on; its one call has ten minutes.
-LONGEST_SWEEP: Final = timedelta(minutes=15)
+#: Deadline of one round of ``reconcile``, from its start on; its one call has ten minutes.
+LONGEST_RECONCILE: Final = timedelta(minutes=15)
 
 #: One short transaction; longer means that the database hangs and another attempt shall try. A
 #: worker that has died in it does not heartbeat, and is noticed before.
@@ -98,14 +98,14 @@ def fair(tenant: str) -> Priority:
     return Priority(fairness_key=tenant.encode()[:64].decode(errors="ignore"))
 
 
-def sweep_call(tenant: str) -> ActivityConfig:
-    """Return the options of one round of the sweep; a round that was lost is not repeated."""
+def reconcile_call(tenant: str) -> ActivityConfig:
+    """Return the options of one round of ``reconcile``; a round that was lost is not repeated."""
     return ActivityConfig(
         start_to_close_timeout=LONGEST_COMPENSATION,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=RetryPolicy(maximum_attempts=1),
         summary="settle what nobody is settling",
-        # The id of a sweep's workflow does not begin with its tenant.
+        # The id of its workflow does not begin with its tenant.
         priority=fair(tenant),
     )
 

@@ -31,16 +31,16 @@ from surehand.workflows.contracts.controls import (
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationReport,
-    FindQuestions,
-    FindStanding,
+    FindInterventions,
+    FindRemaining,
     InterventionSettled,
-    QuestionsFound,
+    InterventionsFound,
+    RemainingFound,
     SettleIntervention,
-    StandingFound,
 )
 from surehand.workflows.contracts.interrupts import RecordInterrupt
 from surehand.workflows.contracts.judging import Steer, Steered
-from surehand.workflows.contracts.maintenance import Sweep, Swept, UnwindRun
+from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
 from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.contracts.tools import (
@@ -80,11 +80,11 @@ READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
 EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
 STEER: Final = Port("steer", Steer, Steered)
-FIND_QUESTIONS: Final = Port("find_questions", FindQuestions, QuestionsFound)
-FIND_STANDING: Final = Port("find_standing", FindStanding, StandingFound)
+FIND_INTERVENTIONS: Final = Port("find_interventions", FindInterventions, InterventionsFound)
+FIND_REMAINING: Final = Port("find_remaining", FindRemaining, RemainingFound)
 LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
-SWEEP: Final = Port("sweep", Sweep, Swept)
+RECONCILE: Final = Port("reconcile", ReconcileLedger, Reconciled)
 BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, Recorded)
 
 ALL: Final = (
@@ -104,10 +104,10 @@ ALL: Final = (
     EVALUATE,
     AMEND_RUN,
     STEER,
-    FIND_QUESTIONS,
-    FIND_STANDING,
+    FIND_INTERVENTIONS,
+    FIND_REMAINING,
     LOOK_AT_CHILD,
     CLOSE_RUN,
-    SWEEP,
+    RECONCILE,
     BEGIN_UNWIND,
 )

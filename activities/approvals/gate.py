@@ -72,8 +72,7 @@ class ApprovalActivities:
         attempt, worker = Attempt.current(), self._worker
         call = await complete(worker.artifacts, asked.call)
         prepared = prepare(worker.toolbox, call)
-        limit = worker.retries.recovery_limit
-        request = claim_request(call, prepared, attempt, worker.lease, limit)
+        request = claim_request(worker, call, prepared, attempt)
         request = await to_ask_with(request, prepared, attempt.number)
         needs = needed(call, prepared)
         if needs is not None and asked.escalated_to is not None:

@@ -16,9 +16,10 @@ from surehand.activities.artifacts import (
     READ_PAUSE,
     ArtifactUnavailable,
 )
+from surehand.activities.effects.prepare import bare_request
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer
 from surehand.activities.effects.resource_leases import hold_resources
-from surehand.activities.effects.write import EffectCall
+from surehand.activities.effects.write import CannotSettle, EffectCall, settle
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
 from surehand.activities.ledger.effects.compensations import (
@@ -51,32 +52,32 @@ from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
-    FindStanding,
-    StandingEffect,
-    StandingFound,
+    FindRemaining,
+    RemainingEffect,
+    RemainingFound,
 )
 from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import identity_hash, params_hash, undo_key
+from surehand.workflows.identity import undo_key
 
 #: Failures after which a compensation is a human's business; any other end is tried again.
 _FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
 
 
 class CompensationActivities:
-    """``find_standing`` and ``compensate``."""
+    """``find_remaining`` and ``compensate``."""
 
     def __init__(self, worker: WorkerContext) -> None:
         self._worker = worker
 
-    @activity.defn(name="find_standing")
-    async def find_standing(self, asked: FindStanding) -> StandingFound:
+    @activity.defn(name="find_remaining")
+    async def find_remaining(self, asked: FindRemaining) -> RemainingFound:
         """Return what stands of a run, or of a step of it, and its child runs, last first."""
         return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
-    async def _find(self, asked: FindStanding) -> StandingFound:
+    async def _find(self, asked: FindRemaining) -> RemainingFound:
         ledger, execution = self._worker.ledger, execution_of(asked.run_id)
 
-        def find(tx: Transaction) -> tuple[StandingFound, list[str]]:
+        def find(tx: Transaction) -> tuple[RemainingFound, list[str]]:
             if execution is not None:
                 executions.require(tx, asked.run_id, execution)
             if asked.bar:
@@ -90,14 +91,14 @@ class CompensationActivities:
                     run_tree.bar(tx, run_id)
             batches.give_up(tx, asked.run_id, asked.revoked_batches)
             after = None if asked.after is None else run_tree.Cursor.read(asked.after)
-            page = run_tree.standing(tx, asked.run_id, asked.step_id, after=after)
+            page = run_tree.remaining(tx, asked.run_id, asked.step_id, after=after)
             if asked.leave is not None:
                 left = [one.entry.entry_id for one in page.effects]
                 run_tree.leave(tx, left, asked.leave)
             used = run_tree.used_in(tx, asked.run_id, page.effects)
-            found = StandingFound(
+            found = RemainingFound(
                 effects=[
-                    StandingEffect(
+                    RemainingEffect(
                         effect=one.view(), child=one.child, used_in=used[one.entry.entry_id]
                     )
                     for one in page.effects
@@ -149,31 +150,20 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt, entry: Entry
     ) -> CompensationReport:
         """Find out whether an effect in doubt happened, without ever calling it forward."""
-        tool = self._worker.toolbox.get(entry.tool)
-        if tool is None:
-            return await self._ask(
-                asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
-            )
         try:
-            params = tool.validate(entry.params)
-        except Exception as error:  # a validator of the user's own may raise anything
-            why = explain(error) if isinstance(error, ValidationError) else repr(error)
-            return await self._ask(
-                asked, attempt, entry, f"its params do not fit the tool now: {why}"
-            )
-        request = self._request(asked, attempt, tool, entry.params, key=entry.key)
-        effect = EffectCall(self._worker, tool, params, request)
-        result = await effect.reconcile(entry, forward=False)
+            result, head = await settle(self._worker, entry, attempt, asked.user)
+        except CannotSettle as error:
+            return await self._ask(asked, attempt, entry, str(error))
         match result:
             case Done(settled, receipt, _):
-                standing = replace(settled, state="committed", receipt=receipt)
-                return await self._undo(asked, attempt, standing)
+                remaining = replace(settled, state="committed", receipt=receipt)
+                return await self._undo(asked, attempt, remaining)
             case Asked(_, intervention_id, question):
-                return _asked(intervention_id, question, effect.head)
+                return _asked(intervention_id, question, head)
             case Barred(reason=reason):
-                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case SaidNo(reason, _, _):
-                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, effect.head)
+                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden():
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
@@ -195,9 +185,13 @@ class CompensationActivities:
             params = undoing.validate(undo.params(entry.params, receipt))
             plain = params.model_dump(mode="json")
             names = resource_names(undoing.resource, params)
-            request = self._request(
-                asked, attempt, undoing, plain, key=undo_key(entry.entry_id), undoes=entry.entry_id
+            # No approval and no permission: the undo was shown and approved with its step.
+            request = bare_request(
+                *(self._worker, asked, undoing, plain, attempt),
+                key=undo_key(entry.entry_id),
+                user=asked.user,
             )
+            request = replace(request, undoes=entry.entry_id)
         except ArtifactUnavailable as error:
             if attempt.number >= MOST_READS:
                 return await self._ask(
@@ -261,41 +255,6 @@ class CompensationActivities:
         which = (asked.entry_id, asked.run_id, asked.step_id)
         begun = await self._worker.ledger.transact(asked.tenant, compensations.begin, *which)
         return isinstance(begun, ToUndo)
-
-    def _request(
-        self,
-        asked: Compensate,
-        attempt: Attempt,
-        tool: Tool,
-        params: dict[str, object],
-        *,
-        key: str,
-        undoes: str | None = None,
-    ) -> ClaimRequest:
-        # No approval and no permission: the undo was shown and approved with its step.
-        return ClaimRequest(
-            tenant=asked.tenant,
-            run_id=asked.run_id,
-            step_id=asked.step_id,
-            user=asked.user,
-            tool=tool.name,
-            tool_version=tool.version,
-            key=key,
-            params=params,
-            identity_hash=identity_hash(tool.name, params),
-            params_hash=params_hash(tool.name, tool.version, params),
-            holder=attempt.holder,
-            activity_key=attempt.activity_key,
-            attempt=attempt.number,
-            timeout=tool.timeout,
-            lease=self._worker.lease,
-            recovery_limit=self._worker.retries.recovery_limit,
-            recovery=tool.recovery,
-            settle=tool.settle,
-            window=tool.repeatable_for,
-            undoes=undoes,
-            observes=tool.lookup_by == "state",
-        )
 
     async def _ask(
         self, asked: Compensate, attempt: Attempt, entry: Entry, why: str

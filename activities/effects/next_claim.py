@@ -14,7 +14,7 @@ import structlog
 
 from surehand.activities.effects.prepare import (
     PreparedCall,
-    call_request,
+    claim_request,
     prepare,
 )
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
@@ -73,7 +73,7 @@ class Ahead:
         prepared = prepare(self.worker.toolbox, call)
         if prepared.tool.effect is Effect.READ or prepared.resources:
             return None
-        request = call_request(self.worker, call, prepared, self.attempt)
+        request = claim_request(self.worker, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.
         if request.gated or request.drift:
             return None

@@ -8,11 +8,10 @@ from datetime import timedelta
 from typing import Final
 
 from surehand.activities.activity_errors import again, stop
-from surehand.activities.effects.prepare import PreparedCall
+from surehand.activities.effects.prepare import PreparedCall, tool_context
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.outputs import to_json
-from surehand.activities.tools.tool import ToolContext
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 
@@ -53,13 +52,6 @@ async def _read(request: ClaimRequest, prepared: PreparedCall) -> str | None:
     read = prepared.tool.precondition
     if read is None or not request.gated:
         return None
-    context = ToolContext(
-        tenant=request.tenant,
-        run_id=request.run_id,
-        step_id=request.step_id,
-        user=request.user,
-        attempt=request.attempt,
-        idempotency_key="",
-    )
+    context = tool_context(request, request.attempt)
     async with asyncio.timeout(LIMIT.total_seconds()):
         return digest(to_json(await read(prepared.params, context)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,14 +15,16 @@ from surehand.activities.artifacts import (
     ArtifactStore,
     ArtifactUnavailable,
 )
-from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.effects.resource_leases import NO_RESOURCES, HeldResources
+from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
 from surehand.activities.rules import RuleBroken, holds
 from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.questions import Answers
 from surehand.activities.tools.resource_names import resource_names
-from surehand.activities.tools.tool import Tool, explain
+from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import (
@@ -146,48 +147,26 @@ def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
 
 
 def claim_request(
-    call: ToolCall,
-    prepared: PreparedCall,
-    attempt: Attempt,
-    lease: timedelta,
-    recovery_limit: timedelta,
-    assurance: Assurance = Assurance.OPEN,
+    worker: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
 ) -> ClaimRequest:
-    """Return what the ledger is asked for.
+    """Return what the ledger is asked for by a step's call.
 
     Raises:
         ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
     """
     tool, needs = prepared.tool, needed(call, prepared)
-    return ClaimRequest(
-        tenant=call.tenant,
-        run_id=call.run_id,
-        step_id=call.step_id,
-        user=call.user,
-        tool=tool.name,
-        tool_version=tool.version,
-        key=prepared.key,
-        params=prepared.plain,
-        identity_hash=identity_hash(tool.name, prepared.plain),
-        params_hash=prepared.params_hash,
-        holder=attempt.holder,
-        activity_key=attempt.activity_key,
+    return replace(
+        bare_request(worker, call, tool, prepared.plain, attempt, key=prepared.key, user=call.user),
+        params_hash=prepared.params_hash,  # It covers the answers of people, too.
         attempt=call.attempts_before + attempt.number,
-        timeout=tool.timeout,
-        lease=lease,
-        recovery_limit=recovery_limit,
-        recovery=tool.recovery,
-        settle=tool.settle,
-        window=tool.repeatable_for,
         # What was asked for is used, also where this worker's tool would not have asked.
         gated=needs is not None or call.approval_id is not None,
         approval_id=call.approval_id,
         requirements=needs.requirements if needs else (),
-        assurance=assurance,
+        assurance=worker.assurance,
         standing=needs is None or needs.standing,
         permissions=permissions(call, tool),
         drift=drift(call, tool),
-        observes=tool.lookup_by == "state",
         withdrawn=tool.withdrawn,
         execution=attempt.execution,
         batch=attempt.batch,
@@ -195,16 +174,60 @@ def claim_request(
     )
 
 
-def call_request(
-    worker: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
+def bare_request(
+    worker: WorkerContext,
+    of: ToolCall | Compensate | Entry,
+    tool: Tool,
+    params: dict[str, Any],
+    attempt: Attempt,
+    *,
+    key: str,
+    user: str,
 ) -> ClaimRequest:
-    """Return what the ledger is asked for by a worker that is about to make a call.
+    """Return what the ledger is asked for by a call that needs no approval and no permission."""
+    return ClaimRequest(
+        tenant=of.tenant,
+        run_id=of.run_id,
+        step_id=of.step_id,
+        user=user,
+        tool=tool.name,
+        tool_version=tool.version,
+        key=key,
+        params=params,
+        identity_hash=identity_hash(tool.name, params),
+        params_hash=params_hash(tool.name, tool.version, params),
+        holder=attempt.holder,
+        activity_key=attempt.activity_key,
+        attempt=attempt.number,
+        timeout=tool.timeout,
+        lease=worker.lease,
+        recovery_limit=worker.retries.recovery_limit,
+        recovery=tool.recovery,
+        settle=tool.settle,
+        window=tool.repeatable_for,
+        observes=tool.lookup_by == "state",
+    )
 
-    Raises:
-        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
-    """
-    limit, assurance = worker.retries.recovery_limit, worker.assurance
-    return claim_request(call, prepared, attempt, worker.lease, limit, assurance)
+
+def tool_context(
+    of: ToolCall | ClaimRequest,
+    attempt: int,
+    held: HeldResources = NO_RESOURCES,
+    *,
+    provider_key: str = "",
+    answers: Answers | None = None,
+) -> ToolContext:
+    """Return what a tool may know about its call; without a provider key for what only reads."""
+    return ToolContext(
+        tenant=of.tenant,
+        run_id=of.run_id,
+        step_id=of.step_id,
+        user=of.user,
+        attempt=attempt,
+        idempotency_key=provider_key,
+        fencing_tokens=held.fencing_tokens(),
+        answers=answers,
+    )
 
 
 def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import call_within
-from surehand.activities.effects.prepare import PreparedCall
+from surehand.activities.effects.prepare import PreparedCall, tool_context
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
@@ -34,7 +34,6 @@ from surehand.activities.tools.classify import classify_call
 from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.questions import Answers, NeedsAnswer
-from surehand.activities.tools.tool import ToolContext
 from surehand.activities.worker import clock
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
@@ -192,16 +191,7 @@ class ReadCall:
 
     async def _called(self) -> Any:
         call, tool = self.call, self.prepared.tool
-        context = ToolContext(
-            tenant=call.tenant,
-            run_id=call.run_id,
-            step_id=call.step_id,
-            user=call.user,
-            attempt=self._number,
-            idempotency_key="",
-            fencing_tokens=self.held.fencing_tokens(),
-            answers=Answers(call.answers),
-        )
+        context = tool_context(call, self._number, self.held, answers=Answers(call.answers))
         with self.worker.crash.during(tool.name, call.step_id):
             return await tool.fn(self.prepared.params, context)
 

@@ -1,4 +1,4 @@
-"""The sweep: settles entries that nobody else is settling; it never calls a write forward (G2).
+"""The reaper: settles entries that nobody else is settling; it never calls a write forward (G2).
 
 A run settles its own entries. What is left over (a terminated run, a run that waits for something
 else, a worker that never came back) is found here: the outside system is asked, and what it cannot
@@ -17,27 +17,24 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from surehand.activities.effects.recorder import Done, SaidNo
-from surehand.activities.effects.resource_leases import sweep_leases
-from surehand.activities.effects.write import EffectCall
+from surehand.activities.effects.resource_leases import free_leases
+from surehand.activities.effects.write import CannotSettle, settle
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import outcomes
-from surehand.activities.ledger.effects import stale as overdue_rows
+from surehand.activities.ledger.effects import stale as stale_rows
 from surehand.activities.ledger.effects.interventions import open_intervention
 from surehand.activities.ledger.steps.entries import (
     Asked,
     Barred,
-    ClaimRequest,
     Entry,
 )
-from surehand.activities.tools.tool import Tool
-from surehand.activities.worker.context import WorkerContext
-from surehand.workflows.contracts.maintenance import Swept
-from surehand.workflows.identity import params_hash
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.maintenance import Reconciled
 
 log = structlog.get_logger()
 
 
-async def reconcile_once(
+async def settle_stale(
     worker: WorkerContext,
     tenant: str,
     alive: Callable[[str], Awaitable[bool]],
@@ -45,7 +42,7 @@ async def reconcile_once(
     quiet: timedelta,
     limit: int,
     after: str | None = None,
-) -> Swept:
+) -> Reconciled:
     """Settle a page of a tenant's overdue entries, and return what became of them.
 
     It also frees the resources that dead calls have left behind.
@@ -63,27 +60,27 @@ async def reconcile_once(
         RPCError: The Temporal server is away.
     """
     counts: Counter[str] = Counter()
-    entries = await worker.ledger.transact(tenant, overdue_rows.overdue, quiet, limit, after)
+    entries = await worker.ledger.transact(tenant, stale_rows.overdue, quiet, limit, after)
     for seen in entries:
         try:
-            outcome = await _sweep(worker, seen, alive)
+            outcome = await _reap(worker, seen, alive)
         except (LedgerUnavailable, RPCError):
             raise
         except Exception:
             # Whatever is wrong with this one, those behind it are come to.
-            log.exception("effect.sweep_failed", entry_id=seen.entry_id)
+            log.exception("effect.reap_failed", entry_id=seen.entry_id)
             outcome = "waiting"
         if outcome is not None:
             counts[outcome] += 1
-            worker.metrics.swept(seen.tool, outcome)
-    looked_at, freed = counts.total(), await sweep_leases(worker.ledger, tenant)
-    following = overdue_rows.place(entries[-1]) if len(entries) == limit else None
-    return Swept.model_validate(
+            worker.metrics.stale(seen.tool, outcome)
+    looked_at, freed = counts.total(), await free_leases(worker.ledger, tenant)
+    following = stale_rows.place(entries[-1]) if len(entries) == limit else None
+    return Reconciled.model_validate(
         {"looked_at": looked_at, "freed": freed, "next": following, **counts}
     )
 
 
-async def _sweep(
+async def _reap(
     worker: WorkerContext, seen: Entry, alive: Callable[[str], Awaitable[bool]]
 ) -> str | None:
     """Settle an overdue entry and return what became of it; ``None``: somebody was quicker."""
@@ -91,25 +88,22 @@ async def _sweep(
     if tool is not None and tool.lookup is None and await alive(seen.run_id):
         # Only calling again could settle it, and that is for its own run to do.
         return "waiting"
-    entry = await worker.ledger.transact(seen.tenant, overdue_rows.take_over, seen)
+    entry = await worker.ledger.transact(seen.tenant, stale_rows.take_over, seen)
     if entry is None:
         return None
     outcome = await _settle(worker, entry)
-    log.info("effect.swept", entry_id=entry.entry_id, outcome=outcome)
+    log.info("effect.reaped", entry_id=entry.entry_id, outcome=outcome)
     return outcome
 
 
 async def _settle(worker: WorkerContext, entry: Entry) -> str:
-    tool = worker.toolbox.get(entry.tool)
-    if tool is None:
-        return await _ask(worker, entry, f"tool {entry.tool!r} is not loaded any more")
+    reaper = f"reaper:{uuid.uuid4().hex}"
+    # No attempt of the step: its rows tell of its own attempts only.
+    attempt = Attempt(number=0, activity_key=reaper, holder=reaper)
     try:
-        params = tool.validate(entry.params)
-    except Exception:  # a validator of the user's own may raise anything
-        return await _ask(worker, entry, "its params do not fit the tool any more")
-    effect = EffectCall(worker, tool, params, _request(worker, entry, tool))
-    try:
-        result = await effect.reconcile(entry, forward=False)
+        result, _ = await settle(worker, entry, attempt, "reaper")
+    except CannotSettle as error:
+        return await _ask(worker, entry, str(error))
     except ApplicationError as error:
         log.info("effect.not_settled_yet", entry_id=entry.entry_id, reason=error.message)
         return "waiting"
@@ -134,29 +128,3 @@ async def _ask(worker: WorkerContext, entry: Entry, why: str) -> str:
         return "asked"
 
     return await worker.ledger.transact(entry.tenant, ask)
-
-
-def _request(worker: WorkerContext, entry: Entry, tool: Tool) -> ClaimRequest:
-    sweep = f"sweep:{uuid.uuid4().hex}"
-    return ClaimRequest(
-        tenant=entry.tenant,
-        run_id=entry.run_id,
-        step_id=entry.step_id,
-        user="sweep",
-        tool=entry.tool,
-        tool_version=tool.version,
-        key=entry.key,
-        params=entry.params,
-        identity_hash=entry.identity_hash,
-        params_hash=params_hash(entry.tool, tool.version, entry.params),
-        holder=sweep,
-        activity_key=sweep,
-        # No attempt of the step: its rows tell of its own attempts only.
-        attempt=0,
-        timeout=tool.timeout,
-        lease=worker.lease,
-        recovery_limit=worker.retries.recovery_limit,
-        recovery=tool.recovery,
-        settle=tool.settle,
-        undoes=entry.undoes,
-    )

@@ -12,6 +12,7 @@ import structlog
 
 from surehand.activities.activity_errors import again
 from surehand.activities.effects.next_claim import Ahead, Begun, Next
+from surehand.activities.effects.prepare import tool_context
 from surehand.activities.effects.resource_leases import (
     NO_RESOURCES,
     HeldResources,
@@ -284,13 +285,6 @@ class Recorder:
 
     def context(self, entry: Entry) -> ToolContext:
         """Return what the tool may know about its call."""
-        return ToolContext(
-            tenant=self.request.tenant,
-            run_id=self.request.run_id,
-            step_id=self.request.step_id,
-            user=self.request.user,
-            attempt=self.request.attempt,
-            idempotency_key=entry.provider_key,
-            fencing_tokens=self.held.fencing_tokens(),
-            answers=None if self.request.undoes else Answers(self.answers),
-        )
+        answers, key = None if self.request.undoes else Answers(self.answers), entry.provider_key
+        attempt = self.request.attempt
+        return tool_context(self.request, attempt, self.held, provider_key=key, answers=answers)

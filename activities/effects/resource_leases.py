@@ -45,7 +45,7 @@ _MARGIN: Final = 10
 #: After that many the lease is left to run out.
 _RELEASE_TRIES: Final = 3
 _DATABASE_PAUSE: Final = 0.25  # seconds
-#: Leases that are swept in one transaction.
+#: Leases that are freed in one transaction.
 _BATCH: Final = 100
 
 
@@ -158,26 +158,26 @@ async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None
             await asyncio.sleep(_DATABASE_PAUSE)
 
 
-async def sweep_leases(ledger: Ledger, tenant: str) -> int:
+async def free_leases(ledger: Ledger, tenant: str) -> int:
     """Free a tenant's resources whose lease ran out, and return how many."""
     total = 0
     while True:
-        swept = await ledger.transact(tenant, leases.sweep, _BATCH)
-        total += swept
-        if swept < _BATCH:
+        freed = await ledger.transact(tenant, leases.free_expired, _BATCH)
+        total += freed
+        if freed < _BATCH:
             return total
 
 
-async def keep_sweeping(ledger: Ledger, every: timedelta, stopping: asyncio.Event) -> None:
-    """Sweep the leases of all tenants that this worker has worked for, until it stops."""
+async def keep_freeing(ledger: Ledger, every: timedelta, stopping: asyncio.Event) -> None:
+    """Free the leases of all tenants that this worker has worked for, until it stops."""
     while not stopping.is_set():
         for tenant in sorted({DEFAULT_TENANT, *ledger.tenants}):
             try:
-                await sweep_leases(ledger, tenant)
+                await free_leases(ledger, tenant)
             except LedgerUnavailable as error:
-                log.warning("ledger.unavailable", error=str(error), holding="the sweep")
+                log.warning("ledger.unavailable", error=str(error), holding="resources")
             except Exception:
-                log.exception("resource.sweep_failed", tenant=tenant)
+                log.exception("resource.free_failed", tenant=tenant)
         try:
             await asyncio.wait_for(stopping.wait(), timeout=every.total_seconds())
         except TimeoutError:

@@ -14,7 +14,7 @@ from surehand.activities.effects.next_claim import Ahead, Begun
 from surehand.activities.effects.preconditions import to_call_with
 from surehand.activities.effects.prepare import (
     PreparedCall,
-    call_request,
+    claim_request,
     complete,
     drift,
     prepare,
@@ -148,7 +148,7 @@ class ToolActivities:
         begun: Begun | None,
     ) -> ToolReport:
         if begun is None:
-            request = call_request(self._worker, call, prepared, attempt)
+            request = claim_request(self._worker, call, prepared, attempt)
             request = await to_call_with(request, prepared)
         else:
             request = begun.next.request
@@ -211,7 +211,7 @@ class ToolActivities:
         changed = drift(call, tool)
         if changed:
             raise stop(ErrorType.TOOL_CHANGED, changed)
-        request = call_request(self._worker, call, prepared, attempt)
+        request = claim_request(self._worker, call, prepared, attempt)
         request = await to_call_with(request, prepared)
         self._worker.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
         async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:

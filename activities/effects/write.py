@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 import structlog
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import hold
 from surehand.activities.effects.next_claim import Ahead, Begun
+from surehand.activities.effects.prepare import bare_request
 from surehand.activities.effects.reconcile import Settling
 from surehand.activities.effects.recorder import (
     DATABASE_PAUSE,
@@ -60,9 +61,9 @@ from surehand.activities.tools.classify import classify, classify_call
 from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.questions import NeedsAnswer
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.worker import clock
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
 from surehand.workflows.contracts.base import ChainHead
@@ -84,6 +85,38 @@ class _GaveUp(Exception):
 
 
 CallResult = Done | SaidNo | WantsAnswer | ApprovalRefused | Asked | Barred | Drifted | Forbidden
+
+
+class CannotSettle(Exception):
+    """The outside system cannot be asked about an entry; the message says why."""
+
+
+async def settle(
+    worker: WorkerContext, entry: Entry, attempt: Attempt, user: str
+) -> tuple[CallResult, ChainHead | None]:
+    """Find out whether an effect in doubt happened, without ever calling it forward.
+
+    Args:
+        worker: Its ledger and its tools.
+        entry: The effect, under our fencing token.
+        attempt: Who asks.
+        user: For whom.
+
+    Raises:
+        CannotSettle: Its tool is not there, or takes other params now.
+        ApplicationError: It cannot be known yet.
+    """
+    tool = worker.toolbox.get(entry.tool)
+    if tool is None:
+        raise CannotSettle(f"tool {entry.tool!r} is not loaded any more")
+    try:
+        params = tool.validate(entry.params)
+    except Exception as error:  # a validator of the user's own may raise anything
+        why = explain(error) if isinstance(error, ValidationError) else repr(error)
+        raise CannotSettle(f"its params do not fit the tool now: {why}") from error
+    request = bare_request(worker, entry, tool, entry.params, attempt, key=entry.key, user=user)
+    effect = EffectCall(worker, tool, params, replace(request, undoes=entry.undoes))
+    return await effect.reconcile(entry, forward=False), effect.head
 
 
 @dataclass

@@ -22,10 +22,10 @@ from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import ChainHead, Recorded
 from surehand.workflows.contracts.effects import (
     EffectView,
-    FindQuestions,
+    FindInterventions,
     InterventionSettled,
-    OpenQuestion,
-    QuestionsFound,
+    InterventionsFound,
+    OpenIntervention,
     SettleIntervention,
 )
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
@@ -94,24 +94,24 @@ class RunActivities:
             return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), stand
 
         told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
-        views, standing, more, stand = told
+        views, remaining, more, stand = told
         # A completed run also reports what failed child runs have left.
-        left = [view for view in standing if view.run_id is not None and view.reason is not None]
+        left = [view for view in remaining if view.run_id is not None and view.reason is not None]
         return RunClosed(
             effects=views,
-            uncompensated=left if completed else standing,
+            uncompensated=left if completed else remaining,
             more_effects=more,
-            more_uncompensated=0 if completed else stand - len(standing),
+            more_uncompensated=0 if completed else stand - len(remaining),
             head=head,
         )
 
-    @activity.defn(name="find_questions")
-    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
+    @activity.defn(name="find_interventions")
+    async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
         """Return what was undone under a run that is about to complete."""
         rows = await self._worker.ledger.transact(asked.tenant, undone_under, asked.run_id)
-        return QuestionsFound(
-            questions=[
-                OpenQuestion(
+        return InterventionsFound(
+            interventions=[
+                OpenIntervention(
                     intervention_id=row["intervention_id"],
                     step_id=row["step_id"],
                     question=row["question"],

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from surehand.activities import rules
-from surehand.activities.ledger.runs.json_schemas import schema_problem
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
+from surehand.process.json_schemas import schema_problem
 from surehand.workflows.contracts.tools import Effect, PlanError, ToolsDescribed, ToolSpec
 from surehand.workflows.identity import (
     LOST_DIGITS,

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from surehand.activities.ledger.runs.json_schemas import schema_problem
 from surehand.activities.tools.outputs import clean_text
+from surehand.process.json_schemas import schema_problem
 
 #: Characters of a question.
 LONGEST_QUESTION = 2000

@@ -15,7 +15,13 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.alive import Doing
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.metrics import Metrics
-from surehand.activities.worker.settings import Settings, SweepLimits
+from surehand.activities.worker.settings import (
+    CHECKPOINT_EVERY,
+    RESOURCE_LEASE,
+    RESOURCE_WAIT,
+    ReconcileLimits,
+    Settings,
+)
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.contracts.approvals import Assurance
 
@@ -32,13 +38,13 @@ class WorkerContext:
     renew_every: timedelta
     watchdog: Watchdog = field(default_factory=Watchdog)
     retries: Retries = field(default_factory=Retries)
-    sweep: SweepLimits = field(default_factory=SweepLimits)
+    reconcile_limits: ReconcileLimits = field(default_factory=ReconcileLimits)
     metrics: Metrics = field(default_factory=Metrics)
-    resource_lease: timedelta = timedelta(seconds=30)
+    resource_lease: timedelta = RESOURCE_LEASE
     """Time limit of a resource's lease, where the tool names none."""
-    resource_wait: timedelta = timedelta(seconds=5)
+    resource_wait: timedelta = RESOURCE_WAIT
     """How long an attempt waits for a busy resource, where the tool says nothing."""
-    checkpoint_every: timedelta = timedelta(minutes=5)
+    checkpoint_every: timedelta = CHECKPOINT_EVERY
     """How often a long call's progress goes into the ledger."""
     assurance: Assurance = Assurance.OPEN
     """What has to prove a decision; a request's own row may be stricter."""
@@ -63,7 +69,7 @@ class WorkerContext:
             lease=settings.lease,
             renew_every=settings.lease_renewal,
             retries=settings.retries,
-            sweep=SweepLimits(settings.sweep_quiet, settings.sweep_batch),
+            reconcile_limits=ReconcileLimits(settings.reconcile_quiet, settings.reconcile_batch),
             metrics=metrics or Metrics(),
             resource_lease=settings.resource_lease,
             resource_wait=settings.resource_wait,

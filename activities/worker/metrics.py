@@ -70,9 +70,11 @@ class Metrics:
             "surehand_broken_invariants", "What did not hold at the end of a recovery: never any"
         )
         self._resources = self._count(
-            "surehand_resources", "Resources: acquired, waited, refused, released, swept"
+            "surehand_resources", "Resources: acquired, waited, refused, released, freed"
         )
-        self._swept = self._count("surehand_swept", "Entries that the sweep looked at, by outcome")
+        self._stale = self._count(
+            "surehand_stale_entries", "Stale entries that were looked at, by outcome"
+        )
         self._notified = self._count(
             "surehand_notifications", "Notifications, by notifier and what became of them"
         )
@@ -141,6 +143,6 @@ class Metrics:
         """Count attempts to tell people: ``sent``, ``failed``, ``given_up``, ``dropped``, ..."""
         self._notified.add(number, {"notifier": notifier, "outcome": outcome})
 
-    def swept(self, tool: str, outcome: str) -> None:
-        """Count an entry that the sweep has looked at, as ``SweepCounts`` names its outcome."""
-        self._swept.add(1, {"tool": tool, "outcome": outcome})
+    def stale(self, tool: str, outcome: str) -> None:
+        """Count a stale entry that was looked at, as ``Reconciled`` names its outcome."""
+        self._stale.add(1, {"tool": tool, "outcome": outcome})

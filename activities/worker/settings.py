@@ -30,6 +30,8 @@ from surehand.activities.tools.retries import Retries
 from surehand.activities.worker.crash_points import Crash
 from surehand.process.sources import (
     DEFAULT_ARTIFACTS,
+    DEFAULT_DEPLOYMENT,
+    DEFAULT_TASK_QUEUE,
     ENV_FILE,
     PREFIX,
     SETTINGS_FILE,
@@ -44,8 +46,8 @@ from surehand.workflows.plan.wording import reason_of
 
 
 @dataclass(frozen=True)
-class SweepLimits:
-    """How a round of the sweep goes about it."""
+class ReconcileLimits:
+    """How a round of ``reconcile`` goes about it."""
 
     quiet: timedelta = timedelta(seconds=30)
     """How long an entry is left to its own run first, whose next attempt is due within seconds."""
@@ -53,8 +55,12 @@ class SweepLimits:
     """Entries of one tenant in one part of a round; the next part goes on behind them."""
 
 
+#: Defaults that a worker's context has, too.
+RESOURCE_LEASE: Final = timedelta(seconds=30)
+RESOURCE_WAIT: Final = timedelta(seconds=5)
+CHECKPOINT_EVERY: Final = timedelta(minutes=5)
 _RETRIES: Final = Retries()
-_SWEEP: Final = SweepLimits()
+_RECONCILE: Final = ReconcileLimits()
 _ADDRESS: Final = re.compile(r"(|[0-9.]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+)")
 
 
@@ -102,9 +108,9 @@ class Settings(BaseSettings):
     """Modules with the user's tools, comma separated."""
     workflow_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
     """Modules with workflows of your own (code-first), comma separated."""
-    task_queue: str = Field(default="surehand", min_length=1)
+    task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1)
     """Temporal task queue."""
-    deployment_name: str = Field(default="surehand", pattern=ID_FORM)
+    deployment_name: str = Field(default=DEFAULT_DEPLOYMENT, pattern=ID_FORM)
     """Name of the workers' deployment in Temporal, of which ``build_id`` is a version."""
     build_id: str = ""
     """Version of the worker: runs end on the one they began on; empty: workers have no versions."""
@@ -149,17 +155,17 @@ class Settings(BaseSettings):
     """How long an effect's outcome may be missing before a human is asked."""
     compensation_limit: Duration = _RETRIES.compensation_limit
     """From its first call on, no retry of an undo begins later than this; a human is asked."""
-    sweep_quiet: Duration = _SWEEP.quiet
-    """How long the sweep leaves an entry to the attempts of its own run, due within seconds."""
-    sweep_batch: int = Field(default=_SWEEP.batch, ge=1)
-    """Entries of a tenant that one activity of the sweep looks at; the next one goes on there."""
-    resource_lease: Duration = timedelta(seconds=30)
+    reconcile_quiet: Duration = _RECONCILE.quiet
+    """How long `reconcile` leaves an entry to the attempts of its own run, due within seconds."""
+    reconcile_batch: int = Field(default=_RECONCILE.batch, ge=1)
+    """Entries of a tenant that one activity of `reconcile` looks at; the next one goes on there."""
+    resource_lease: Duration = RESOURCE_LEASE
     """Time limit of a resource's lease: how long a dead call keeps others from the resource."""
-    resource_wait: Duration = timedelta(seconds=5)
+    resource_wait: Duration = RESOURCE_WAIT
     """How long an attempt waits for a busy resource before it is tried again later."""
-    resource_sweep: Duration = timedelta(seconds=60)
+    resource_free_every: Duration = timedelta(seconds=60)
     """How often a worker frees the resources that dead calls have left behind."""
-    checkpoint_every: Duration = timedelta(minutes=5)
+    checkpoint_every: Duration = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
     checkpoint_ttl: Duration = timedelta(days=7)
     """How long a checkpoint that was saved under a name is kept."""
@@ -281,7 +287,7 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return value
 
-    @field_validator("resource_sweep", "checkpoint_every", "checkpoint_ttl")
+    @field_validator("resource_free_every", "checkpoint_every", "checkpoint_ttl")
     @classmethod
     def _some_pause(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

@@ -241,7 +241,9 @@ async def event(
     event_id: Annotated[
         str, typer.Option("--id", help="Of the event itself: the same one again is ignored.")
     ],
-    about: Annotated[str, typer.Option("--about", help="What it is about: the step's `key`.")] = "",
+    about: Annotated[
+        str, typer.Option("--about", help="What it is about: the step's `about`.")
+    ] = "",
     payload: Annotated[
         str | None, typer.Option("--payload", metavar="JSON", help="The step's output.")
     ] = None,

@@ -29,13 +29,13 @@ from surehand.cli.verb.ledger_door import (
 )
 from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.probes import ping
-from surehand.cli.verb.shapes import Scheduled, SweepReport, UnwindReport
+from surehand.cli.verb.shapes import ReconcileReport, Scheduled, UnwindReport
 from surehand.cli.verb.text import command, counted
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused
-from surehand.workflows.contracts.maintenance import Sweep, Swept, UnwindRun, Unwound
+from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.names import RECONCILE, UNWIND
-from surehand.workflows.options import LONGEST_SWEEP
+from surehand.workflows.options import LONGEST_RECONCILE
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
@@ -47,7 +47,8 @@ async def reconcile(
     quiet: Annotated[
         timedelta | None,
         options.lasting(
-            "--quiet-for", "Leave entries this long to their own run; default SUREHAND_SWEEP_QUIET."
+            "--quiet-for",
+            "Leave entries so long to their own run; default SUREHAND_RECONCILE_QUIET.",
         ),
     ] = None,
     every: Annotated[
@@ -62,21 +63,23 @@ async def reconcile(
     Example: python starter.py reconcile --every 60s
     """
     server = await caller.server()
-    asked = Sweep(tenant=caller.tenant, quiet=quiet)
+    asked = ReconcileLedger(tenant=caller.tenant, quiet=quiet)
     if every is not None:
         return await _schedule(caller, server, asked, every)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
         from surehand.activities.ledger.history.reads import open_interventions
 
-        swept = await _sweep(server, settings, ledger, asked)
+        done = await _reconcile(server, settings, ledger, asked)
         for_a_human = await ledger.transact(caller.tenant, open_interventions)
-    report = SweepReport(**swept.model_dump(exclude={"next"}), for_a_human=for_a_human)
+    report = ReconcileReport(**done.model_dump(exclude={"next"}), for_a_human=for_a_human)
     return Reply(report, _lines(report))
 
 
-async def _sweep(server: Connection, settings: Settings, ledger: Ledger, asked: Sweep) -> Swept:
-    from surehand.activities.maintenance import sweep_round
+async def _reconcile(
+    server: Connection, settings: Settings, ledger: Ledger, asked: ReconcileLedger
+) -> Reconciled:
+    from surehand.activities.maintenance import reconcile_round
     from surehand.activities.worker.context import WorkerContext
     from surehand.activities.worker.crash_points import Crash
 
@@ -88,12 +91,12 @@ async def _sweep(server: Connection, settings: Settings, ledger: Ledger, asked: 
         crash=Crash(),
     )
     try:
-        return await sweep_round(context, server.client, asked)
+        return await reconcile_round(context, server.client, asked)
     except RPCError as error:
         raise NotReachable(f"the Temporal server: {error}") from error
 
 
-def _lines(report: SweepReport) -> Lines:
+def _lines(report: ReconcileReport) -> Lines:
     yield (
         f"Looked at {report.looked_at}: {report.committed} committed,"
         f" {report.not_applied} proven not applied, {report.asked} put in front of a"
@@ -102,15 +105,15 @@ def _lines(report: SweepReport) -> Lines:
     if report.freed:
         yield f"Freed {counted(report.freed, 'resource')} that dead calls have left behind."
     for stopped in report.stopped:
-        all_ = len(stopped.standing) + stopped.more_standing
-        standing = counted(all_, "standing effect")
-        yield f"Run {stopped.run_id} was stopped from outside, with {standing}"
-        for view in stopped.standing:
+        all_ = len(stopped.remaining) + stopped.more_remaining
+        remaining = counted(all_, "remaining effect")
+        yield f"Run {stopped.run_id} was stopped from outside, with {remaining}"
+        for view in stopped.remaining:
             where = f" of {view.run_id}" if view.run_id is not None else ""
             yield f"  {view.tool} {view.key}{where}: {view.state}"
-        if stopped.more_standing:
-            yield f"  and {stopped.more_standing} more"
-        if stopped.standing:
+        if stopped.more_remaining:
+            yield f"  and {stopped.more_remaining} more"
+        if stopped.remaining:
             yield f"  undo them: {command('unwind', stopped.run_id)}"
     if report.stopped_unnamed:
         yield f"and {counted(report.stopped_unnamed, 'run')} more, which people have been told of"
@@ -119,7 +122,9 @@ def _lines(report: SweepReport) -> Lines:
         yield f"Waiting for a human: {report.for_a_human}, listed by `{line}`."
 
 
-async def _schedule(caller: Caller, server: Connection, asked: Sweep, every: timedelta) -> Reply:
+async def _schedule(
+    caller: Caller, server: Connection, asked: ReconcileLedger, every: timedelta
+) -> Reply:
     """Create the tenant's schedule, or change it."""
     name = f"surehand-reconcile-{asked.tenant}"
     action = ScheduleActionStartWorkflow(
@@ -129,7 +134,7 @@ async def _schedule(caller: Caller, server: Connection, asked: Sweep, every: tim
         task_queue=caller.settings.task_queue,
         # One that nobody works on any more, because the workers of its version are gone, must not
         # keep the next ones away.
-        execution_timeout=LONGEST_SWEEP,
+        execution_timeout=LONGEST_RECONCILE,
     )
     wanted = Schedule(
         action=action,

@@ -21,13 +21,13 @@ from surehand.cli.verb.ledger_door import (
     translated,
 )
 from surehand.cli.verb.printer import Reply, Table, table_or
-from surehand.cli.verb.render import told_by_calls
 from surehand.cli.verb.shapes import (
     CheckpointList,
     CheckpointSaved,
     NamedCheckpoint,
 )
 from surehand.cli.verb.text import compact, counted, shown_time
+from surehand.client.outcome import told_by_calls
 from surehand.process.exits import NotFound, WrongUse
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.identity import canonical_json

@@ -28,7 +28,7 @@ async def retry(
     run: options.Run,
     run_id: options.RunName = None,
     changes: options.Changes = None,
-    acts_for: options.For = None,
+    for_user: options.For = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
 ) -> Reply:
@@ -44,7 +44,7 @@ async def retry(
     if view.result.state is RunState.COMPLETED:
         raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
     plan, linked = changed_plan(view.plan, changes), Linked(run_id=source)
-    return await _start(caller, plan, run_id, linked, acts_for, wait, timeout)
+    return await _start(caller, plan, run_id, linked, for_user, wait, timeout)
 
 
 async def fork(
@@ -53,7 +53,7 @@ async def fork(
     step: Annotated[str, typer.Option("--from", metavar="STEP", help="The first step done anew.")],
     run_id: options.RunName = None,
     changes: options.Changes = None,
-    acts_for: options.For = None,
+    for_user: options.For = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
 ) -> Reply:
@@ -64,7 +64,7 @@ async def fork(
     source, view = await _look(caller, run)
     linked = Linked(run_id=source, outputs=outputs_before(view, step))
     plan = changed_plan(view.plan, changes)
-    return await _start(caller, plan, run_id, linked, acts_for, wait, timeout)
+    return await _start(caller, plan, run_id, linked, for_user, wait, timeout)
 
 
 def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
@@ -131,12 +131,12 @@ async def _start(
     plan: Plan,
     name: str | None,
     linked: Linked,
-    acts_for: str | None,
+    for_user: str | None,
     wait: bool,
     timeout: timedelta | None,
 ) -> Reply:
     client = await caller.client()
-    run = await client.start(plan, run_id=name, user=acts_for, begins_from=linked)
+    run = await client.start(plan, run_id=name, for_user=for_user, linked=linked)
     chosen = run.run_id
     if not run.is_new:
         raise WrongUse(f"run {chosen} exists already")
@@ -147,6 +147,6 @@ async def _start(
     lines = [f"Run {chosen} begins from {linked.run_id}"]
     lines += [f"  taken over  {', '.join(taken)}"] if taken else []
     return Reply(
-        LinkedShape(run_id=chosen, begins_from=linked.run_id, taken_over=taken),
+        LinkedShape(run_id=chosen, linked=linked.run_id, taken_over=taken),
         [*lines, f"  look        {command('show', chosen)}"],
     )

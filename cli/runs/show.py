@@ -20,13 +20,13 @@ from surehand.cli.runs.follow import kept, tell
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply, Styled, table_or
-from surehand.cli.verb.render import told_by_calls, view_lines
+from surehand.cli.verb.render import view_lines
 from surehand.cli.verb.shapes import CutOffRun, RunList, RunSummary, ShownRun
 from surehand.cli.verb.text import shown_time
 from surehand.client.connection import Connection, what_to_do
 from surehand.client.ids import find_approval
 from surehand.client.launch import PLAN_MEMO
-from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
+from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of, told_by_calls
 from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE

@@ -10,7 +10,7 @@ import typer
 from surehand.cli.plans.shapes import SimulatedStep, Simulation
 from surehand.cli.plans.tool_check import named_tools
 from surehand.cli.runs.rerun import changed_plan
-from surehand.cli.runs.simulated_steps import CannotHold, CheckedCall, Course, Known
+from surehand.cli.runs.simulated_steps import CannotHold, CheckedCall, Known, Simulated
 from surehand.cli.runs.simulation import simulate
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
@@ -147,7 +147,7 @@ async def simulate_run(
         checks = WorkerChecks(run_id, recording.tools, toolbox)
         store = open_artifacts(settings, ledger)
         with translated():
-            course = await _course(caller, ledger, store, recording, plan, checks)
+            found = await _simulated(caller, ledger, store, recording, plan, checks)
     shown = Simulation(
         run_id=run_id,
         seq=seq,
@@ -155,8 +155,8 @@ async def simulate_run(
         plan_version=recording.plan_version,
         changed=changes or [],
         tools_loaded=toolbox is not None,
-        steps=course.steps,
-        ends=course.ends,
+        steps=found.steps,
+        ends=found.ends,
     )
     return Reply(shown, _lines(shown))
 
@@ -187,14 +187,14 @@ def plan_to_simulate(
     return plan
 
 
-async def _course(
+async def _simulated(
     caller: Caller,
     ledger: Ledger,
     store: ArtifactStore,
     recording: Recording,
     plan: Plan,
     checks: WorkerChecks,
-) -> Course:
+) -> Simulated:
     """Simulate, look up what turns out to matter, and simulate again until nothing does."""
     from surehand.activities.ledger.history.recorded import KeyEntry, key_entries
 
@@ -202,14 +202,14 @@ async def _course(
     keys: dict[tuple[str, str], KeyEntry | None] = {}
     contents: dict[str, object] = {}
     while True:
-        course = simulate(recording, plan, checks, Known(keys, contents))
-        if not course.keys and not course.artifacts:
-            return course
+        found = simulate(recording, plan, checks, Known(keys, contents))
+        if not found.keys and not found.artifacts:
+            return found
         keys |= {
-            **dict.fromkeys(course.keys),
-            **await ledger.transact(tenant, key_entries, course.keys),
+            **dict.fromkeys(found.keys),
+            **await ledger.transact(tenant, key_entries, found.keys),
         }
-        contents |= await store.read_all(tenant, course.artifacts)
+        contents |= await store.read_all(tenant, found.artifacts)
 
 
 def _lines(shown: Simulation) -> Lines:

@@ -60,7 +60,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Course:
+class Simulated:
     """What the plan would do."""
 
     steps: list[SimulatedStep]
@@ -109,7 +109,7 @@ class Steps:
         """Steps whose outputs are not known."""
         self.rows: dict[str, SimulatedStep] = {}
         self.keys: set[tuple[str, str]] = set()
-        """Still to be looked up, as ``Course`` has them."""
+        """Still to be looked up, as ``Simulated`` has them."""
         self.artifacts: dict[str, Artifact] = {}
 
     def one(self, step: Step, facts: Mapping[str, Any], local: str = "") -> Goto | None:
@@ -137,10 +137,10 @@ class Steps:
                 said["question"] = rules.question_of(step.ask, facts)
             return self._asked(step, "would ask", said, unknown)
         if step.wait is not None:
-            unknown, key = self.unknown_in(step.wait.key, local), step.wait.key
+            unknown, about = self.unknown_in(step.wait.about, local), step.wait.about
             if not unknown:
-                key = rules.key_of(step.wait, facts)
-            said = {"question": event_question(step.wait.event, key)}
+                about = rules.about_of(step.wait, facts)
+            said = {"question": event_question(step.wait.event, about)}
             return self._asked(step, "would wait", said, unknown)
         return self._call(step, facts, local)
 

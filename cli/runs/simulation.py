@@ -13,8 +13,8 @@ from surehand.cli.runs.simulated_steps import (
     NOTHING_KNOWN,
     CannotHold,
     Checks,
-    Course,
     Known,
+    Simulated,
     Steps,
 )
 from surehand.workflows.plan.plan import Goto, Plan, Step, names_in
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def simulate(
     recording: Recording, plan: Plan, checks: Checks, known: Known = NOTHING_KNOWN
-) -> Course:
+) -> Simulated:
     """Return what a plan would do.
 
     Args:
@@ -62,7 +62,7 @@ class _Simulation:
         taken = {} if source is None else settled_facts(source, checks)
         self._taken = {k: v for k, v in taken.items() if k in recording.taken_over}
 
-    def run(self) -> Course:
+    def run(self) -> Simulated:
         plan, ends = self._plan, None
         while ends is None:
             ready = plan.ready(frozenset(self._settled), frozenset())
@@ -76,7 +76,7 @@ class _Simulation:
                 self._steps.row(step, "not reached", why=f"the run ends before: {ends}")
         order = {step.id: number for number, step in enumerate(plan.steps)}
         rows = sorted(self._steps.rows.values(), key=lambda row: order[plan.step(row.id).id])
-        return Course(
+        return Simulated(
             rows, self._steps.facts, ends, frozenset(self._steps.keys), self._steps.artifacts
         )
 

@@ -32,7 +32,7 @@ async def start(
         Durability | None,
         typer.Option(help="When progress is written to history; default the plan's, else sync."),
     ] = None,
-    acts_for: options.For = None,
+    for_user: options.For = None,
     wait: options.Wait = False,
     timeout: options.Timeout = None,
 ) -> Reply:
@@ -46,7 +46,7 @@ async def start(
     server = client.server
     if not await _exists(server, chosen):
         refuse_unfit(caller, plan, parsed)
-    run = await client.start(parsed, run_id=chosen, user=acts_for, durability=durability)
+    run = await client.start(parsed, run_id=chosen, for_user=for_user, durability=durability)
     if not run.is_new:
         caller.printer.say(f"Run {chosen} exists already; nothing was started")
     try:

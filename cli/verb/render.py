@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Final
-
-from pydantic import JsonValue
-from temporalio.client import WorkflowExecutionDescription
 
 from surehand.cli.verb.printer import Lines, Styled, Table
 from surehand.cli.verb.text import compact, shown_time
 from surehand.cli.verb.waiting import held_lines, request_lines, waiting_lines
 from surehand.client.connection import Connection
+from surehand.client.outcome import Told
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.plan.durability import Durability
-from surehand.workflows.ports import RUN_BATCH
-
-
-@dataclass(frozen=True)
-class Told:
-    """The newest word of each call."""
-
-    under_way: str | None = None
-    """The step that a batch is at."""
-    progress: dict[str, JsonValue] = field(default_factory=dict)
-    """How far calls have come, by step, in their tools' own words."""
-
-
-async def told_by_calls(run: WorkflowExecutionDescription) -> Told:
-    """Return what the calls of a run have told."""
-    under_way, progress = None, {}
-    for pending in run.raw_description.pending_activities:
-        details = await run.data_converter.decode(pending.heartbeat_details.payloads)
-        if pending.activity_type.name == RUN_BATCH.name and details:
-            under_way = str(details[0])
-        for part in details:
-            if isinstance(part, dict) and "step_id" in part:
-                progress[str(part["step_id"])] = part.get("progress")
-    return Told(under_way, progress)
-
 
 #: Characters of an output or error in a table; `show --json` has all of it.
 _SHORT: Final = 72
-
 STEP_COLUMNS: Final = ("step", "tool", "state", "attempts", "outcome")
 
 

@@ -158,7 +158,7 @@ class Linked(Shape):
     """``retry`` and ``fork`` without ``--wait``."""
 
     run_id: str
-    begins_from: str
+    linked: str
     taken_over: list[str]
     """Steps that are facts to the new run, and are not done again."""
 
@@ -234,7 +234,7 @@ class SettingList(Shape):
     settings: list[SettingShown]
 
 
-class SweepReport(Shape):
+class ReconcileReport(Shape):
     """``reconcile``: what one round has done."""
 
     looked_at: int

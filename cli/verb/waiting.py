@@ -120,7 +120,7 @@ def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator
         yield f"  {again}  # or with --way skip, or --way compensate"
     elif waiting.kind == "event":
         yield f"Step {waiting.step_id} waits for an event from outside"
-        yield f"  {command('event', run_id)} NAME --about KEY --id ID"
+        yield f"  {command('event', run_id)} NAME --about TEXT --id ID"
     elif waiting.kind == "question":
         yield f"Step {waiting.step_id} asks: {waiting.question}"
         if waiting.value is not None:

@@ -23,7 +23,7 @@ def test_a_worker_that_dies_right_after_the_call_pays_once(drill: Any, tmp_path:
         "refund.yaml",
         world=world,
         fresh=fresh,
-        environment={"BANK_FILE": str(tmp_path / "bank.sqlite")},
+        variables={"BANK_FILE": str(tmp_path / "bank.sqlite")},
         points=["after_call"],
     )
 

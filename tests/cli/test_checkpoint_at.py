@@ -20,7 +20,7 @@ input: {order_id: order-1}
 steps:
   - {id: order, tool: orders.read, params: {order_id: "${input.order_id}"}}
   - {id: why, ask: {question: Why, answer: {type: string}}}
-  - {id: back, wait: {event: parcel.back, key: "${input.order_id}"}}
+  - {id: back, wait: {event: parcel.back, about: "${input.order_id}"}}
   - {id: restock, tool: inventory.restock, approval: required,
      params: {order_id: "${input.order_id}", lines: "${order.lines}"}}
 """

@@ -29,7 +29,7 @@ PLAN = """
 name: controls
 steps:
   - {id: why, ask: {question: "Why?", answer: {type: string, minLength: 3}}}
-  - {id: back, wait: {event: returned, key: order-7}}
+  - {id: back, wait: {event: returned, about: order-7}}
   - {id: read, tool: orders.read, params: {order_id: order-404}, on_failure: pause}
   - {id: more, tool: orders.read, params: {order_id: order-1001}}
 budget: {steps: 1}
@@ -215,7 +215,7 @@ def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
     said = verbs("fork", run.name, "--from", "amount", "--json")
 
     fork = shapes.Linked.model_validate(said.document())
-    assert (fork.begins_from, fork.taken_over) == (run.name, ["order"])
+    assert (fork.linked, fork.taken_over) == (run.name, ["order"])
 
 
 def test_a_start_that_waits_says_what_an_item_of_a_list_waits_for(

@@ -86,7 +86,7 @@ def tenant() -> str:
     return f"t{uuid.uuid4().hex[:8]}"
 
 
-def test_the_sweep_runs_on_a_schedule_that_can_be_changed(
+def test_the_reaper_runs_on_a_schedule_that_can_be_changed(
     verbs: Verbs, settings: dict[str, str], tenant: str
 ) -> None:
     async def interval() -> float:

@@ -69,7 +69,7 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
         ),
         ("steps: [{id: a, tool: t, on_no: {goto: b}}]", "steps.0 (a).on_no.goto", "no step 'b'"),
         ("steps: [{id: a, ask: 'Why ${b.c}?'}]", "steps.0 (a).ask.question", "${b.c}"),
-        ("steps: [{id: a, wait: {event: e, key: '${b}'}}]", "steps.0 (a).wait.key", "${b}"),
+        ("steps: [{id: a, wait: {event: e, about: '${b}'}}]", "steps.0 (a).wait.about", "${b}"),
         ("steps: [{id: a, tool: t, when: b.c == 1}]", "steps.0 (a).when", "no step 'b'"),
         ("steps: [{id: a, tool: t, for_each: '${b.c}'}]", "steps.0 (a).for_each", "${b.c}"),
         (

@@ -19,7 +19,7 @@ WRITTEN = [
     "steps: [{tool: a}]",
     "steps: [{ask: Why}]",
     "steps: [{ask: {question: Why, answer: {type: string}, expires_in: 2h, otherwise: x}}]",
-    "steps: [{wait: {event: e, key: '${input.x}', expires_in: 14d}}]",
+    "steps: [{wait: {event: e, about: '${input.x}', expires_in: 14d}}]",
     "steps: [{plan: [{tool: a}]}]",
     "steps: [{plan: {steps: [{tool: a}]}, params: {x: 1}}]",
     "steps: [{tool: a, approval: required}]",

@@ -29,7 +29,7 @@ steps:
   - {id: each, tool: orders.read, for_each: "${order.lines}",
      params: {order_id: "${sub.again.order_id}"}}
   - {id: why, ask: "Why, ${order.customer_email}?"}
-  - {id: back, wait: {event: parcel.back, key: "${why}"}}
+  - {id: back, wait: {event: parcel.back, about: "${why}"}}
 """
 
 

@@ -23,7 +23,7 @@ from surehand.drill.points import Operation
 from surehand.drill.progress import Progress
 from surehand.drill.report import Cell, Target
 from surehand.drill.request import DrillRequest
-from surehand.drill.suite import Course
+from surehand.drill.suite import Suite
 from surehand.drill.world import Function
 from surehand.process.settings import client_settings
 from surehand.workflows.plan.durability import Durability
@@ -85,7 +85,7 @@ def sample() -> dict[str, set[tuple[str, str, str]]]:
 CELLS: Final = sample()
 
 
-class Sample(Course):
+class Sample(Suite):
     """A drill of some of the cells."""
 
     chosen: set[tuple[str, str, str]]
@@ -117,7 +117,7 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
         shop.fault("refunds", **SLOW)
     monkeypatch.setenv("SHOP_URL", settings["SHOP_URL"])
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    environment = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": tools}
+    variables = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": tools}
     request = DrillRequest.checked(
         load_plan(str(ROOT / plan)),
         plan,
@@ -129,11 +129,11 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
         parallel=2,
         limit=timedelta(minutes=2),
     )
-    with prepared(environment, database=None, say=print) as ground:
+    with prepared(variables, database=None, say=print) as environment:
         progress = Progress(Printer(json_output=False))
-        course = Sample(request, ground, client_settings(environment), environment, progress)
-        course.chosen = CELLS[plan]
-        report = await course.run()
+        suite = Sample(request, environment, client_settings(variables), variables, progress)
+        suite.chosen = CELLS[plan]
+        report = await suite.run()
 
     assert {(cell.step, cell.point, cell.mode) for cell in report.cells} == CELLS[plan]
     assert report.ok, str(report)

@@ -9,7 +9,7 @@ import pytest
 
 from surehand.activities.ledger.history.evidence import Evidence
 from surehand.drill.consistency import calls_of, tally
-from surehand.drill.principals import ACTOR
+from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import params_hash

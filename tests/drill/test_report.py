@@ -12,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from surehand.cli.verb.printer import Printer
-from surehand.drill import html, markdown
-from surehand.drill.judging import judged
-from surehand.drill.played import Played
+from surehand.drill.documents import html, markdown
+from surehand.drill.played import Played, judged
 from surehand.drill.progress import make_progress
 from surehand.drill.report import (
     Cell,
@@ -52,7 +51,7 @@ BASELINE = Baseline(
     targets=[READ, WRITE],
     fault_free=FAULT_FREE,
     compared={"run": "completed", "ledger": ["refund: payments.refund committed"]},
-    standing=["refund: payments.refund committed"],
+    remaining=["refund: payments.refund committed"],
     applied=1,
 )
 
@@ -63,7 +62,7 @@ def cell(point: str = "after_call", **facts: Any) -> Cell:
 
 
 def played(**facts: Any) -> Played:
-    stands = {"standing": BASELINE.standing, "applied": 1, "counted": {"refunds": 1}}
+    stands = {"remaining": BASELINE.remaining, "applied": 1, "counted": {"refunds": 1}}
     given = {"reached": True, "compared": BASELINE.compared, **stands, **facts}
     return Played("drill-1", **given)
 
@@ -97,7 +96,7 @@ UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of wh
     [
         # What was undone on the way is not there any more.
         ("reset", {"compared": UNDONE_BEFORE}, CellOutcome.SAME),
-        ("reset", {"standing": []}, CellOutcome.DIFFERS),
+        ("reset", {"remaining": []}, CellOutcome.DIFFERS),
         ("reset", {"compared": {"run": "failed"}}, CellOutcome.DIFFERS),
         ("reset", {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
         ("reset", {"question": "Does it stand?", "counted": {}}, CellOutcome.NEEDS_HUMAN),
@@ -131,7 +130,7 @@ def test_a_world_that_nobody_has_looked_at_is_not_called_the_same() -> None:
 
     assert found.outcome == "same ledger"
     assert judged(cell(), BASELINE, played(reached=False), world=False).outcome == "not reached"
-    assert html.document(report(found)).count('class="same"') == 1
+    assert html(report(found)).count('class="same"') == 1
     assert "same ledger, 1" in str(report(found))
 
 
@@ -206,7 +205,7 @@ def test_the_matrix_says_of_each_step_and_point_what_was_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("write", [html.document, markdown.document, str])
+@pytest.mark.parametrize("write", [html, markdown, str])
 def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) -> None:
     text = write(FOUND)
 
@@ -215,7 +214,7 @@ def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) ->
     assert ("3.2 s" in text) or ("3.3 s" in text)
 
 
-@pytest.mark.parametrize("write", [html.document, markdown.document, str])
+@pytest.mark.parametrize("write", [html, markdown, str])
 def test_every_report_has_interruptions_in_a_matrix_of_their_own_and_both_numbers(
     write: Any,
 ) -> None:
@@ -249,10 +248,10 @@ def test_on_a_terminal_a_bar_moves_and_what_is_not_the_same_world_stays_above_it
 
 
 def test_what_a_plan_or_a_world_wrote_is_text_in_a_report_and_nothing_else() -> None:
-    page = html.document(FOUND)
+    page = html(FOUND)
     assert "<script>" not in page and "<b>" not in page
     assert "http" not in page  # nothing is loaded from elsewhere
-    assert "\\<script\\>\\|\\*" in markdown.document(FOUND)
+    assert "\\<script\\>\\|\\*" in markdown(FOUND)
 
 
 def test_cells_that_are_done_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:

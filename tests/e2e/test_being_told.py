@@ -17,7 +17,7 @@ from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from tests.e2e.test_stopped import sweep, terminated
+from tests.e2e.test_stopped import reconciled, terminated
 from tests.notifiers.receiver import Receiver, documents, receiving
 
 HANGS = "tests.variants.hangs:notifier"
@@ -111,7 +111,7 @@ async def test_people_are_told_what_is_paused_not_undone_or_stopped(
         [lacking] = await told(receiver, "permission.needed")
         stopped = await terminated(stage, order_id)
         while not documents(receiver.got, "run.stopped"):
-            await sweep(stage)
+            await reconciled(stage)
         failing = await stage.start(Plan.model_validate(fails))
         result = await failing.result()
         [left] = await told(receiver, "effect.uncompensated")

@@ -123,7 +123,7 @@ async def test_an_approval_of_other_params_than_were_seen_is_refused_and_nothing
 ) -> None:
     ann = await connect("ann")
     async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         request = await asked(ann, run)
         with pytest.raises(DecisionRefused) as refused:
             await ann.approve(SeenRequest(request.approval_id, "sha256:" + "0" * 64))
@@ -140,7 +140,7 @@ async def test_what_was_seen_before_an_edit_approves_nothing(
 ) -> None:
     ann, olga = await connect("ann"), await connect("olga")
     async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         seen = await asked(ann, run)
         await olga.edit(seen, {**seen.params, "amount": "50.00"}, reason="one item")
         with pytest.raises(DecisionRefused):
@@ -160,7 +160,7 @@ async def test_two_clients_that_approve_at_once_have_one_effect(
 ) -> None:
     ann, olga = await connect("ann"), await connect("olga")
     async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         request = await asked(ann, run)
         said = await asyncio.gather(
             ann.approve(request), olga.approve(request), return_exceptions=True
@@ -181,7 +181,7 @@ async def test_a_rejected_run_has_a_result_that_says_so(
 ) -> None:
     ann = await connect("ann")
     async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         await ann.reject(await asked(ann, run), reason="wrong amount")
         result = await run.wait()
     assert result.state is RunState.FAILED
@@ -241,7 +241,7 @@ async def test_the_time_of_waiting_is_over_and_the_run_goes_on(
 ) -> None:
     ann = await connect("ann")
     async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         request = await asked(ann, run)
         with pytest.raises(TimeoutError):
             await run.wait(timeout=timedelta(milliseconds=1))
@@ -308,7 +308,7 @@ async def test_what_is_in_doubt_is_not_called_done_without_the_receipt_that_a_la
     ann = await connect("ann")
     stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
     async with stage.worker_here(tool_modules=NEITHER):
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         await run.approve(await asked(ann, run))
         waiting = await run.wait(or_human=True)
         [doubt] = waiting.waiting_for
@@ -327,7 +327,7 @@ async def test_without_a_worker_nothing_is_sent_and_what_is_left_counts_once_one
 ) -> None:
     ann = await connect("ann")
     async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, user="uma")
+        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         request = await asked(ann, run)
     with monkeypatch.context() as patch:
         patch.setattr(connection, "ANSWER_TIME", timedelta(milliseconds=500))

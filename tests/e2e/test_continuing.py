@@ -79,7 +79,7 @@ async def test_what_waits_for_people_waits_on_in_the_next_execution(
     waits = [
         refund_step(order_id, after=[]),
         {"id": "ask", "ask": "Who?", "after": []},
-        {"id": "back", "wait": {"event": "returned", "key": "order-7"}, "after": []},
+        {"id": "back", "wait": {"event": "returned", "about": "order-7"}, "after": []},
         read("order-404", "lost", after=[], on_failure="pause"),
     ]
     first = reads(other, "r", 12)
@@ -160,7 +160,7 @@ async def test_a_cancel_undoes_what_earlier_executions_have_done_last_first(
 
 async def test_a_storm_of_signals_loses_and_doubles_none(stage: Stage, order_id: str) -> None:
     waits = [
-        {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}
+        {"id": f"w{n}", "wait": {"event": "returned", "about": f"k{n}"}, "after": []}
         for n in range(20)
     ]
     async with stage.worker_here(max_cached_workflows="10"):

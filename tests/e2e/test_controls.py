@@ -43,8 +43,8 @@ def refusals(view: RunView) -> int:
     return sum("failed: " in line.text and "InvalidParams" in line.text for line in view.timeline)
 
 
-def event(id_: str, payload: Any = None, key: str = "order-7") -> OutsideEvent:
-    return OutsideEvent(actor="dhl", name="returned", key=key, event_id=id_, payload=payload)
+def event(id_: str, payload: Any = None, about: str = "order-7") -> OutsideEvent:
+    return OutsideEvent(actor="dhl", name="returned", about=about, event_id=id_, payload=payload)
 
 
 class TestBudgets:
@@ -91,7 +91,7 @@ class TestBudgets:
 
 
 class TestEvents:
-    WAIT: dict[str, Any] = {"id": "back", "wait": {"event": "returned", "key": "order-7"}}
+    WAIT: dict[str, Any] = {"id": "back", "wait": {"event": "returned", "about": "order-7"}}
 
     async def test_an_event_that_came_early_is_kept_and_its_double_ignored(
         self, stage: Stage
@@ -103,7 +103,7 @@ class TestEvents:
             await run.in_state(RunState.WAITING_INPUT)
             await told(run, Verb.EVENT, event("e1", {"at": 1}))
             assert "has come before" in await told(run, Verb.EVENT, event("e1", {"at": 2}))
-            await told(run, Verb.EVENT, event("e2", "other", key="order-8"))
+            await told(run, Verb.EVENT, event("e2", "other", about="order-8"))
             await answered(run, answer=True)
             await run.until(lambda view: states(view.result)["again"] == "waiting_event")
         async with stage.worker_here():

@@ -12,7 +12,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.verb.render import told_by_calls
+from surehand.client.outcome import told_by_calls
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from tests.e2e.runs import Run, example_plan, states, step, until

@@ -73,7 +73,7 @@ async def test_a_run_that_is_reset_after_its_end_and_terminated_is_found_and_unw
         [found] = await until_found(stage, again)
         done = await unwind(stage, again)
 
-    assert [view.tool for view in found.standing] == ["papers.file"]
+    assert [view.tool for view in found.remaining] == ["papers.file"]
     assert (done.undone, done.left) == (["file-a"], [])
     assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
 

@@ -159,7 +159,7 @@ async def test_events_that_are_kept_for_later_go_along_into_the_next_execution(
     stage: Stage,
 ) -> None:
     waits = [
-        {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}
+        {"id": f"w{n}", "wait": {"event": "returned", "about": f"k{n}"}, "after": []}
         for n in (0, 200)
     ]
     later = [{"id": f"p{n}", "tool": "pages.read", "params": {"n": n}} for n in range(3)]
@@ -173,7 +173,7 @@ async def test_events_that_are_kept_for_later_go_along_into_the_next_execution(
         for n in range(20):  # some more history
             await run.handle.signal("event", event(f"f{n}", 1, key="nobody"))
         await until(lambda: executions(stage, run), lambda found: len(found) > before)
-        await told(run, Verb.EVENT, event("e0", "last", key="k0"))
+        await told(run, Verb.EVENT, event("e0", "last", about="k0"))
         result = await run.result()
 
     assert result.state is RunState.COMPLETED

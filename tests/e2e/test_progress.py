@@ -7,7 +7,7 @@ import pytest
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.history.rebuilding import checkpoint_at
-from surehand.cli.verb.render import told_by_calls
+from surehand.client.outcome import told_by_calls
 from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan

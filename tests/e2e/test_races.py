@@ -297,12 +297,12 @@ async def test_a_cancel_that_comes_while_the_run_unwinds_changes_nothing(
 
 
 def _storm(size: int, kinds: int) -> list[Message]:
-    return [event(f"e{n % kinds}", n % kinds, key=f"k{n % kinds}") for n in range(size)]
+    return [event(f"e{n % kinds}", n % kinds, about=f"k{n % kinds}") for n in range(size)]
 
 
 async def test_of_a_thousand_events_at_once_each_counts_once(stage: Stage) -> None:
     waits = [
-        {"id": f"w{n}", "wait": {"event": "returned", "key": f"k{n}"}, "after": []}
+        {"id": f"w{n}", "wait": {"event": "returned", "about": f"k{n}"}, "after": []}
         for n in range(50)
     ]
     # Not evicted: each replay would read a thousand signals anew.

@@ -38,7 +38,7 @@ async def test_a_step_of_a_plan_that_is_refused_is_an_event_with_its_reason(
         {"id": "odd", "tool": "payments.price", "params": PAYMENT, "when": "price"},
         {"id": "each", "tool": "payments.price", "params": PAYMENT, "for_each": "${price}"},
         {"id": "ask", "ask": "Is it ${price.no}?"},
-        {"id": "wait", "wait": {"event": "paid", "key": "${price.no}"}},
+        {"id": "wait", "wait": {"event": "paid", "about": "${price.no}"}},
     ]
     plan = Plan.model_validate({"steps": steps, "defaults": {"on_failure": "continue"}})
     async with stage.worker_here(**AMOUNTS):

@@ -116,7 +116,7 @@ async def test_both_effects_of_a_step_over_two_lives_are_undone(
         else:
             await again.handle.terminate("by hand")
             [found] = await until_found(stage, run)
-            assert len(found.standing) == 2
+            assert len(found.remaining) == 2
             left = list((await unwind(stage, run)).left)
 
     assert told(stage, "take out") == ["b", "a"]

@@ -50,7 +50,7 @@ async def test_child_runs_of_a_terminated_run_are_listed_and_unwound_with_it(
         known(stage, run)
 
     assert told(stage, "file") == TREE
-    stands = [(view.key, view.run_id) for view in found.standing]
+    stands = [(view.key, view.run_id) for view in found.remaining]
     pay, below = f"{run.run_id}~pay", f"{run.run_id}~pay~below"
     owners = [None, below, pay, None]
     names = [f"paper:{paper(stage, name)}" for name in reversed(TREE)]
@@ -126,7 +126,7 @@ async def test_of_a_child_run_with_more_effects_than_any_answer_holds_none_is_le
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands is told in pages, and an end lists the newest effects: both small ones here."""
-    monkeypatch.setattr(run_tree, "standing", partial(run_tree.standing, limit=5))
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=5))
     monkeypatch.setattr(lifecycle, "MOST_EFFECTS", 5)
 
     def items(name: str, numbers: range) -> dict[str, Any]:

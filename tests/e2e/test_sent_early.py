@@ -16,7 +16,7 @@ from tests.e2e.test_interrupts import plan, refund_step
 async def test_what_steers_a_run_before_a_worker_has_it_counts_in_its_order(
     stage: Stage, order_id: str
 ) -> None:
-    wait = {"id": "back", "wait": {"event": "returned", "key": "order-7"}, "after": []}
+    wait = {"id": "back", "wait": {"event": "returned", "about": "order-7"}, "after": []}
     run = await stage.start(plan(refund_step(order_id, after=[]), wait))
     await run.handle.signal(Verb.EVENT, event("e1", {"at": 1}))
     await run.handle.signal(Verb.RESUME, ResumeRun(actor="uma"))

@@ -1,4 +1,4 @@
-"""A run that was terminated from outside: found by the sweep, and undone when somebody says so."""
+"""A run that was terminated from outside: found by the reaper, and undone when somebody says so."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.workflows.contracts import maintenance as maintenance_contracts
 from surehand.workflows.contracts.maintenance import (
     CarriedUnwinding,
-    Sweep,
-    Swept,
+    Reconciled,
+    ReconcileLedger,
     UnwindRun,
     Unwound,
 )
@@ -43,11 +43,11 @@ async def terminated(stage: Stage, order_id: str) -> Run:
     return run
 
 
-async def sweep(stage: Stage) -> Swept:
+async def reconciled(stage: Stage) -> Reconciled:
     return await stage.client.execute_workflow(
         Reconcile.run,
-        Sweep(tenant="default"),
-        id=f"sweep-{uuid.uuid4().hex}",
+        ReconcileLedger(tenant="default"),
+        id=f"reconcile-{uuid.uuid4().hex}",
         task_queue=stage.task_queue,
     )
 
@@ -60,23 +60,23 @@ async def unwind(stage: Stage, run: Run, **how: Any) -> Unwound:
 
 
 async def until_found(stage: Stage, run: Run) -> list[Any]:
-    """Sweep until the server's list of runs, which lags a little, has shown the terminated one."""
+    """Reconcile until the server's list, which lags a little, has shown the terminated run."""
     while True:
-        found = [one for one in (await sweep(stage)).stopped if one.run_id == run.run_id]
+        found = [one for one in (await reconciled(stage)).stopped if one.run_id == run.run_id]
         if found:
             return found
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_the_sweep_closes_a_terminated_run_and_lists_what_stands(
+async def test_the_reaper_closes_a_terminated_run_and_lists_what_stands(
     stage: Stage, order_id: str
 ) -> None:
     async with stage.worker_here():
         run = await terminated(stage, order_id)
         [found] = await until_found(stage, run)
-        again = await sweep(stage)
+        again = await reconciled(stage)
 
-    assert [view.tool for view in found.standing] == ["inventory.restock", "payments.refund"]
+    assert [view.tool for view in found.remaining] == ["inventory.restock", "payments.refund"]
     assert again.stopped == []
     [row] = stage.run_rows(run)
     assert (row["state"], row["error"]) == ("failed", "stopped from outside")
@@ -93,7 +93,7 @@ async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
     """Whatever the size of a page; those that are closed already are in front."""
     monkeypatch.setattr(maintenance, "_PAGE", 2)
     asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
-    async with stage.worker_here(sweep_batch="1"):
+    async with stage.worker_here(reconcile_batch="1"):
         for _ in range(2):
             runs = [await stage.start(asks) for _ in range(3)]
             for run in runs:
@@ -101,7 +101,7 @@ async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
                 await run.handle.terminate("by hand")
             # The server's list of runs lags a little: it has them once it has a later one.
             await until_found(stage, await terminated(stage, stage.shop.new_order()))
-            await sweep(stage)
+            await reconciled(stage)
 
             errors = [(stage.run_rows(run))[0]["error"] for run in runs]
             assert errors == ["stopped from outside"] * 3
@@ -129,7 +129,7 @@ async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(
 async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_tree, "standing", partial(run_tree.standing, limit=4))
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=4))
     stays = {"name": paper(stage, "stays")}
     names = [str(number) for number in range(12)]
     steps = [files(stage, name) for name in names]

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.worker.tenant_discovery import learn
-from surehand.workflows.contracts.maintenance import Sweep, UnwindRun
+from surehand.workflows.contracts.maintenance import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RECONCILE, TENANT, UNWIND, WORKFLOW
@@ -51,13 +51,13 @@ async def test_a_run_of_no_tenant_is_refused_and_nothing_asks_for_it(
 
 
 @pytest.mark.parametrize("tenant", ODD)
-async def test_a_sweep_and_an_unwinding_for_no_tenant_are_refused(
+async def test_a_round_and_an_unwinding_for_no_tenant_are_refused(
     stage: Stage, tenant: str
 ) -> None:
-    sweep = Sweep(tenant=tenant)
+    reconcile = ReconcileLedger(tenant=tenant)
     unwinding = UnwindRun(tenant=tenant, run_id=f"{tenant}/run-1", actor="olga")
     async with stage.worker_here():
-        for name, asked in ((RECONCILE, sweep), (UNWIND, unwinding)):
+        for name, asked in ((RECONCILE, reconcile), (UNWIND, unwinding)):
             handle = await stage.client.start_workflow(
                 name, asked, id=f"odd-{uuid.uuid4().hex}", task_queue=stage.task_queue
             )

@@ -248,7 +248,7 @@ class Scene:
         """Bar a step and begin to undo what stands of it, or else what it has made last."""
         with self.tx(after) as tx:
             run_tree.bar(tx, run_id, step_id)
-            page = run_tree.standing(tx, run_id, step_id)
+            page = run_tree.remaining(tx, run_id, step_id)
             its = (effects.c.run_id == run_id, effects.c.step_id == step_id)
             made = tx.all(
                 select(effects.c.entry_id)
@@ -260,10 +260,10 @@ class Scene:
                 return NothingToUndo("nothing was claimed")
             return compensations.begin(tx, ids[0], run_id, step_id)
 
-    def standing(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
+    def remaining(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
         """Return the keys of what is to be undone, in that order."""
         with self.tx() as tx:
-            page = run_tree.standing(tx, run_id, step_id)
+            page = run_tree.remaining(tx, run_id, step_id)
         return [one.entry.key for one in page.effects]
 
     def settle(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.tools.answers import Found, No, NotFound
 from surehand.activities.tools.tool import ToolContext
@@ -47,15 +47,13 @@ async def ended(run_id: str) -> bool:
 
 
 @pytest.mark.parametrize(("said", "state"), ANSWERS)
-async def test_a_sweep_asks_the_lookup_and_no_human(scene: Scene, said: Any, state: str) -> None:
+async def test_a_round_asks_the_lookup_and_no_human(scene: Scene, said: Any, state: str) -> None:
     provider, quiet = Asked(said), -timedelta(seconds=1)
     scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
 
-    swept = await reconcile_once(
-        provider.context(scene), scene.tenant, ended, quiet=quiet, limit=10
-    )
+    done = await settle_stale(provider.context(scene), scene.tenant, ended, quiet=quiet, limit=10)
 
-    assert (swept.looked_at, swept.asked, provider.lookups) == (1, 0, 1)
+    assert (done.looked_at, done.asked, provider.lookups) == (1, 0, 1)
     assert (scene.row(effects))["state"] == state
     assert scene.rows(interventions) == []
 

@@ -331,11 +331,11 @@ def test_what_others_have_settled_since_an_undoing_looked_is_not_reported_as_not
     scene.in_doubt(call)
     doubted = scene.begin_undo()
     assert isinstance(doubted, Doubtful)
-    # The sweep has looked, too, and has found it.
+    # The reaper has looked, too, and has found it.
     with scene.tx() as tx:
-        swept = stale.take_over(tx, doubted.entry)
-    assert swept is not None
-    scene.commit(call, swept)
+        done = stale.take_over(tx, doubted.entry)
+    assert done is not None
+    scene.commit(call, done)
 
     with scene.tx(LEASE_OVER) as tx:
         found = reconcile.after_not_found(tx, call, doubted.entry, forward=False)

@@ -25,7 +25,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.effects.claims import claim
 from surehand.activities.ledger.effects.compensations import NothingToUndo
-from surehand.activities.ledger.effects.run_tree import standing
+from surehand.activities.ledger.effects.run_tree import remaining
 from surehand.activities.ledger.steps import batches
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
@@ -250,7 +250,7 @@ def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
         in_order += [other, step]
 
     assert numbers == sorted(set(numbers))
-    assert scene.standing() == in_order[::-1]
+    assert scene.remaining() == in_order[::-1]
 
 
 async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
@@ -316,7 +316,7 @@ async def test_a_batch_is_over_behind_the_claim_that_is_made_in_its_name(
         def over() -> int:
             with scene.tx() as tx:
                 end(tx)
-                return len((standing(tx, RUN)).effects)
+                return len((remaining(tx, RUN)).effects)
 
         with scene.tx() as tx:
             batches.begin(tx, RUN, FIRST)

@@ -57,7 +57,7 @@ def test_an_attempt_of_an_earlier_execution_claims_nothing(scene: Scene) -> None
     goes_on(scene)
 
     assert (refused(scene, FIRST)).acting == SECOND
-    assert scene.standing() == []
+    assert scene.remaining() == []
     scene.committed(scene.call(execution=SECOND))
 
 
@@ -69,7 +69,7 @@ def test_an_attempt_that_outlives_the_run_claims_nothing_once_a_later_life_has_c
     ends(scene, execution=SECOND)
 
     refused(scene, FIRST, step_id="late", key="late")
-    assert scene.standing() == []
+    assert scene.remaining() == []
 
 
 def test_a_write_of_an_earlier_execution_is_not_claimed_with_the_outcome_before_it(
@@ -83,7 +83,7 @@ def test_a_write_of_an_earlier_execution_is_not_claimed_with_the_outcome_before_
         following = scene.call(execution=FIRST, step_id="next", key="next")
         assert claims.claim_at_once(tx, following) is None
 
-    assert scene.standing() == [first.key]
+    assert scene.remaining() == [first.key]
 
 
 def test_what_is_done_for_a_run_from_outside_is_no_execution_of_it(scene: Scene) -> None:

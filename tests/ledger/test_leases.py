@@ -80,9 +80,9 @@ def release(scene: Scene, held: tuple[Lease, ...]) -> None:
         resource_leases.release(tx, held)
 
 
-def sweep(scene: Scene, after: timedelta, limit: int = 100) -> int:
+def free(scene: Scene, after: timedelta, limit: int = 100) -> int:
     with scene.tx(after) as tx:
-        return resource_leases.sweep(tx, limit)
+        return resource_leases.free_expired(tx, limit)
 
 
 def lost(scene: Scene, held: tuple[Lease, ...], after: timedelta = NOW) -> list[str]:
@@ -194,8 +194,8 @@ def _expired(scene: Scene) -> None:
     acquired(scene, wants(scene, run_id=OTHER_RUN), AFTER_ITS_END)
 
 
-def _swept(scene: Scene) -> None:
-    assert sweep(scene, AFTER_ITS_END) == 1
+def _freed(scene: Scene) -> None:
+    assert free(scene, AFTER_ITS_END) == 1
 
 
 def test_a_clock_that_was_set_back_keeps_a_dead_call_no_longer_than_its_lease(
@@ -213,7 +213,7 @@ def test_a_clock_that_was_set_back_keeps_a_dead_call_no_longer_than_its_lease(
     assert noted["body"]["resource"] == ACCOUNT
 
 
-@pytest.mark.parametrize("happened", [_taken_over, _expired, _swept])
+@pytest.mark.parametrize("happened", [_taken_over, _expired, _freed])
 def test_who_has_lost_a_lease_neither_renews_nor_releases_it(scene: Scene, happened: Any) -> None:
     held = acquired(scene, wants(scene))
     happened(scene)
@@ -234,27 +234,27 @@ def test_a_lease_that_ran_out_is_lost_by_the_databases_clock(scene: Scene) -> No
     assert lost(scene, held, AFTER_ITS_END) == ["a", "b"]
 
 
-def test_the_sweep_frees_what_dead_calls_hold_and_nothing_else(scene: Scene) -> None:
+def test_the_worker_frees_what_dead_calls_hold_and_nothing_else(scene: Scene) -> None:
     (dead,) = acquired(scene, wants(scene, "dead"))
     alive = acquired(scene, wants(scene, "alive", run_id=OTHER_RUN))
     release(scene, acquired(scene, wants(scene, "free", step_id="s")))
-    assert sweep(scene, BEFORE_ITS_END) == 0
+    assert free(scene, BEFORE_ITS_END) == 0
     assert renew(scene, alive, BEFORE_ITS_END)
 
-    assert sweep(scene, AFTER_ITS_END) == 1
+    assert free(scene, AFTER_ITS_END) == 1
 
     holders = {row["resource"]: row["holder"] for row in scene.rows(rows_of_leases)}
     assert holders == {"dead": None, "free": None, "alive": alive[0].holder}
-    (event,) = scene.events(type_="resource.swept")
+    (event,) = scene.events(type_="resource.freed")
     token = {"fencing_token": dead.fencing_token}
     assert event["body"] == {"resource": "dead", "tool": "payments.refund", **token}
-    assert sweep(scene, AFTER_ITS_END) == 0
+    assert free(scene, AFTER_ITS_END) == 0
 
 
-def test_the_sweep_does_no_more_at_a_time_than_it_was_told(scene: Scene) -> None:
+def test_freeing_does_no_more_at_a_time_than_it_was_told(scene: Scene) -> None:
     acquired(scene, wants(scene, "a", "b", "c"))
 
-    assert [sweep(scene, AFTER_ITS_END, limit=2) for _ in range(3)] == [2, 1, 0]
+    assert [free(scene, AFTER_ITS_END, limit=2) for _ in range(3)] == [2, 1, 0]
 
 
 def test_waiting_refusal_and_release_are_told_with_who_holds_it(scene: Scene) -> None:

@@ -250,7 +250,7 @@ async def test_a_lookup_that_answers_no_is_the_steps_no(scene: Scene, by: Any) -
     assert (again, len(world.keys)) == (SaidNo("the account is closed", "closed", True), 1)
 
 
-async def test_the_sweep_records_the_no_of_a_lookup(scene: Scene) -> None:
+async def test_the_reaper_records_the_no_of_a_lookup(scene: Scene) -> None:
     world = World([LOST], [No("closed")])
     loaded = world.tool(lookup=world.look, settle=SETTLE)
     request = request_for(scene, loaded)

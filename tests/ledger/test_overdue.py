@@ -1,4 +1,4 @@
-"""G2: what nobody is settling is found by the sweep, and by the sweep alone."""
+"""G2: what nobody is settling is found by the reaper, and by the reaper alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pydantic import BaseModel, field_validator
 
-from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import outcomes, stale
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -18,7 +18,7 @@ from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.maintenance import Swept
+from surehand.workflows.contracts.maintenance import Reconciled
 from tests.ledger.attempts import Payment
 from tests.ledger.rows import change
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, TIMEOUT, Scene
@@ -88,7 +88,7 @@ def test_what_a_human_was_asked_about_since_the_round_began_is_left_alone(
     assert take_over(scene, seen) is None
 
 
-def test_another_tenants_entries_are_another_sweeps(scene: Scene, other: Scene) -> None:
+def test_another_tenants_entries_are_another_rounds(scene: Scene, other: Scene) -> None:
     entry = scene.claimed(scene.call())
 
     assert found(other) == []
@@ -96,7 +96,7 @@ def test_another_tenants_entries_are_another_sweeps(scene: Scene, other: Scene) 
     assert scene.entry(entry.entry_id) == entry
 
 
-def test_the_sweep_takes_an_entry_over_under_the_next_token(scene: Scene) -> None:
+def test_the_reaper_takes_an_entry_over_under_the_next_token(scene: Scene) -> None:
     request = scene.call()
     claimed = scene.claimed(request)
 
@@ -108,13 +108,13 @@ def test_the_sweep_takes_an_entry_over_under_the_next_token(scene: Scene) -> Non
         assert outcomes.commit(tx, request, claimed, Kept("late")) is None
 
 
-@pytest.mark.parametrize("quicker", ["renewed", "committed", "swept"])
+@pytest.mark.parametrize("quicker", ["renewed", "committed", "reaped"])
 def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
     scene: Scene, quicker: str
 ) -> None:
     request = scene.call()
     seen = scene.claimed(request)
-    if quicker == "swept":
+    if quicker == "reaped":
         assert take_over(scene, seen) is not None
     elif quicker == "committed":
         scene.commit(request, seen)
@@ -138,7 +138,7 @@ async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
 
     @tool("payments.refund", effect=WRITE, dedupes=Dedupes(timedelta(days=1)), irreversible=True)
     async def refund(params: Payment, ctx: ToolContext) -> None:
-        raise AssertionError("the sweep calls nothing")
+        raise AssertionError("the reaper calls nothing")
 
     for name in ("paused-1", "paused-2", "paused-3", "terminated-1", "terminated-2"):
         scene.open_run(name)
@@ -152,15 +152,15 @@ async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
     async def alive(run_id: str) -> bool:
         return run_id.startswith("paused")
 
-    swept = Swept(next=None)
+    done = Reconciled(next=None)
     parts = 0
-    while parts == 0 or swept.next is not None:
-        page = await reconcile_once(
-            context, scene.tenant, alive, quiet=-every, limit=size, after=swept.next
+    while parts == 0 or done.next is not None:
+        page = await settle_stale(
+            context, scene.tenant, alive, quiet=-every, limit=size, after=done.next
         )
-        swept, parts = swept.and_then(page), parts + 1
+        done, parts = done.and_then(page), parts + 1
 
-    assert (swept.looked_at, swept.waiting, swept.asked) == (5, 3, 2)
+    assert (done.looked_at, done.waiting, done.asked) == (5, 3, 2)
     assert parts == 5 // size + 1
 
 
@@ -169,7 +169,7 @@ async def test_an_entry_that_a_round_trips_over_keeps_nothing_from_those_behind_
 ) -> None:
     @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)
     async def refund(params: Payment, ctx: ToolContext) -> None:
-        raise AssertionError("the sweep calls nothing")
+        raise AssertionError("the reaper calls nothing")
 
     async def alive(run_id: str) -> bool:
         if run_id == RUN:
@@ -183,9 +183,9 @@ async def test_an_entry_that_a_round_trips_over_keeps_nothing_from_those_behind_
     tools = Toolbox([refund])
     context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
 
-    swept = await reconcile_once(context, scene.tenant, alive, quiet=-every, limit=10)
+    done = await settle_stale(context, scene.tenant, alive, quiet=-every, limit=10)
 
-    assert (swept.looked_at, swept.waiting, swept.asked) == (2, 1, 1)
+    assert (done.looked_at, done.waiting, done.asked) == (2, 1, 1)
 
 
 class Known(BaseModel):
@@ -203,7 +203,7 @@ class Known(BaseModel):
 async def test_params_that_a_validator_trips_over_do_not_stop_the_round(scene: Scene) -> None:
     @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)
     async def refund(params: Known, ctx: ToolContext) -> None:
-        raise AssertionError("the sweep calls nothing")
+        raise AssertionError("the reaper calls nothing")
 
     async def ended(run_id: str) -> bool:
         return False
@@ -213,6 +213,6 @@ async def test_params_that_a_validator_trips_over_do_not_stop_the_round(scene: S
     tools = Toolbox([refund])
     context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
 
-    swept = await reconcile_once(context, scene.tenant, ended, quiet=-every, limit=10)
+    done = await settle_stale(context, scene.tenant, ended, quiet=-every, limit=10)
 
-    assert (swept.looked_at, swept.asked) == (1, 1)
+    assert (done.looked_at, done.asked) == (1, 1)

@@ -140,14 +140,14 @@ def test_a_long_lease_is_no_clock_that_was_set_back(scene: Scene) -> None:
     assert scene.events(type_="clock.set_back") == []
 
 
-def test_the_sweep_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> None:
+def test_the_reaper_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> None:
     scene.claimed(scene.call(lease=LONG_LEASE, **LONG))
 
     with scene.tx(SOON) as tx:
         assert stale.overdue(tx, NOW, 10) == []
 
 
-def test_the_sweep_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
+def test_the_reaper_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
     hour = timedelta(hours=1)
     scene.claimed(scene.call(), after=hour)
     scene.in_doubt(scene.call(key="b", step_id="b"), after=hour)

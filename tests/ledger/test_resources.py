@@ -16,8 +16,8 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.effects import resource_leases
 from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.effects.reaper import reconcile_once
-from surehand.activities.effects.resource_leases import keep_sweeping
+from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.tables import effects, leases
 from surehand.activities.ledger.effects import resource_leases as lease_rows
@@ -366,7 +366,9 @@ async def test_an_undo_holds_its_own_tools_resource_and_waits_for_it(
     assert undone.begun[0].fencing_tokens == {"account:7": 2}
 
 
-async def test_the_worker_sweeps_the_tenants_it_has_worked_for(scene: Scene, other: Scene) -> None:
+async def test_the_worker_frees_resources_of_the_tenants_it_has_worked_for(
+    scene: Scene, other: Scene
+) -> None:
     for tenant in (scene, other):
         tenant.hold("account:7")
         with tenant.tx() as tx:
@@ -374,14 +376,14 @@ async def test_the_worker_sweeps_the_tenants_it_has_worked_for(scene: Scene, oth
                 update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
             )
     stopping = asyncio.Event()
-    sweeping = asyncio.create_task(keep_sweeping(scene.ledger, HOUR, stopping))
+    freeing = asyncio.create_task(keep_freeing(scene.ledger, HOUR, stopping))
 
     for tenant in (scene, other):
         while (tenant.row(leases))["holder"] is not None:
             await asyncio.sleep(0)
-        assert len(tenant.events(type_="resource.swept")) == 1
+        assert len(tenant.events(type_="resource.freed")) == 1
     stopping.set()
-    await sweeping
+    await freeing
 
 
 async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene) -> None:
@@ -392,6 +394,6 @@ async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene
     async def dead(run_id: str) -> bool:
         return False
 
-    swept = await reconcile_once(worker(scene).context, scene.tenant, dead, quiet=NOW, limit=10)
+    done = await settle_stale(worker(scene).context, scene.tenant, dead, quiet=NOW, limit=10)
 
-    assert swept.freed == 1
+    assert done.freed == 1

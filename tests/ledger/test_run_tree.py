@@ -63,8 +63,8 @@ def test_effects_of_a_tree_stand_in_the_order_of_their_commits_last_first(
     for name in ("c", "a", "other", "d", "b"):
         scene.commit(requests[name], entries[name])
 
-    assert scene.standing() == ["b", "d", "a", "c"]
-    assert scene.standing(CHILD) == ["b", "c"]
+    assert scene.remaining() == ["b", "d", "a", "c"]
+    assert scene.remaining(CHILD) == ["b", "c"]
 
 
 def test_what_has_no_commit_yet_comes_first_the_newest_claim_before_the_older(
@@ -78,7 +78,7 @@ def test_what_has_no_commit_yet_comes_first_the_newest_claim_before_the_older(
             tx.now_ms += n
             assert isinstance(claims.claim(tx, request), Claimed)
 
-    assert scene.standing() == ["second", "first", "done"]
+    assert scene.remaining() == ["second", "first", "done"]
 
 
 def test_what_did_not_happen_is_undone_or_undoes_is_no_part_of_it(scene: Scene) -> None:
@@ -90,7 +90,7 @@ def test_what_did_not_happen_is_undone_or_undoes_is_no_part_of_it(scene: Scene) 
     scene.compensating(scene.call(key="undoing", step_id="undoing"))
     scene.claimed(scene.call(key="claimed", step_id="claimed"))
 
-    assert sorted(scene.standing()) == ["claimed", "doubt", "partial", "undoing"]
+    assert sorted(scene.remaining()) == ["claimed", "doubt", "partial", "undoing"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
@@ -100,12 +100,12 @@ def test_pages_of_any_size_list_each_effect_once_in_the_same_order(scene: Scene,
         made(scene, f"done-{n}", (RUN, CHILD)[n % 2])
     for n in range(3):
         scene.in_doubt(scene.call(key=f"doubt-{n}", step_id=f"doubt-{n}", run_id=BELOW))
-    whole = scene.standing()
+    whole = scene.remaining()
 
     listed, after = list[str](), None
     while True:
         with scene.tx() as tx:
-            page = run_tree.standing(tx, RUN, after=after, limit=size)
+            page = run_tree.remaining(tx, RUN, after=after, limit=size)
         assert len(page.effects) <= size
         listed += [one.entry.key for one in page.effects]
         if page.following is None:
@@ -121,12 +121,12 @@ def test_a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile(
     for name in "abc":
         made(scene, name)
     with scene.tx() as tx:
-        page = run_tree.standing(tx, RUN, limit=1)
+        page = run_tree.remaining(tx, RUN, limit=1)
     undo = scene.undo(page.effects[0].entry)
     scene.commit(undo, scene.claimed(undo))
 
     with scene.tx() as tx:
-        following = run_tree.standing(tx, RUN, after=page.following)
+        following = run_tree.remaining(tx, RUN, after=page.following)
 
     assert [one.entry.key for one in following.effects] == ["b", "a"]
 
@@ -140,9 +140,9 @@ def test_of_one_step_its_own_effects_and_those_of_its_child_runs_are_listed(
     made(scene, "below", BELOW)
     made(scene, "another")
 
-    assert scene.standing(RUN, "pay") == ["below", "pay", "own"]
-    assert scene.standing(CHILD, "inner") == ["below"]
-    assert scene.standing(RUN, "nothing") == []
+    assert scene.remaining(RUN, "pay") == ["below", "pay", "own"]
+    assert scene.remaining(CHILD, "inner") == ["below"]
+    assert scene.remaining(RUN, "nothing") == []
 
 
 def test_an_effect_is_told_with_the_child_run_and_the_step_that_it_comes_from(
@@ -153,7 +153,7 @@ def test_an_effect_is_told_with_the_child_run_and_the_step_that_it_comes_from(
     made(scene, "below", BELOW)
 
     with scene.tx() as tx:
-        below, own = (run_tree.standing(tx, RUN)).effects
+        below, own = (run_tree.remaining(tx, RUN)).effects
 
     assert (below.child, below.inside, below.view().run_id) == (CHILD, "pay", BELOW)
     assert (own.child, own.inside, own.view().run_id) == (None, None, None)
@@ -239,9 +239,9 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
     scene.commit(undo, scene.claimed(undo))
 
     with scene.tx() as tx:
-        views, standing, more = runs.effect_views(tx, RUN, newest=2)
+        views, remaining, more = runs.effect_views(tx, RUN, newest=2)
 
-    assert [(view.key, view.reason, view.inside) for view in standing] == [
+    assert [(view.key, view.reason, view.inside) for view in remaining] == [
         ("kept", "irreversible", "pay")
     ]
     # The newest are listed, the others are counted.
@@ -350,7 +350,7 @@ def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: Scene) 
     )
 
     with scene.tx() as tx:
-        page = run_tree.standing(tx, RUN)
+        page = run_tree.remaining(tx, RUN)
         used = run_tree.used_in(tx, RUN, page.effects)
     assert {one.entry.key: used[one.entry.entry_id] for one in page.effects} == {
         "mine": [CHILD],
@@ -375,7 +375,7 @@ def test_a_completed_child_run_of_which_something_was_undone_later_is_told(
     with scene.tx(timedelta(seconds=1)) as tx:
         run_tree.bar(tx, RUN)
         assert run_tree.unwound(tx, RUN) == {}
-        [entry] = [one.entry for one in (run_tree.standing(tx, CHILD)).effects]
+        [entry] = [one.entry for one in (run_tree.remaining(tx, CHILD)).effects]
     undo = scene.undo(entry)
     claimed = scene.claimed(undo, timedelta(seconds=2))
     with scene.tx(timedelta(seconds=2)) as tx:

@@ -18,7 +18,7 @@ def unwinding(scene: Scene) -> list[str]:
     with scene.tx() as tx:
         terminated.bar(tx, RUN)
         terminated.close(tx, RUN)
-    return scene.standing()
+    return scene.remaining()
 
 
 def ended(scene: Scene, state: RunState) -> None:
@@ -54,7 +54,7 @@ def test_a_run_that_has_ended_by_itself_is_not_unwound(scene: Scene, state: RunS
     assert scene.events(type_="run.barred") == []
 
 
-def test_what_the_sweep_has_closed_is_unwound_as_often_as_it_is_asked_for(
+def test_what_the_reaper_has_closed_is_unwound_as_often_as_it_is_asked_for(
     scene: Scene,
 ) -> None:
     scene.committed(scene.call())

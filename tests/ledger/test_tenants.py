@@ -101,7 +101,7 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "leases.renew": (lambda tx, s: resource_leases.renew(tx, [s.lease], LEASE), False),
     "leases.release": (lambda tx, s: resource_leases.release(tx, [s.lease]), None),
     "leases.lost": (lambda tx, s: resource_leases.lost(tx, [s.lease]), ["account:7"]),
-    "leases.sweep": (lambda tx, s: _sweep_later(tx), 0),
+    "leases.free_expired": (lambda tx, s: _free_later(tx), 0),
     "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry), False),
     "outcomes.answer_no": (
         lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), False,
@@ -120,8 +120,8 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         ),
         None,
     ),
-    "run_tree.standing": (
-        lambda tx, s: run_tree.standing(tx, THEIRS), run_tree.Page([], None),
+    "run_tree.remaining": (
+        lambda tx, s: run_tree.remaining(tx, THEIRS), run_tree.Page([], None),
     ),
     "run_tree.how_many_stand": (lambda tx, s: run_tree.how_many_stand(tx, THEIRS), 0),
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
@@ -153,9 +153,9 @@ def _request(tx: Transaction, story: Story) -> None:
     )
 
 
-def _sweep_later(tx: Transaction) -> int:
+def _free_later(tx: Transaction) -> int:
     tx.now_ms += 1_000_000  # long after every lease
-    return resource_leases.sweep(tx, 100)
+    return resource_leases.free_expired(tx, 100)
 
 
 def _event(tx: Transaction) -> None:

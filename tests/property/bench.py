@@ -16,7 +16,7 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.effects.reaper import reconcile_once
+from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.core.tables import (
@@ -41,7 +41,7 @@ from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
-    FindStanding,
+    FindRemaining,
     Resolution,
 )
 from surehand.workflows.contracts.starting import OpenRun, StartRun
@@ -197,14 +197,14 @@ class Bench:
         await self._begin(attempt, work, step)
         return attempt
 
-    async def sweep(self) -> None:
+    async def reap(self) -> None:
         """Settle what nobody settles, once round."""
 
         async def alive(run_id: str) -> bool:
             return True
 
-        work = reconcile_once(self.context, self.tenant, alive, quiet=timedelta(0), limit=10)
-        await self._begin(Attempt(f"sweep {next(self._numbers)}", hasty=True), work, None)
+        work = settle_stale(self.context, self.tenant, alive, quiet=timedelta(0), limit=10)
+        await self._begin(Attempt(f"reaper {next(self._numbers)}", hasty=True), work, None)
 
     async def _begin(
         self, attempt: Attempt, work: Coroutine[Any, Any, Any], step: BenchStep | None
@@ -246,8 +246,8 @@ class Bench:
         """Ask what the step has to undo, of all its lives, and undo that as its workflow would."""
         activities = CompensationActivities(self.context)
         its = {"tenant": self.tenant, "run_id": step.run_id, "step_id": step.step_id}
-        asked = FindStanding(**its, bar=True)
-        found = await self._environment(step, "find").run(activities.find_standing, asked)
+        asked = FindRemaining(**its, bar=True)
+        found = await self._environment(step, "find").run(activities.find_remaining, asked)
         if not found.effects:
             return CompensationReport(outcome=CompensationOutcome.NOTHING_TO_UNDO)
         told: CompensationReport | None = None

@@ -41,14 +41,14 @@ from surehand.workflows.contracts.effects import (
     CompensationOutcome,
     CompensationReport,
     EffectView,
-    FindQuestions,
-    FindStanding,
+    FindInterventions,
+    FindRemaining,
     InterventionSettled,
-    QuestionsFound,
+    InterventionsFound,
+    RemainingEffect,
+    RemainingFound,
     Resolution,
     SettleIntervention,
-    StandingEffect,
-    StandingFound,
 )
 from surehand.workflows.contracts.judging import Steer, Steered, SteeringCode
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
@@ -74,7 +74,7 @@ from surehand.workflows.plan.policy import combine
 from tests.property.scenarios import PlannedStep, Scenario
 
 _SOON: Final = timedelta(milliseconds=5)
-_STANDING: Final = ("committed", "in_doubt", "compensating", "claimed")
+_REMAINING: Final = ("committed", "in_doubt", "compensating", "claimed")
 #: Effects that one answer lists: few, so that there are several.
 PAGE: Final = 2
 
@@ -105,7 +105,7 @@ class Entry:
             generation=self.generation,
             state=self.state,
             step_id=self.step.id,
-            reason=self.left if self.state in _STANDING else None,
+            reason=self.left if self.state in _REMAINING else None,
         )
 
 
@@ -170,12 +170,12 @@ class World:
             (e for e in self.entries if e.key == key), key=lambda e: e.generation, default=None
         )
 
-    def standing(self, step_id: str | None = None) -> list[Entry]:
+    def remaining(self, step_id: str | None = None) -> list[Entry]:
         """Return what is to be undone, of a step or of all, last commit first."""
         found = [
             entry
             for entry in reversed(self.entries)
-            if entry.state in _STANDING and step_id in (None, entry.step.id)
+            if entry.state in _REMAINING and step_id in (None, entry.step.id)
         ]
         # What has no number yet happened last, if it did.
         return sorted(found, key=lambda entry: -(entry.commit_no or math.inf))
@@ -224,14 +224,14 @@ class ModelLedger:
             self.describe_tools,
             self.open_run,
             self.execute_tool,
-            self.find_standing,
+            self.find_remaining,
             self.compensate,
             self.request_approval,
             self.verify_decision,
             self.close_approval,
             self.settle_intervention,
             self.steer,
-            self.find_questions,
+            self.find_interventions,
             self.close_run,
             self.not_modelled,
         ]
@@ -264,20 +264,20 @@ class ModelLedger:
             raise again(ErrorType.TRANSIENT, "heartbeat time-out", _SOON)
         return ToolReport(outcome=outcome, head=world.head())
 
-    @activity.defn(name="find_standing")
-    async def find_standing(self, asked: FindStanding) -> StandingFound:
+    @activity.defn(name="find_remaining")
+    async def find_remaining(self, asked: FindRemaining) -> RemainingFound:
         world = self.worlds[asked.run_id]
         if asked.bar:
             await world.asked("bar", asked.step_id or EVERY_STEP)
             world.barred.add(asked.step_id or EVERY_STEP)
-        found = world.standing(asked.step_id)
+        found = world.remaining(asked.step_id)
         first = int(asked.after or 0)
         page = found[first : first + PAGE]
         for entry in page:
             entry.left = asked.leave or entry.left
         more = first + PAGE < len(found)
-        return StandingFound(
-            effects=[StandingEffect(effect=entry.view()) for entry in page],
+        return RemainingFound(
+            effects=[RemainingEffect(effect=entry.view()) for entry in page],
             after=str(first + PAGE) if more else None,
             head=world.head(),
         )
@@ -385,9 +385,9 @@ class ModelLedger:
             code=SteeringCode.ACCEPTED, message="accepted", verified=False, head=world.head()
         )
 
-    @activity.defn(name="find_questions")
-    async def find_questions(self, asked: FindQuestions) -> QuestionsFound:
-        return QuestionsFound(questions=[])
+    @activity.defn(name="find_interventions")
+    async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
+        return InterventionsFound(interventions=[])
 
     @activity.defn(name="close_run")
     async def close_run(self, asked: CloseRun) -> RunClosed:
@@ -395,10 +395,10 @@ class ModelLedger:
         await world.asked("close_run", asked.state)
         world.closed = asked
         views = world.views()
-        standing = [view for view in views if view.state in _STANDING]
+        remaining = [view for view in views if view.state in _REMAINING]
         completed = asked.state is RunState.COMPLETED
         return RunClosed(
-            effects=views, uncompensated=[] if completed else standing, head=world.head()
+            effects=views, uncompensated=[] if completed else remaining, head=world.head()
         )
 
     @activity.defn(dynamic=True)

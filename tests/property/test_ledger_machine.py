@@ -238,11 +238,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.overdue())
     @rule()
-    def sweep(self) -> None:
-        self.drive(self.bench.sweep())
+    def reap(self) -> None:
+        self.drive(self.bench.reap())
 
     def overdue(self) -> bool:
-        """Return whether the sweep would find something."""
+        """Return whether the reaper would find something."""
         return any(
             row["state"] in ("in_doubt", "partial")
             or (row["state"] == "claimed" and row["lease_until_ms"] < self.clock.now_ms)
@@ -301,7 +301,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if (entry.lease_until_ms or 0) > self.clock.now_ms:
             return True
         step = self.step(f"{entry.run_id}/{entry.step_id}")
-        # What was under way before a reset is the sweep's, until the step is undone.
+        # What was under way before a reset is the reaper's, until the step is undone.
         return not step.over or (step.lives > 1 and not step.undoing)
 
     def teardown(self) -> None:

@@ -21,7 +21,7 @@ from surehand.activities.ledger.history.evidence import runs_of
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.drill.operating import reset
 from surehand.drill.points import Operation
-from surehand.drill.standing import RunTree
+from surehand.drill.run_tree import RunTree
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.maintenance import Unwound

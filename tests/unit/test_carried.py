@@ -25,7 +25,7 @@ from surehand.workflows.contracts.base import ChainHead, Record
 from surehand.workflows.contracts.batches import FailedStep
 from surehand.workflows.contracts.children import ChildReport
 from surehand.workflows.contracts.controls import Amend, TopUp
-from surehand.workflows.contracts.effects import EffectView, OpenQuestion
+from surehand.workflows.contracts.effects import EffectView, OpenIntervention
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
 from surehand.workflows.contracts.runs import RefusedSignal, TimelineLine
 from surehand.workflows.contracts.starting import StartRun
@@ -191,7 +191,7 @@ def filled() -> RunData:
             queue=[paused],
             judging=held,
             answers={"d": answer_of(verdict)},
-            standing={"content": "d"},
+            by_content={"content": "d"},
         ),
         "gate": Gate(
             run_id="r",
@@ -202,8 +202,8 @@ def filled() -> RunData:
             accepted={"r/s1/1": decision},
             verified={"r/s1/1"},
         ),
-        "questions": {"i": OpenQuestion(intervention_id="i", step_id="s1", question="?")},
-        "settled_questions": {"j"},
+        "interventions": {"i": OpenIntervention(intervention_id="i", step_id="s1", question="?")},
+        "settled_interventions": {"j"},
         "to_undo": {"i": "ann"},
         "interrupts": {"s1.1": asked},
         "opening": {"s1.2"},

@@ -12,8 +12,8 @@ import yaml
 from surehand.activities.worker.crash_points import READ_POINTS
 from surehand.drill.points import Operation
 from surehand.workflows.plan.durability import Durability
-from tests.drill_courses import COURSES, OPERATED, PLANS, READS, Course, round_of
 from tests.drill_full import DIFFERS, DONE, INTERRUPTED, FullDrill, Kept
+from tests.drill_selections import OPERATED, PLANS, READS, SELECTIONS, Selection, round_of
 from tests.worker_process import ROOT
 
 #: Rounds end at once here, so any length of soak that is over after a few of them will do.
@@ -21,15 +21,17 @@ SOAK_S = 0.02
 
 
 class Player:
-    """Plays nothing; ends courses as it is told."""
+    """Plays nothing; ends selections as it is told."""
 
-    def __init__(self, code_of: Callable[[Course, int], int] = lambda course, number: DONE) -> None:
+    def __init__(
+        self, code_of: Callable[[Selection, int], int] = lambda selection, number: DONE
+    ) -> None:
         self.code_of = code_of
-        self.played: list[Course] = []
+        self.played: list[Selection] = []
 
-    def __call__(self, course: Course, resume: bool) -> int:
-        self.played.append(course)
-        return self.code_of(course, len(self.played))
+    def __call__(self, selection: Selection, resume: bool) -> int:
+        self.played.append(selection)
+        return self.code_of(selection, len(self.played))
 
 
 def drill(file: Path, player: Player) -> FullDrill:
@@ -42,56 +44,58 @@ def test_every_step_of_a_plan_is_drilled(plan: str) -> None:
 
     listed, _ = {**PLANS, **OPERATED}[plan]
     assert listed == tuple(step["id"] for step in steps)
-    assert any(course.plan == plan and course.steps == listed for course in COURSES)
+    assert any(selection.plan == plan and selection.steps == listed for selection in SELECTIONS)
 
 
-@pytest.mark.parametrize("course", COURSES, ids=lambda course: course.name)
-def test_a_course_that_names_no_points_leaves_the_choice_out(course: Course) -> None:
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda selection: selection.name)
+def test_a_selection_that_names_no_points_leaves_the_choice_out(selection: Selection) -> None:
     # `--points ""` is refused: it names nothing.
-    assert "" not in course.arguments()
-    assert ("--points" in course.arguments()) == bool(course.points)
+    assert "" not in selection.arguments()
+    assert ("--points" in selection.arguments()) == bool(selection.points)
 
 
 def test_what_operators_do_is_drilled_in_every_mode_and_with_child_runs() -> None:
     played = {
-        (course.plan, mode, point)
-        for course in COURSES
-        for mode in course.modes or [Durability.SYNC]
-        for point in course.points or Operation
+        (selection.plan, mode, point)
+        for selection in SELECTIONS
+        for mode in selection.modes or [Durability.SYNC]
+        for point in selection.points or Operation
     }
 
     assert {*itertools.product((*PLANS, *OPERATED), Durability, Operation)} <= played
-    assert len({course.name for course in COURSES}) == len(COURSES)
+    assert len({selection.name for selection in SELECTIONS}) == len(SELECTIONS)
 
 
 def test_a_drill_that_was_ended_goes_on_and_remembers_what_differed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "full.json"
-    first = Player(lambda course, number: {2: DIFFERS, 4: INTERRUPTED}.get(number, DONE))
+    first = Player(lambda selection, number: {2: DIFFERS, 4: INTERRUPTED}.get(number, DONE))
 
     assert drill(file, first).run(SOAK_S) == INTERRUPTED
-    assert first.played == COURSES[:4]
+    assert first.played == SELECTIONS[:4]
 
     second = Player()
     assert drill(file, second).run(SOAK_S) == DIFFERS
-    assert second.played[: len(COURSES) - 3] == COURSES[3:]
-    assert len(second.played) > len(COURSES) - 3
+    assert second.played[: len(SELECTIONS) - 3] == SELECTIONS[3:]
+    assert len(second.played) > len(SELECTIONS) - 3
     said = capsys.readouterr().out
-    assert f"not the same world: {COURSES[1].name}" in said
+    assert f"not the same world: {SELECTIONS[1].name}" in said
     assert "Going on" in said
 
     third = Player()  # all was done, so it begins anew
     assert drill(file, third).run(0) == DONE
-    assert third.played == COURSES
+    assert third.played == SELECTIONS
 
 
 def test_a_round_that_differs_says_how_it_is_played_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "full.json"
-    file.write_text(Kept(seed=4711, courses={c.name: DONE for c in COURSES}).model_dump_json())
-    player = Player(lambda course, number: DIFFERS if number == 2 else DONE)
+    file.write_text(
+        Kept(seed=4711, selections={c.name: DONE for c in SELECTIONS}).model_dump_json()
+    )
+    player = Player(lambda selection, number: DIFFERS if number == 2 else DONE)
 
     assert drill(file, player).run(SOAK_S) == DIFFERS
     assert player.played[1] == round_of(4711, 2)
@@ -103,8 +107,8 @@ def test_a_round_that_differs_says_how_it_is_played_again(
 def test_rounds_play_every_call_at_its_own_points_only() -> None:
     rounds = [round_of(1, number) for number in range(1000)]
 
-    assert {(course.plan, *course.steps) for course in rounds} == {
+    assert {(selection.plan, *selection.steps) for selection in rounds} == {
         (plan, step) for plan, (steps, _) in PLANS.items() for step in steps
     }
-    for course in rounds:
-        assert course.steps[0] not in READS or course.points[0] in READ_POINTS
+    for selection in rounds:
+        assert selection.steps[0] not in READS or selection.points[0] in READ_POINTS

@@ -15,7 +15,7 @@ from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import RunData
 
-WAIT = {"event": "signed", "key": "x"}
+WAIT = {"event": "signed", "about": "x"}
 PLAN = Plan.model_validate([{"id": step, "wait": WAIT, "after": []} for step in ("a", "b")])
 
 

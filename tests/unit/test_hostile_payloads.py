@@ -101,4 +101,4 @@ def test_what_is_kept_to_know_a_decision_again_does_not_grow_with_it() -> None:
 
     inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * (LARGEST // 2)})
 
-    assert len(str(inbox.standing)) < 200
+    assert len(str(inbox.by_content)) < 200

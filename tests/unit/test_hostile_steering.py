@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.runs.json_schemas import problems, schema_problem
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.tools.toolbox import Toolbox
+from surehand.process.json_schemas import problems, schema_problem
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.interrupts import (
     AnswerInterrupts,

@@ -103,7 +103,7 @@ def measured() -> Measured:
             },
         ),
         ("resource.acquired", {}, {"surehand_resources": (1, {"outcome": "acquired"})}),
-        ("resource.swept", {}, {"surehand_resources": (1, {"outcome": "swept"})}),
+        ("resource.freed", {}, {"surehand_resources": (1, {"outcome": "freed"})}),
         ("run.opened", {}, {}),
         ("step.succeeded", {}, {}),
     ],
@@ -121,7 +121,7 @@ def test_an_event_counts_as(
 def test_what_is_measured_as_it_happens(measured: Measured) -> None:
     measured.metrics.transaction("committed", 0.002)
     measured.metrics.lease_wait("payments.refund", "held", timedelta(seconds=3))
-    measured.metrics.swept("payments.refund", "waiting")
+    measured.metrics.stale("payments.refund", "waiting")
     measured.metrics.notified("webhook", "sent", 3)
 
     seen = measured.seen()
@@ -129,7 +129,7 @@ def test_what_is_measured_as_it_happens(measured: Measured) -> None:
     assert seen == {
         "surehand_ledger_transaction": (0.002, {"outcome": "committed"}),
         "surehand_lease_wait": (3, {**TOOL, "reason": "held"}),
-        "surehand_swept": (1, {**TOOL, "outcome": "waiting"}),
+        "surehand_stale_entries": (1, {**TOOL, "outcome": "waiting"}),
         "surehand_notifications": (3, {"notifier": "webhook", "outcome": "sent"}),
     }
-    assert seen.keys() - {"surehand_swept", "surehand_notifications"} <= BUCKETS.keys()
+    assert seen.keys() - {"surehand_stale_entries", "surehand_notifications"} <= BUCKETS.keys()

@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
     "given",
     [
         options.ledger_call("open"),
-        options.sweep_call("acme"),
+        options.reconcile_call("acme"),
         options.tool_call(SECOND, "pay"),
         options.batch_call([SECOND, SECOND], "pay to mail"),
         options.compensation_call("pay: undo"),

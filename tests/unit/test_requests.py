@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel, Field
@@ -21,7 +21,8 @@ from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.answers import Dedupes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.context import Attempt
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.tools import Recovery, ToolCall
 from surehand.workflows.errors import NON_RETRYABLE
 from surehand.workflows.identity import identity_hash, params_hash
@@ -63,7 +64,9 @@ def call(recorded: Tool, **changes: Any) -> ToolCall:
 
 
 def request(loaded: Tool, sent: ToolCall) -> ClaimRequest:
-    return claim_request(sent, prepare(Toolbox([loaded]), sent), ATTEMPT, LEASE, RECOVERY_LIMIT)
+    tools, nowhere = Toolbox([loaded]), cast(Any, None)
+    worker = WorkerContext(nowhere, tools, nowhere, Crash(), LEASE, LEASE / 3)
+    return claim_request(worker, sent, prepare(tools, sent), ATTEMPT)
 
 
 def test_what_is_hashed_is_what_the_tools_model_made_of_the_params_never_raw_text() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.workflows.contracts.effects import EffectView, StandingEffect
+from surehand.workflows.contracts.effects import EffectView, RemainingEffect
 from surehand.workflows.state.effects import Saga
 
 
@@ -15,11 +15,11 @@ def begun(*steps: str) -> Saga:
     return saga
 
 
-def standing(entry_id: str, step_id: str = "a", child: str | None = None) -> StandingEffect:
+def remaining(entry_id: str, step_id: str = "a", child: str | None = None) -> RemainingEffect:
     effect = EffectView(
         entry_id=entry_id, tool="t", key="k", generation=1, state="committed", step_id=step_id
     )
-    return StandingEffect(effect=effect, child=child)
+    return RemainingEffect(effect=effect, child=child)
 
 
 def test_a_write_is_unsettled_until_its_outcome_is_known() -> None:
@@ -35,8 +35,8 @@ def test_what_another_life_has_made_is_not_known_though_its_step_is() -> None:
     saga = begun("a")
     saga.committed("a", "ef-2")
 
-    assert saga.knows(standing("ef-2"))
-    assert not saga.knows(standing("ef-1"))
+    assert saga.knows(remaining("ef-2"))
+    assert not saga.knows(remaining("ef-1"))
 
 
 def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
@@ -45,7 +45,7 @@ def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
         saga.committed("a", entry_id)
     saga.undone("ef-1")
 
-    assert not saga.knows(standing("ef-1"))
+    assert not saga.knows(remaining("ef-1"))
     assert saga.steps() == ["a"]
 
 
@@ -53,11 +53,11 @@ def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
 def test_what_a_step_goes_on_with_is_known_until_the_step_begins_anew(own: bool) -> None:
     saga = begun("again")
     saga.relies("again", "ef-1", own=own)
-    assert (saga.unsettled(), saga.knows(standing("ef-1"))) == ([], True)
+    assert (saga.unsettled(), saga.knows(remaining("ef-1"))) == ([], True)
 
     saga.register("again")
 
-    assert not saga.knows(standing("ef-1"))
+    assert not saga.knows(remaining("ef-1"))
 
 
 def test_of_what_a_step_goes_on_with_its_own_run_has_to_see_whether_it_stands() -> None:
@@ -72,7 +72,7 @@ def test_of_what_a_step_goes_on_with_its_own_run_has_to_see_whether_it_stands() 
 
 def test_what_a_child_run_goes_on_with_is_known_where_it_has_completed() -> None:
     saga = begun("pay", "mail")
-    used = [standing("ef-1").model_copy(update={"used_in": [child]}) for child in ("pay", "mail")]
+    used = [remaining("ef-1").model_copy(update={"used_in": [child]}) for child in ("pay", "mail")]
     saga.ended("pay", "pay", completed=True)
     saga.ended("mail", "mail", completed=False)
 
@@ -94,7 +94,7 @@ def test_what_this_life_takes_for_done_and_does_not_stand_is_lost_unless_it_was_
 
 
 def test_what_a_child_run_has_left_is_known_once_its_end_is() -> None:
-    saga, its = begun("pay", "mail"), standing("ef-1", child="r~pay")
+    saga, its = begun("pay", "mail"), remaining("ef-1", child="r~pay")
     assert not saga.knows(its)
 
     saga.ended("pay", "r~pay", completed=True)
@@ -108,12 +108,12 @@ def test_what_the_ledger_was_found_to_have_is_known_once_the_run_comes_to_it() -
     saga = Saga()
     saga.add_found("a", "ef-1")
     saga.add_found("b", "ef-2")
-    assert (saga.knows(standing("ef-1")), saga.steps()) == (False, ["a", "b"])
+    assert (saga.knows(remaining("ef-1")), saga.steps()) == (False, ["a", "b"])
 
     saga.committed("a", "ef-1")
     saga.accept("b")
 
-    assert saga.knows(standing("ef-1")) and saga.knows(standing("ef-2", "b"))
+    assert saga.knows(remaining("ef-1")) and saga.knows(remaining("ef-2", "b"))
 
 
 def test_all_of_it_travels() -> None:

@@ -14,7 +14,7 @@ from surehand.activities.ledger.history.recorded import (
 )
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.cli.runs.simulate import WorkerChecks, plan_to_simulate
-from surehand.cli.runs.simulated_steps import NOTHING_KNOWN, Course, Known
+from surehand.cli.runs.simulated_steps import NOTHING_KNOWN, Known, Simulated
 from surehand.cli.runs.simulation import simulate
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.artifacts import Artifact
@@ -52,17 +52,17 @@ def recorded(plan: Plan, *calls: RecordedCall, **more: Any) -> Recording:
     return Recording("r", 5, 1, plan, {}, **{"done": done, "calls": calls, **more})
 
 
-def course(
+def simulated(
     recording: Recording,
     plan: Any = None,
     known: Known = NOTHING_KNOWN,
     toolbox: Toolbox | None = None,
-) -> Course:
+) -> Simulated:
     changed = recording.plan if plan is None else Plan.model_validate(plan)
     return simulate(recording, changed, WorkerChecks("r", {}, toolbox), known)
 
 
-def told(found: Course) -> dict[str, str]:
+def told(found: Simulated) -> dict[str, str]:
     return {row.id: row.outcome for row in found.steps}
 
 
@@ -72,7 +72,7 @@ def planned(*steps: dict[str, Any], **more: Any) -> Plan:
 
 
 def test_the_same_calls_give_what_they_gave_in_the_run() -> None:
-    found = course(recorded(Plan.model_validate(PAY), READ, PAID, MAILED))
+    found = simulated(recorded(Plan.model_validate(PAY), READ, PAID, MAILED))
 
     assert told(found) == {"order": "done", "pay": "as recorded", "mail": "as recorded"}
     assert found.facts["mail"] == {"sent": True}
@@ -82,7 +82,7 @@ def test_the_same_calls_give_what_they_gave_in_the_run() -> None:
 def test_a_call_with_another_input_is_made_and_what_hangs_on_it_is_unknown() -> None:
     recording = recorded(Plan.model_validate(PAY), READ, PAID, MAILED)
     pay = {**PAY["steps"][1], "params": {"amount": 9}}
-    found = course(recording, {**PAY, "steps": [PAY["steps"][0], pay, PAY["steps"][2]]})
+    found = simulated(recording, {**PAY, "steps": [PAY["steps"][0], pay, PAY["steps"][2]]})
 
     assert told(found) == {"order": "done", "pay": "would call", "mail": "would call"}
     _, paid, mailed = found.steps
@@ -94,7 +94,7 @@ def test_a_call_with_another_input_is_made_and_what_hangs_on_it_is_unknown() -> 
 def test_what_was_done_stays_a_fact_whatever_input_it_would_have_now() -> None:
     recording = recorded(Plan.model_validate(PAY), READ, PAID, MAILED)
 
-    found = course(recording, {**PAY, "input": {"order": "o-2"}})
+    found = simulated(recording, {**PAY, "input": {"order": "o-2"}})
 
     assert told(found) == {"order": "done", "pay": "as recorded", "mail": "as recorded"}
 
@@ -105,7 +105,7 @@ def test_a_branch_is_taken_as_its_condition_is_with_the_facts(paid: bool, outcom
     then = {"id": "end", "tool": "shop.log", "when": "input.loud", "params": {}}
     order = call("order", "shop.read", {"id": "o-1"}, {**ORDER, "paid": paid}, before=True)
 
-    found = course(recorded(planned(step, then, input={"loud": False}), order, PAID))
+    found = simulated(recorded(planned(step, then, input={"loud": False}), order, PAID))
 
     assert told(found) == {"order": "done", "pay": outcome, "end": "would skip"}
 
@@ -114,7 +114,7 @@ def test_a_condition_on_what_is_unknown_is_neither_taken_nor_left() -> None:
     step = {"id": "pay", "tool": "shop.pay", "params": {"amount": 10}}
     then = {"id": "end", "tool": "shop.log", "when": "pay.late", "params": {}}
 
-    found = course(recorded(planned(step, then), READ))
+    found = simulated(recorded(planned(step, then), READ))
 
     assert told(found) == {"order": "done", "pay": "would call", "end": "unknown"}
     assert found.steps[2].depends_on == ["pay"]
@@ -124,8 +124,8 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_run_as_its_plan_says() ->
     step = {"id": "pay", "tool": "shop.pay", "when": "order.gone > 1", "params": {"amount": 10}}
     then = {"id": "end", "tool": "shop.log", "params": {}}
 
-    ends = course(recorded(planned(step, then), READ))
-    goes_on = course(recorded(planned({**step, "on_failure": "continue"}, then), READ))
+    ends = simulated(recorded(planned(step, then), READ))
+    goes_on = simulated(recorded(planned({**step, "on_failure": "continue"}, then), READ))
 
     assert told(ends) == {"order": "done", "pay": "would fail", "end": "not reached"}
     assert ends.ends is not None and "order.gone" in ends.ends
@@ -143,7 +143,7 @@ def test_a_recorded_no_goes_on_where_the_plan_says(before: bool) -> None:
     end = {"id": "end", "tool": "shop.log", "params": {}}
     said = no("pay", "shop.pay", {"amount": 10}, before=before)
 
-    found = course(recorded(planned(step, between, end), READ, said))
+    found = simulated(recorded(planned(step, between, end), READ, said))
 
     assert told(found) == {
         "order": "done",
@@ -154,7 +154,8 @@ def test_a_recorded_no_goes_on_where_the_plan_says(before: bool) -> None:
 
 
 def test_a_recorded_no_ends_a_run_whose_plan_does_not_go_on() -> None:
-    found = course(recorded(Plan.model_validate(PAY), READ, no("pay", "shop.pay", {"amount": 10})))
+    refused = no("pay", "shop.pay", {"amount": 10})
+    found = simulated(recorded(Plan.model_validate(PAY), READ, refused))
 
     assert told(found) == {"order": "done", "pay": "as recorded", "mail": "not reached"}
     assert found.ends == "step pay: shop.pay answered no: not today"
@@ -168,8 +169,8 @@ def test_a_failure_is_no_output_and_the_fallback_that_followed_it_is() -> None:
     failed = call("rate", "rates.one", {}, None, end="failed", error="is down")
     other = call("rate", "rates.two", {}, 3)
 
-    alone = course(recorded(planned({**step, "fallback": None}), READ, failed))
-    helped = course(recorded(planned(step), READ, failed, other))
+    alone = simulated(recorded(planned({**step, "fallback": None}), READ, failed))
+    helped = simulated(recorded(planned(step), READ, failed, other))
 
     assert (alone.steps[1].outcome, alone.steps[1].why) == (
         "would call",
@@ -188,10 +189,10 @@ def test_the_items_of_a_list_are_each_as_recorded_or_not() -> None:
     second = call("ship[1]", "shop.ship", {"sku": "b"}, 2)
     done = call("end", "shop.log", {"all": [1, 2]}, "ok")
 
-    both = course(recorded(planned(step, then), READ, first, second, done))
+    both = simulated(recorded(planned(step, then), READ, first, second, done))
     half = call("end", "shop.log", {"all": [1, None]}, "ok")
-    one = course(recorded(planned(step, then), READ, first, half))
-    lost = course(recorded(planned(step, then)))
+    one = simulated(recorded(planned(step, then), READ, first, half))
+    lost = simulated(recorded(planned(step, then)))
 
     assert told(both)["end"] == "as recorded"
     assert told(one) == {
@@ -204,14 +205,14 @@ def test_the_items_of_a_list_are_each_as_recorded_or_not() -> None:
 def test_a_question_and_an_event_have_their_recorded_answers_while_they_ask_the_same() -> None:
     steps = (
         {"id": "why", "ask": {"question": "Why ${order.total}?"}},
-        {"id": "back", "wait": {"event": "parcel", "key": "${why}"}},
+        {"id": "back", "wait": {"event": "parcel", "about": "${why}"}},
     )
     why = call("why", "ask", {"question": "Why 10?", "answer": {}}, "broken")
     back = call("back", "wait", {"question": "event parcel broken", "answer": {}}, {"ok": True})
     cheaper = call("order", "shop.read", {"id": "o-1"}, {"total": 9}, before=True)
 
-    same = course(recorded(planned(*steps), READ, why, back))
-    other = course(recorded(planned(*steps), cheaper, why, back))
+    same = simulated(recorded(planned(*steps), READ, why, back))
+    other = simulated(recorded(planned(*steps), cheaper, why, back))
 
     assert told(same) == {"order": "done", "why": "as recorded", "back": "as recorded"}
     assert told(other) == {"order": "done", "why": "would ask", "back": "would wait"}
@@ -219,10 +220,10 @@ def test_a_question_and_an_event_have_their_recorded_answers_while_they_ask_the_
 
 def test_an_event_about_a_value_that_is_no_text_is_the_one_that_the_run_has_waited_for() -> None:
     # Given a run that has waited for what its key means as a whole, and not inside of a text
-    wait = {"id": "back", "wait": {"event": "returned", "key": "${order.paid}"}}
+    wait = {"id": "back", "wait": {"event": "returned", "about": "${order.paid}"}}
     came = call("back", "wait", {"question": "event returned True"}, {"ok": 1})
 
-    found = course(recorded(planned(wait), READ, came))
+    found = simulated(recorded(planned(wait), READ, came))
 
     assert told(found) == {"order": "done", "back": "as recorded"}
 
@@ -232,7 +233,7 @@ def test_a_list_that_a_run_has_no_room_for_would_fail() -> None:
     each = {"id": "each", "for_each": "${order.lines}", "plan": child, "after": ["order"]}
     order = call("order", "shop.read", {"id": "o-1"}, {"lines": [1] * 900}, before=True)
 
-    found = course(recorded(planned(each), order))
+    found = simulated(recorded(planned(each), order))
 
     assert told(found) == {"order": "done", "each": "would fail"}
     assert found.ends is not None and "is too much" in found.ends
@@ -245,8 +246,8 @@ def test_a_child_plan_is_not_entered_unless_the_run_has_started_the_same() -> No
     there = recorded(started, call("one", "shop.read", {}, 7, before=True))
     child = RecordedChild("r~sub", started, there)
 
-    new = course(recorded(planned(step), READ))
-    same = course(recorded(planned(step), READ, children={"sub": child}))
+    new = simulated(recorded(planned(step), READ))
+    same = simulated(recorded(planned(step), READ, children={"sub": child}))
 
     assert told(new) == {"order": "done", "sub": "would run plan"}
     assert (told(same)["sub"], same.facts["sub"]) == ("as recorded", {"one": 7})
@@ -258,7 +259,7 @@ def test_a_child_made_by_code_gives_all_that_its_steps_gave() -> None:
     there = recorded(started, call("one", "shop.read", {}, 7, before=True))
     child = RecordedChild("r~sub", started, there)
 
-    found = course(recorded(planned(step), READ, children={"sub": child}))
+    found = simulated(recorded(planned(step), READ, children={"sub": child}))
 
     assert (told(found)["sub"], found.facts["sub"]) == ("as recorded", {"one": 7})
 
@@ -266,7 +267,7 @@ def test_a_child_made_by_code_gives_all_that_its_steps_gave() -> None:
 def test_an_output_that_a_human_has_replaced_is_unknown() -> None:
     recording = recorded(Plan.model_validate(PAY), READ, PAID, replaced=frozenset({"order"}))
 
-    assert [row.depends_on for row in course(recording).steps] == [[], ["order"], ["pay"]]
+    assert [row.depends_on for row in simulated(recording).steps] == [[], ["order"], ["pay"]]
 
 
 def test_params_that_reach_into_an_artifact_are_known_once_it_is_read() -> None:
@@ -274,8 +275,8 @@ def test_params_that_reach_into_an_artifact_are_known_once_it_is_read() -> None:
     large = call("order", "shop.read", {"id": "o-1"}, artifact.reference(), before=True)
     recording = recorded(Plan.model_validate(PAY), large, PAID, MAILED)
 
-    unread = course(recording)
-    read = course(recording, known=Known({}, {artifact.sha256: ORDER}))
+    unread = simulated(recording)
+    read = simulated(recording, known=Known({}, {artifact.sha256: ORDER}))
 
     assert (told(unread)["pay"], unread.artifacts) == ("would call", {artifact.sha256: artifact})
     assert told(read)["mail"] == "as recorded"
@@ -286,8 +287,8 @@ def test_a_step_that_had_failed_and_was_let_go_is_not_done_again() -> None:
     then = {"id": "end", "tool": "shop.log", "params": {}}
     failed = frozenset({"pay"})
 
-    let_go = course(recorded(planned(step, then), READ, failed=failed))
-    again = course(recorded(planned({**step, "on_failure": "pause"}), READ, failed=failed))
+    let_go = simulated(recorded(planned(step, then), READ, failed=failed))
+    again = simulated(recorded(planned({**step, "on_failure": "pause"}), READ, failed=failed))
 
     assert told(let_go) == {"order": "done", "pay": "done", "end": "would call"}
     assert told(again)["pay"] == "would call"
@@ -297,16 +298,16 @@ REFUND: Final = {"order_id": "o-1", "amount": "5.00"}
 TOOLS: Final = load_toolbox(["surehand.examples.bank_tools"])
 
 
-def refunding(state: str, params: dict[str, str]) -> tuple[Course, Course]:
+def refunding(state: str, params: dict[str, str]) -> tuple[Simulated, Simulated]:
     """What it would do before its key is looked up, and with the entry that holds the key."""
     step = {"id": "refund", "tool": "bank.refund", "params": REFUND}
     recording = recorded(Plan.model_validate([step]))
     name = ("bank.refund", "refund:o-1")
     same = identity_hash("bank.refund", params)
     entry = KeyEntry(*name, state, "other", "pay", same, {"id": "re-1"})
-    first = course(recording, toolbox=TOOLS)
+    first = simulated(recording, toolbox=TOOLS)
     assert first.keys == {name}
-    return first, course(recording, known=Known({name: entry}, {}), toolbox=TOOLS)
+    return first, simulated(recording, known=Known({name: entry}, {}), toolbox=TOOLS)
 
 
 def test_a_key_that_is_committed_with_the_same_params_is_replayed() -> None:
@@ -352,7 +353,7 @@ def test_rules_of_policies_are_evaluated_on_params_that_are_known(
         "params": {"refund_id": refund_id},
     }
 
-    found = course(recorded(planned(step)), toolbox=toolbox)
+    found = simulated(recorded(planned(step)), toolbox=toolbox)
 
     assert found.steps[1].approval == approval
 
@@ -360,7 +361,7 @@ def test_rules_of_policies_are_evaluated_on_params_that_are_known(
 def test_without_its_tool_a_call_whose_defaults_are_not_known_is_not_taken_for_the_same() -> None:
     full = call("pay", "shop.pay", {"amount": 10, "currency": "EUR"}, {"receipt": "r-1"})
 
-    found = course(recorded(Plan.model_validate(PAY), READ, full))
+    found = simulated(recorded(Plan.model_validate(PAY), READ, full))
 
     assert (told(found)["pay"], found.steps[1].params_hash) == ("would call", None)
     assert found.steps[1].why.startswith("its tool is not loaded")
@@ -369,7 +370,7 @@ def test_without_its_tool_a_call_whose_defaults_are_not_known_is_not_taken_for_t
 def test_params_that_the_tool_does_not_take_would_fail() -> None:
     step = {"id": "undo", "tool": "bank.cancel", "params": {"refund_id": "${order.total}"}}
 
-    found = course(recorded(planned(step), READ), toolbox=TOOLS)
+    found = simulated(recorded(planned(step), READ), toolbox=TOOLS)
 
     assert told(found)["undo"] == "would fail"
     assert found.ends is not None and "refund_id" in found.ends

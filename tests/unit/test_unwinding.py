@@ -15,9 +15,9 @@ from surehand.workflows.contracts.effects import (
     CompensationOutcome,
     CompensationReport,
     EffectView,
-    FindStanding,
-    StandingEffect,
-    StandingFound,
+    FindRemaining,
+    RemainingEffect,
+    RemainingFound,
 )
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.plan.plan import Plan
@@ -33,18 +33,18 @@ class Ledger:
 
     def __init__(self, stays: str = "") -> None:
         self.stands, self.stays = dict((entry, step) for step, entry in MADE), stays
-        self.asked: list[FindStanding] = []
+        self.asked: list[FindRemaining] = []
         self.undone: list[str] = []
 
     async def __call__(self, port: Any, asked: Any, *_: Any, **__: Any) -> Any:
-        return self._list(asked) if port is ports.FIND_STANDING else self._undo(asked)
+        return self._list(asked) if port is ports.FIND_REMAINING else self._undo(asked)
 
-    def _list(self, asked: FindStanding) -> StandingFound:
+    def _list(self, asked: FindRemaining) -> RemainingFound:
         self.asked.append(asked)
         behind = [one for one in sorted(self.stands, reverse=True) if one < (asked.after or "f")]
-        page = [StandingEffect(effect=_view(id_, self.stands[id_])) for id_ in behind[:2]]
+        page = [RemainingEffect(effect=_view(id_, self.stands[id_])) for id_ in behind[:2]]
         after = behind[1] if len(behind) > 2 else None
-        return StandingFound(effects=page, after=after, head=ChainHead(seq=1, hash="h"))
+        return RemainingFound(effects=page, after=after, head=ChainHead(seq=1, hash="h"))
 
     def _undo(self, asked: Compensate) -> CompensationReport:
         self.undone.append(asked.entry_id)

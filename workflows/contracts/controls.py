@@ -24,7 +24,7 @@ class OutsideEvent(Steering):
     """Something that has happened outside; a step that waits for it goes on."""
 
     name: Annotated[Text, Field(min_length=1, max_length=100)]
-    key: Annotated[Text, Field(max_length=200)] = ""
+    about: Annotated[Text, Field(max_length=200)] = ""
     """Tells events of one name apart: an order id, a ticket."""
     event_id: Annotated[Text, Field(min_length=1, max_length=100)]
     """Of the event itself: the same one again is ignored."""
@@ -47,7 +47,7 @@ class Amend(Steering):
     based_on: int
     """The plan version that its author has seen."""
     drops: tuple[str, ...] = ()
-    """Steps with a standing effect that the new plan does not have, on purpose."""
+    """Steps with a remaining effect that the new plan does not have, on purpose."""
 
 
 class AmendRun(Message):

@@ -57,14 +57,14 @@ class InterventionSettled(Message):
     head: ChainHead
 
 
-class FindQuestions(Message):
+class FindInterventions(Message):
     """Asks for what a human has to take note of before a run may complete."""
 
     tenant: str
     run_id: str
 
 
-class OpenQuestion(Message):
+class OpenIntervention(Message):
     """An open intervention."""
 
     intervention_id: str
@@ -72,10 +72,10 @@ class OpenQuestion(Message):
     question: str
 
 
-class QuestionsFound(Message):
+class InterventionsFound(Message):
     """The open interventions about effects that were undone under the run."""
 
-    questions: list[OpenQuestion]
+    interventions: list[OpenIntervention]
 
 
 class Compensate(Message):
@@ -134,7 +134,7 @@ class EffectView(Message):
     """Why it is not compensated, where it is not."""
 
 
-class FindStanding(Message):
+class FindRemaining(Message):
     """Asks what is to be undone: effects of a run and its child runs that stand, last first."""
 
     tenant: str
@@ -155,7 +155,7 @@ class FindStanding(Message):
     """The run would complete: which of its completed child runs have been undone since?"""
 
 
-class StandingEffect(Message):
+class RemainingEffect(Message):
     """An effect that may have happened and is not undone."""
 
     effect: EffectView
@@ -165,10 +165,10 @@ class StandingEffect(Message):
     """Child runs of that run which go on with it, or under which it is gone on with."""
 
 
-class StandingFound(Message):
+class RemainingFound(Message):
     """Effects in the order of their undoing."""
 
-    effects: list[StandingEffect]
+    effects: list[RemainingEffect]
     after: str | None = None
     """Where the next answer begins; ``None``: that is all."""
     unwound: list[str] = []

@@ -84,9 +84,9 @@ class RecordInterrupt(Message):
     """Of an ``ask`` step that goes on without an answer: what it takes instead."""
 
 
-def event_question(name: str, key: str) -> str:
+def event_question(name: str, about: str) -> str:
     """Return what people are told that a step waits for, which waits for an event."""
-    return f"event {name} {key}".rstrip()
+    return f"event {name} {about}".rstrip()
 
 
 def accept_replace_reject(kind: InterruptKind) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Upkeep: the sweep, and undoing what a run that was stopped from outside has left."""
+"""Maintenance: reconciling, and undoing what a run that was stopped from outside has left."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MOST_NAMED: Final = 100
 MOST_LISTED: Final = 1000
 
 
-class Sweep(Message):
-    """Asks for one round of the sweep over a tenant's ledger."""
+class ReconcileLedger(Message):
+    """Asks for one round of ``reconcile`` over a tenant's ledger."""
 
     tenant: str
     quiet: timedelta | None = None
@@ -30,14 +30,14 @@ class StoppedRun(Message):
     """A run that was terminated, or timed out: nobody undoes what it has committed."""
 
     run_id: str
-    standing: list[EffectView]
+    remaining: list[EffectView]
     """Those that were committed last, its child runs' included."""
-    more_standing: int = 0
+    more_remaining: int = 0
     """Effects that stand and are not listed."""
 
 
-class Swept(Message):
-    """What one round of the sweep has done."""
+class Reconciled(Message):
+    """What one round of ``reconcile`` has done."""
 
     looked_at: int = 0
     committed: int = 0
@@ -54,10 +54,10 @@ class Swept(Message):
     next: str | None = None
     """Where the next part of the round begins; none: it has come to everything."""
 
-    def and_then(self, later: Swept) -> Swept:
+    def and_then(self, later: Reconciled) -> Reconciled:
         """Return what this part of a round and the one after it have done."""
         stopped = [*self.stopped, *later.stopped]
-        return Swept(
+        return Reconciled(
             looked_at=self.looked_at + later.looked_at,
             committed=self.committed + later.committed,
             not_applied=self.not_applied + later.not_applied,

@@ -87,13 +87,13 @@ class ExternalEvents:
         events.ids[event.event_id] = None
         while len(events.ids) > MOST_IDS:
             del events.ids[next(iter(events.ids))]
-        events.keep(event.name, event.key, event.payload)
+        events.keep(event.name, event.about, event.payload)
         text = f"event {event.event_id} is taken{self._unawaited(event)}"
         return Answer(accepted=True, message=text)
 
     def _unawaited(self, event: OutsideEvent) -> str:
         """Return that nothing waits for an event, if nothing does; a mistyped one is taken, too."""
-        question = event_question(event.name, event.key)
+        question = event_question(event.name, event.about)
         waits = (view.id for view in self._data.in_state(StepState.WAITING_EVENT))
         awaited = (self._data.progress_of(step_id).interrupt for step_id in waits)
         if any(one is not None and one.question == question for one in awaited):

@@ -9,7 +9,7 @@ from temporalio import workflow
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.effects import (
-    OpenQuestion,
+    OpenIntervention,
     Resolution,
     ResolutionOutcome,
     SettleIntervention,
@@ -31,18 +31,20 @@ class Interventions:
         self._changed = changed
         control.take_steering(Verb.RESOLVE, self._settle)
 
-    def show(self, question: OpenQuestion) -> None:
+    def show(self, question: OpenIntervention) -> None:
         """Show an intervention to whoever looks at the run, unless it is settled meanwhile."""
         id_ = question.intervention_id
-        if id_ in self._data.settled_questions or id_ in self._data.questions:
+        if id_ in self._data.settled_interventions or id_ in self._data.interventions:
             return
-        self._data.questions[id_] = question
+        self._data.interventions[id_] = question
         self._data.add_line(workflow.now(), question.question, question.step_id)
         self._changed()
 
-    async def settled(self, question: OpenQuestion) -> None:
+    async def settled(self, question: OpenIntervention) -> None:
         """Wait until a human has settled an intervention, holding no process."""
-        await workflow.wait_condition(lambda: question.intervention_id not in self._data.questions)
+        await workflow.wait_condition(
+            lambda: question.intervention_id not in self._data.interventions
+        )
 
     async def _settle(self, resolution: Resolution, delivery: Delivery) -> Answer:
         data, id_ = self._data, resolution.intervention_id
@@ -56,8 +58,8 @@ class Interventions:
         data.keep_head(settled.head)
         if settled.accepted or settled.settled:
             # Refused because it is settled already (a reset run asks anew): the row decides.
-            data.settled_questions.add(id_)
-            data.questions.pop(id_, None)
+            data.settled_interventions.add(id_)
+            data.interventions.pop(id_, None)
         if settled.accepted and resolution.outcome is ResolutionOutcome.UNDO:
             data.to_undo[id_] = resolution.actor
         return Answer(accepted=settled.accepted, message=settled.message)

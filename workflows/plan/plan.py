@@ -75,7 +75,7 @@ class Wait(Written):
     """A step that waits for an event from outside; its payload is the step's output."""
 
     event: str = Field(min_length=1, max_length=100)
-    key: str = ""
+    about: str = ""
     """What the event has to be about; may refer to earlier outputs."""
     expires_in: Time | None = None
     otherwise: JsonValue = None
@@ -298,7 +298,7 @@ class Plan(Written):
                 params=step.params,
                 texts_of={
                     "ask.question": step.ask.question if step.ask else None,
-                    "wait.key": step.wait.key if step.wait else None,
+                    "wait.about": step.wait.about if step.wait else None,
                     "for_each": step.for_each,
                     "fallback.params": step.fallback.params if step.fallback else None,
                 },

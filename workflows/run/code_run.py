@@ -254,7 +254,7 @@ class StepMaker:
     async def wait(
         self,
         event: str,
-        key: str = "",
+        about: str = "",
         *,
         id: str | None = None,
         expires_in: timedelta | None = None,
@@ -265,9 +265,9 @@ class StepMaker:
         Raises:
             StepFailed: It has not come in time.
         """
-        waited = {"event": event, "key": "${key}", "expires_in": expires_in}
+        waited = {"event": event, "about": "${about}", "expires_in": expires_in}
         step = self._step(id, "wait", wait={**waited, "otherwise": otherwise})
-        return await self._make(step, {"key": key})
+        return await self._make(step, {"about": about})
 
     async def record(
         self,

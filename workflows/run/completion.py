@@ -58,7 +58,7 @@ class Completion:
         mode = cancel.mode if cancel else CancelMode.COMPENSATE
         for approval_id in list(data.gate.pending):
             await self._decisions.close(approval_id, expired=False)
-        data.questions.clear()
+        data.interventions.clear()
         data.paused = data.token = None
         if mode is CancelMode.KEEP:
             await self._compensation.keep()

@@ -43,7 +43,7 @@ def current_details(data: RunData) -> str:
         lines.append(f"- decided early `{held.approval_id}`: {what}")
     for interrupt in data.interrupts.values():
         lines += _question(interrupt)
-    for question in data.questions.values():
+    for question in data.interventions.values():
         lines += [
             "",
             f"### Needs a human: `{question.intervention_id}`",

@@ -18,7 +18,7 @@ from surehand.workflows import names, ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.compensation import Compensation
 from surehand.workflows.contracts.checkpoint import Checkpoint
-from surehand.workflows.contracts.effects import FindQuestions
+from surehand.workflows.contracts.effects import FindInterventions
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.starting import OpenRun, StartRun
 from surehand.workflows.contracts.states import RunState
@@ -253,14 +253,16 @@ class Run:
             raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
         if not data.replays and not any(view.made_by for view in data.steps.values()):
             return True
-        asked = FindQuestions(tenant=data.request.tenant, run_id=data.request.run_id)
+        asked = FindInterventions(tenant=data.request.tenant, run_id=data.request.run_id)
         found = await self._undisturbed(
-            self._call(ports.FIND_QUESTIONS, asked, "look for what was undone")
+            self._call(ports.FIND_INTERVENTIONS, asked, "look for what was undone")
         )
-        for item in found.questions:
+        for item in found.interventions:
             self._interventions.show(item)
-        await workflow.wait_condition(lambda: not data.questions or self._data.cancel is not None)
-        return not found.questions
+        await workflow.wait_condition(
+            lambda: not data.interventions or self._data.cancel is not None
+        )
+        return not found.interventions
 
     def _changed(self) -> None:
         """Show where the run stands: search attributes and the Web UI's current details."""

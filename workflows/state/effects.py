@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from surehand.workflows.contracts.base import Record
-from surehand.workflows.contracts.effects import StandingEffect
+from surehand.workflows.contracts.effects import RemainingEffect
 
 
 class Saga(Record):
@@ -87,12 +87,12 @@ class Saga(Record):
         self.made.pop(entry_id, None)
         self.found.pop(entry_id, None)
 
-    def knows(self, standing: StandingEffect) -> bool:
+    def knows(self, remaining: RemainingEffect) -> bool:
         """Return whether this life has made an effect, has heard of who has, or goes on with it."""
-        entry_id, children = standing.effect.entry_id, self.children
-        if entry_id in self.made or standing.child in children:
+        entry_id, children = remaining.effect.entry_id, self.children
+        if entry_id in self.made or remaining.child in children:
             return True
-        used = any(children.get(child) is not None for child in standing.used_in)
+        used = any(children.get(child) is not None for child in remaining.used_in)
         return used or entry_id in (*self.relied.values(), *self.reused.values())
 
     def lost(self, stands: Set[str], unwound: Set[str]) -> list[str]:

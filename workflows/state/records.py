@@ -86,29 +86,29 @@ class KeptEvents(Record):
     """The events from outside that have arrived."""
 
     kept: dict[str, dict[str, list[JsonValue]]] = {}
-    """Payloads of those that no step has taken yet, by name and key."""
+    """Payloads of those that no step has taken yet, by name and what they are about."""
     ids: dict[str, None] = {}
     """Those that are known again."""
 
     @property
     def count(self) -> int:
         """How many are kept."""
-        return sum(len(payloads) for keys in self.kept.values() for payloads in keys.values())
+        return sum(len(payloads) for kept in self.kept.values() for payloads in kept.values())
 
-    def keep(self, name: str, key: str, payload: JsonValue) -> None:
+    def keep(self, name: str, about: str, payload: JsonValue) -> None:
         """Keep an event until a step takes it."""
-        self.kept.setdefault(name, {}).setdefault(key, []).append(payload)
+        self.kept.setdefault(name, {}).setdefault(about, []).append(payload)
 
-    def has(self, name: str, key: str) -> bool:
+    def has(self, name: str, about: str) -> bool:
         """Return whether there is one that a step can take."""
-        return key in self.kept.get(name, {})
+        return about in self.kept.get(name, {})
 
-    def take(self, name: str, key: str) -> JsonValue:
+    def take(self, name: str, about: str) -> JsonValue:
         """Return the payload of the oldest such event, which is used then."""
-        payloads = self.kept[name][key]
+        payloads = self.kept[name][about]
         payload = payloads.pop(0)
         if not payloads:
-            del self.kept[name][key]
+            del self.kept[name][about]
         if not self.kept[name]:
             del self.kept[name]
         return payload

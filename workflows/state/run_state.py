@@ -17,7 +17,7 @@ from surehand.workflows.contracts.approvals import HeldApproval
 from surehand.workflows.contracts.base import ChainHead, NameSet, Record
 from surehand.workflows.contracts.batches import FailedStep
 from surehand.workflows.contracts.controls import Amend, TopUp
-from surehand.workflows.contracts.effects import EffectView, OpenQuestion
+from surehand.workflows.contracts.effects import EffectView, OpenIntervention
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
 from surehand.workflows.contracts.starting import StartRun
@@ -203,10 +203,10 @@ class RunData(Record):
     # What people send, and what they are asked.
     inbox: Inbox
     gate: Gate
-    questions: dict[str, OpenQuestion] = {}
+    interventions: dict[str, OpenIntervention] = {}
     """Open interventions of the run."""
-    settled_questions: NameSet = set()
-    """A question can be answered before its report arrives here: it must not be waited for."""
+    settled_interventions: NameSet = set()
+    """One can be settled before its report arrives here: it must not be waited for."""
     to_undo: dict[str, str] = {}
     """Who wants what an intervention is about to be undone, by its id."""
     interrupts: dict[str, Interrupt] = {}
@@ -344,7 +344,7 @@ class RunData(Record):
             return RunState.NEEDS_INTERVENTION
         steps = self.steps.states
         waits = not self.running()
-        if self.questions and waits:
+        if self.interventions and waits:
             return RunState.NEEDS_INTERVENTION
         if self.compensating:
             return RunState.COMPENSATING
@@ -390,7 +390,7 @@ class RunData(Record):
             Waiting(
                 kind="intervention", id=q.intervention_id, step_id=q.step_id, question=q.question
             )
-            for q in self.questions.values()
+            for q in self.interventions.values()
         ]
         paused = [
             Waiting(kind=kind, id=view.id, step_id=view.id, question=view.error or "")

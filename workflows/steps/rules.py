@@ -100,14 +100,14 @@ def question_of(ask: Ask, facts: Mapping[str, Any]) -> str:
         raise StepRefused(str(error)) from error
 
 
-def key_of(wait: Wait, facts: Mapping[str, Any]) -> str:
+def about_of(wait: Wait, facts: Mapping[str, Any]) -> str:
     """Return what an event has to be about.
 
     Raises:
         StepRefused: A reference leads nowhere.
     """
     try:
-        return str(resolve(wait.key, facts))
+        return str(resolve(wait.about, facts))
     except ReferenceUnresolved as error:
         raise StepRefused(str(error), called=False) from error
 

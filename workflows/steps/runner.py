@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError
 
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
-from surehand.workflows.contracts.effects import OpenQuestion
+from surehand.workflows.contracts.effects import OpenIntervention
 from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import (
@@ -160,7 +160,7 @@ class StepRunner:
             await self._ask(step, step.ask, facts)
             return None
         if step.wait is not None:
-            key = rules.key_of(step.wait, facts)
+            key = rules.about_of(step.wait, facts)
             output = await self._events.wait(step.id, step.wait, key)
             self._data.facts[step.id] = output
             self._set(step, StepState.SUCCEEDED, output=output)
@@ -253,7 +253,7 @@ class StepRunner:
                     if outcome.effect is not None:
                         self._data.effects[outcome.effect.entry_id] = outcome.effect
                     self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
-                    doubt = OpenQuestion(intervention_id=id_, step_id=step.id, question=text)
+                    doubt = OpenIntervention(intervention_id=id_, step_id=step.id, question=text)
                     self._interventions.show(doubt)
                     if outcome.effect is not None:
                         await self._interventions.settled(doubt)
@@ -275,7 +275,7 @@ class StepRunner:
             report = await self._limited.report(step, call)
         finally:
             if call.joined is not None:
-                self._data.questions.pop(call.joined, None)
+                self._data.interventions.pop(call.joined, None)
         self._data.keep_head(report.head)
         self._spending.add_usage(report.usage)
         return report.outcome

@@ -16,7 +16,7 @@ from surehand.workflows.contracts.batches import (
     StepReport,
     batch_name,
 )
-from surehand.workflows.contracts.effects import FindStanding
+from surehand.workflows.contracts.effects import FindRemaining
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Succeeded, ToolCall, ToolReport
 from surehand.workflows.control.budget import Spending
@@ -106,8 +106,8 @@ class ToolCalls:
         if type_of(error) != ErrorType.INVALID_PARAMS:
             return True
         # Refused before it was claimed, unless an earlier attempt has seen the params otherwise.
-        asked = FindStanding(tenant=request.tenant, run_id=request.run_id, step_id=step_id)
-        found = await self._call(ports.FIND_STANDING, asked, f"{step_id}: was it ever called?")
+        asked = FindRemaining(tenant=request.tenant, run_id=request.run_id, step_id=step_id)
+        found = await self._call(ports.FIND_REMAINING, asked, f"{step_id}: was it ever called?")
         self._data.keep_head(found.head)
         return bool(found.effects)
 

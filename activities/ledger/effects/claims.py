@@ -25,7 +25,7 @@ from surehand.activities.ledger.effects.clock_jumps import lease_left
 from surehand.activities.ledger.effects.in_doubt import doubt
 from surehand.activities.ledger.effects.interventions import (
     called_off,
-    newest_question,
+    newest_intervention,
 )
 from surehand.activities.ledger.effects.undone import note_replay
 from surehand.activities.ledger.outbox.notifications import write_pause
@@ -170,7 +170,7 @@ def _look_at_claimed(
 def _look_at_doubtful(
     tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
 ) -> ClaimResult:
-    question = newest_question(tx, entry.entry_id)
+    question = newest_intervention(tx, entry.entry_id)
     if question is not None and question["state"] == "open":
         return Asked(entry, question["intervention_id"], question["question"])
     if question is not None and question["outcome"] == "give_up":

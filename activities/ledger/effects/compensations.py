@@ -13,7 +13,7 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.clock_jumps import lease_left
 from surehand.activities.ledger.effects.in_doubt import doubt
 from surehand.activities.ledger.effects.interventions import (
-    newest_question,
+    newest_intervention,
     open_intervention,
 )
 from surehand.activities.ledger.effects.run_tree import bar_step
@@ -80,7 +80,7 @@ def begin(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginRes
 
 
 def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
-    row = newest_question(tx, entry.entry_id)
+    row = newest_intervention(tx, entry.entry_id)
     if row is None:
         return None
     if row["state"] == "open":
@@ -103,7 +103,7 @@ def still_stands(tx: Transaction, original: str) -> bool:
     )
     if row is None or row["state"] not in ("committed", "compensating"):
         return False
-    question = newest_question(tx, original)
+    question = newest_intervention(tx, original)
     return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
 
 

@@ -99,7 +99,7 @@ def called_off(tx: Transaction, run_id: str, step_id: str) -> str | None:
     return None if row is None else str(row["actor"])
 
 
-def newest_question(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
+def newest_intervention(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
     """Return the newest intervention about an entry, open or settled."""
     return tx.one(
         select(interventions)

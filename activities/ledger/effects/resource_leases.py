@@ -1,7 +1,7 @@
 """Resource leases: calls that name the same resource never overlap, whichever tools they are of.
 
 A row is one resource of a tenant. It stays when the resource is free, so that its fencing token
-grows with each lease. Renewal, release and the sweep name the token they expect; expiry is judged
+grows with each lease. Renewal, release and freeing name the token they expect; expiry is judged
 by the database's clock.
 """
 
@@ -223,7 +223,7 @@ def refuse(tx: Transaction, request: LeaseRequest, busy: Busy, waited: timedelta
     _note_busy(tx, request, "resource.refused", busy, waited_ms=milliseconds(waited))
 
 
-def sweep(tx: Transaction, limit: int) -> int:
+def free_expired(tx: Transaction, limit: int) -> int:
     """Free resources whose lease ran out and return how many, at most ``limit`` of them.
 
     Nobody waits for this: who wants such a resource takes it. It fences out a holder that comes
@@ -238,13 +238,13 @@ def sweep(tx: Transaction, limit: int) -> int:
         )
         .order_by(leases.c.resource)
         .limit(limit)
-        # Somebody is taking it just now: it needs no sweep.
+        # Somebody is taking it just now: it needs no freeing.
         .with_for_update(skip_locked=True)
     )
     for row in rows:
         lease = _lease_of(row)
         tx.execute(update(leases).where(_held(tx, lease)).values(holder=None, lease_until_ms=None))
-        _note(tx, lease, "resource.swept")
+        _note(tx, lease, "resource.freed")
     return len(rows)
 
 

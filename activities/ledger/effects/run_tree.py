@@ -34,7 +34,7 @@ from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.effects import EffectView
 
 #: Entries in these states may have happened and are not undone.
-STANDING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
+REMAINING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
 #: Effects that one answer lists: the server takes 2 MiB in one message.
 PAGE: Final = 200
 
@@ -141,7 +141,7 @@ def _effects(tenant: str, found: CTE, *columns: Any) -> Select[Any]:
     )
 
 
-def standing(
+def remaining(
     tx: Transaction,
     run_id: str,
     step_id: str | None = None,
@@ -155,7 +155,7 @@ def standing(
     """
     found = tree(tx.tenant, run_id, step_id)
     query = _effects(tx.tenant, found, effects, found.c.child, found.c.inside).where(
-        effects.c.state.in_(STANDING)
+        effects.c.state.in_(REMAINING)
     )
     if after is not None:
         query = query.where(after.behind)
@@ -224,7 +224,7 @@ def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
 def how_many_stand(tx: Transaction, run_id: str) -> int:
     """Return how many effects of a run and its child runs stand."""
     query = _effects(tx.tenant, tree(tx.tenant, run_id), func.count().label("n"))
-    row = tx.one(query.where(effects.c.state.in_(STANDING)))
+    row = tx.one(query.where(effects.c.state.in_(REMAINING)))
     return int(row["n"]) if row is not None else 0
 
 
@@ -299,7 +299,7 @@ def leave(tx: Transaction, entry_ids: Iterable[str], reason: str) -> None:
         .where(
             effects.c.tenant_id == tx.tenant,
             effects.c.entry_id.in_(list(entry_ids)),
-            effects.c.state.in_(STANDING),
+            effects.c.state.in_(REMAINING),
         )
         .values(left_because=reason)
     )

@@ -1,4 +1,4 @@
-"""Entries that nobody is settling: what the sweep looks at."""
+"""Entries that nobody is settling: what the reaper looks at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects.clock_jumps import lease_left
 from surehand.activities.ledger.effects.in_doubt import doubt
-from surehand.activities.ledger.effects.interventions import newest_question
+from surehand.activities.ledger.effects.interventions import newest_intervention
 from surehand.activities.ledger.steps.entries import Entry, milliseconds
 
 
@@ -91,8 +91,8 @@ def take_over(tx: Transaction, seen: Entry) -> Entry | None:
     if entry.state == "claimed" and lease_left(tx, entry) > 0:
         return None
     # A round takes its time: meanwhile its own run may have asked a human, who settles it.
-    question = newest_question(tx, seen.entry_id)
+    question = newest_intervention(tx, seen.entry_id)
     if question is not None and (question["state"] == "open" or question["outcome"] == "give_up"):
         return None
     reason = "its lease ran out and nobody took it over" if seen.state == "claimed" else None
-    return doubt(tx, entry, reason, rule="swept")
+    return doubt(tx, entry, reason, rule="stale")

@@ -88,7 +88,7 @@ class _Story:
     """Entry and params hash by approval id."""
     claimed: dict[str, Event] = field(default_factory=dict)
     """The newest claim of each entry."""
-    standing: set[str] = field(default_factory=set)
+    committed: set[str] = field(default_factory=set)
     """Entries that are committed and not compensated."""
 
 
@@ -136,9 +136,9 @@ def _tell(story: _Story, event: Event) -> str | None:
         case "effect.committed":
             return _commit(story, body)
         case "intervention.settled" if body.get("action") == "committed":
-            story.standing.add(body["entry_id"])
+            story.committed.add(body["entry_id"])
         case "effect.compensated":
-            story.standing.discard(body["entry_id"])
+            story.committed.discard(body["entry_id"])
     return None
 
 
@@ -178,7 +178,7 @@ def _consume(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
 
 def _claim(story: _Story, step_id: str | None, body: Mapping[str, Any]) -> str | None:
     entry, approval_id = body["entry_id"], body.get("approval_id")
-    if entry in story.standing:
+    if entry in story.committed:
         return f"entry {entry} was claimed again although it stands committed"
     if ITERATION.sub("", step_id or "") in story.gated and not body.get("undoes"):
         if approval_id is None and (step_id, body["params_hash"]) in story.waived:
@@ -197,9 +197,9 @@ def _commit(story: _Story, body: Mapping[str, Any]) -> str | None:
     entry = body["entry_id"]
     if entry not in story.claimed:
         return f"entry {entry} was committed without a claim"
-    if entry in story.standing:
+    if entry in story.committed:
         return f"entry {entry} was committed twice"
-    story.standing.add(entry)
+    story.committed.add(entry)
     return None
 
 
@@ -235,16 +235,16 @@ def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]
     story = _Story()
     for event in events:
         _tell(story, event)
-    standing: dict[tuple[str, str], str] = {}
+    by_key: dict[tuple[str, str], str] = {}
     for entry in entries:
         entry_id, name = entry["entry_id"], (entry["tool"], entry["key"])
         if entry["state"] != "committed":
             continue
-        if entry_id not in story.standing:
+        if entry_id not in story.committed:
             return Break(0, f"entry {entry_id} is committed in the ledger, but in no event")
-        if name in standing:
-            return Break(0, f"entries {standing[name]} and {entry_id} of one key are committed")
-        standing[name] = entry_id
+        if name in by_key:
+            return Break(0, f"entries {by_key[name]} and {entry_id} of one key are committed")
+        by_key[name] = entry_id
     return None
 
 

@@ -168,10 +168,10 @@ ONLY_IN_METRICS: Final = (
     "surehand_ledger_transaction_seconds: latency of the ledger's real transactions",
     "temporal_request_latency_seconds: latency of writes to Temporal's history",
     "surehand_lease_wait_seconds: how often and how long attempts waited for a lease",
-    "surehand_swept_total: what each sweep looked at",
+    "surehand_stale_entries_total: what each round looked at",
 )
 
-_CLAIM_LOST: Final = ("lease_over", "swept")
+_CLAIM_LOST: Final = ("lease_over", "stale")
 
 
 def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:

@@ -37,7 +37,7 @@ class Recoveries(Figures):
     """Effects whose outcome an attempt has left open."""
 
     begun: dict[str, int]
-    """How they began: ``lease_over``, ``swept``, ``call_ended_without_an_outcome``."""
+    """How they began: ``lease_over``, ``stale``, ``call_ended_without_an_outcome``."""
     branches: dict[str, int]
     """What was done about them: ``rule: action``."""
     ended: int
@@ -87,7 +87,7 @@ class Leases(Figures):
 
     claims: int
     lost: int
-    """Ran out before an outcome was recorded: another attempt, or the sweep, took over."""
+    """Ran out before an outcome was recorded: another attempt, or the reaper, took over."""
     success_rate: float | None
 
 

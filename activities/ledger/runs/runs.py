@@ -214,7 +214,7 @@ def effect_views(
     """
     require_run(tx, run_id)
     made, more = run_tree.effects_of_tree(tx, run_id, newest)
-    page = run_tree.standing(tx, run_id, limit=newest)
+    page = run_tree.remaining(tx, run_id, limit=newest)
     stand = sorted(page.effects, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id))
     return [one.view() for one in made], [one.view() for one in stand], more
 

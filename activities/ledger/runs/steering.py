@@ -16,7 +16,7 @@ from surehand.activities.ledger.people.proofs import signed_by
 from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of
 from surehand.activities.ledger.people.signatures import BadSignature, verify
 from surehand.activities.ledger.runs import interrupts
-from surehand.activities.ledger.runs.json_schemas import problems
+from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.controls import LARGEST_EVENT
 from surehand.workflows.contracts.interrupts import LARGEST_ANSWER, AnswerInterrupts

@@ -35,7 +35,7 @@ READS: Final = ("order", "amount")
 KINDS: Final = {"lookup": LOOKUP, "dedupes": DEDUPES, "human": NEITHER}
 #: The longest that a slow shop takes: below what a call may.
 SLOWEST_S: Final = 2.0
-#: The tools of courses that are played for one thing only.
+#: The tools of selections that are played for one thing only.
 UNGATED: Final = "tests.variants.refund_ungated"
 PATIENT: Final = "tests.variants.refund_patient"
 _OWN: Final = {"ungated": UNGATED, "patient": PATIENT, "newest": NEWEST}
@@ -46,8 +46,8 @@ _LONG: Final = {"refunds": {"delay_before_s": 25, "ignore_keys": True}}
 
 
 @dataclass(frozen=True)
-class Course:
-    """One drill."""
+class Selection:
+    """What one drill plays: a plan, the kind of its tools, steps, points and modes."""
 
     plan: str
     kind: str
@@ -61,7 +61,7 @@ class Course:
 
     @property
     def name(self) -> str:
-        """Return what it is called among the courses and its report files."""
+        """Return what it is called among the selections and its report files."""
         plan = self.plan.rpartition("/")[2].removesuffix(".yaml")
         return "-".join([plan, self.kind, *self.modes])
 
@@ -101,17 +101,17 @@ def kinds_of(plan: str) -> list[str]:
     return list(KINDS) if PLANS[plan][1] == SHOP else ["transactional"]
 
 
-def operated(plan: str, kind: str, modes: Sequence[str] = tuple(Durability)) -> Course:
+def operated(plan: str, kind: str, modes: Sequence[str] = tuple(Durability)) -> Selection:
     """Return what operators do to a plan's runs, in those modes."""
     steps, _ = {**PLANS, **OPERATED}[plan]
     slow = _LATE if kind == "ungated" else {}
-    return Course(plan, kind, steps, tuple(Operation), slow, tuple(modes))
+    return Selection(plan, kind, steps, tuple(Operation), slow, tuple(modes))
 
 
-COURSES: Final = [
+SELECTIONS: Final = [
     # The kinds differ in the refund only.
     *(
-        Course(plan, kind, ("refund",) if kind in ("dedupes", "human") else steps)
+        Selection(plan, kind, ("refund",) if kind in ("dedupes", "human") else steps)
         for plan, (steps, _) in PLANS.items()
         for kind in kinds_of(plan)
     ),
@@ -120,11 +120,11 @@ COURSES: Final = [
     operated("tests/variants/parent.yaml", "lookup"),
     operated("tests/variants/parent_fails.yaml", "ungated"),
     operated("tests/variants/newest.yaml", "newest"),
-    Course("examples/refund.yaml", "patient", ("refund",), (Operation.DEPLOY.value,), _LONG),
+    Selection("examples/refund.yaml", "patient", ("refund",), (Operation.DEPLOY.value,), _LONG),
 ]
 
 
-def round_of(seed: int, number: int) -> Course:
+def round_of(seed: int, number: int) -> Selection:
     """Return a round of the soak: the same one for the same seed and number."""
     dice = random.Random(f"{seed}-{number}")
     plan = dice.choice(list(PLANS))
@@ -136,4 +136,4 @@ def round_of(seed: int, number: int) -> Course:
         when = dice.choice([None, "delay_before_s", "delay_after_s"])
         if when is not None and kind in KINDS:
             slow[endpoint] = {when: round(dice.uniform(0, SLOWEST_S), 2)}
-    return Course(plan, kind, (step,), (point.value,), slow)
+    return Selection(plan, kind, (step,), (point.value,), slow)

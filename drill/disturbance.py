@@ -1,12 +1,15 @@
-"""The plan of a case: the user's own, changed so that its run waits where it is interrupted."""
+"""What one case does to its run, where, and the plan that the run waits there by."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from surehand.drill.played import Disturbance
-from surehand.drill.points import Interruption, Operation, Point
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.drill.points import Beforehand, Interruption, Operation, Point
+from surehand.drill.report import Target
+from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Ask, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 
@@ -16,6 +19,38 @@ EXPIRES_IN: Final = timedelta(seconds=2)
 
 #: The step in which a run waits, behind the one that has had its effect.
 HELD: Final = "drill-held"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a case does to its run, and where."""
+
+    target: Target
+    point: Point
+    mode: Durability = Durability.SYNC
+    """How durable its run is."""
+    behind: tuple[str, ...] = ()
+    """Steps behind which the run waits for an operator; none: behind the target."""
+
+    @property
+    def interruption(self) -> Interruption | None:
+        """Return how the run is made to wait, if that is what is done to it."""
+        return self.point if isinstance(self.point, Interruption) else None
+
+    @property
+    def operation(self) -> Operation | None:
+        """Return what an operator does, if that is what is done to it."""
+        return self.point if isinstance(self.point, Operation) else None
+
+    @property
+    def crash_at(self) -> str:
+        """Return the crash point as the setting ``SUREHAND_CRASH_AT``; empty: no worker dies."""
+        point = self.operation.crash_point if self.operation else self.point
+        if isinstance(point, Beforehand):
+            point = CrashPoint.AFTER_CLAIM
+        if not isinstance(point, CrashPoint):
+            return ""
+        return f"{self.target.tool}:{point}@{self.target.step}"
 
 
 def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:

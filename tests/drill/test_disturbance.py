@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.changed_plan import EXPIRES_IN, HELD, changed
+from surehand.drill.disturbance import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.drill.people import answer_to
-from surehand.drill.played import Disturbance
 from surehand.drill.points import Interruption, Operation, Point
 from surehand.drill.report import Target
 from surehand.process.exits import SurehandError

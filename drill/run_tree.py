@@ -1,4 +1,4 @@
-"""What a run and its child runs have left standing, and whether anybody was told (guarantee G4)."""
+"""What remains of a run and its child runs, and whether anybody was told of it (guarantee G4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from surehand.workflows.identity import child_run_id
 Row = dict[str, Any]
 
 #: An entry in one of these may have happened and is not undone.
-_STANDING: Final = frozenset({"claimed", "committed", "in_doubt", "partial", "compensating"})
+_REMAINING: Final = frozenset({"claimed", "committed", "in_doubt", "partial", "compensating"})
 #: An entry in one of these has had its effect, undone later or not.
 _APPLIED: Final = frozenset({"committed", "compensating", "compensated"})
 
@@ -51,9 +51,9 @@ class RunTree:
         """Return all entries, in words that are the same of every run."""
         return self._told(self.entries)
 
-    def standing(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """Return those that stand, in the same words."""
-        return self._told(self._standing())
+        return self._told(self._remaining())
 
     def untold(self, result: RunResult) -> Iterator[str]:
         """Yield what stands that a run's end does not account for, and nobody was told of.
@@ -65,7 +65,7 @@ class RunTree:
         children = {view.child for view in result.steps if view.id in succeeded and view.child}
         told = self._asked() | {view.entry_id for view in result.uncompensated}
         accounted: set[tuple[str, str]] = set()
-        for entry in self._standing():
+        for entry in self._remaining():
             place = (entry["run_id"], entry["step_id"])
             if entry["run_id"] == self.run_id:
                 of_result = entry["step_id"] in succeeded
@@ -79,7 +79,7 @@ class RunTree:
     def not_unwound(self, unwound: Unwound) -> Iterator[str]:
         """Yield what stands of a run that was unwound from outside, and nobody was told of."""
         left = {one.step_id for one in unwound.left}
-        for entry in self._standing():
+        for entry in self._remaining():
             own = entry["run_id"] == self.run_id
             step = entry["step_id"] if own else f"{entry['run_id']}/{entry['step_id']}"
             if entry["entry_id"] not in self._asked() and step not in left:
@@ -111,8 +111,8 @@ class RunTree:
     def _told(self, entries: list[Row]) -> list[str]:
         return sorted(f"{self._step(e)}: {e['tool']} {e['state']}" for e in entries)
 
-    def _standing(self) -> list[Row]:
-        return [e for e in self.entries if e["undoes"] is None and e["state"] in _STANDING]
+    def _remaining(self) -> list[Row]:
+        return [e for e in self.entries if e["undoes"] is None and e["state"] in _REMAINING]
 
     def _asked(self) -> set[str]:
         """Return the entries that a human is asked about, or has given up."""
