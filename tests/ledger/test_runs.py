@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from surehand.activities.ledger.core.store import RunNotFound
@@ -81,8 +83,11 @@ def test_an_attempt_recorded_twice_is_one_row(scene: Scene) -> None:
             attempts.start(tx, attempt)
     with scene.tx() as tx:
         attempts.finish(tx, attempt, "failed", error="no", error_class="transient")
-        assert attempts.failures(tx, RUN, STEP, "transient") == 1
-        assert attempts.failures(tx, RUN, STEP, "permanent") == 0
+        second = replace(attempt, attempt=2)
+        assert attempts.failures(tx, second, "transient") == 1
+        assert attempts.failures(tx, second, "permanent") == 0
+        # It is not held against itself.
+        assert attempts.failures(tx, attempt, "transient") == 0
 
     row = scene.row(step_table)
     assert (row["state"], row["error"], row["error_class"]) == ("failed", "no", "transient")
