@@ -127,7 +127,7 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
     "run_tree.leave": (lambda tx, s: run_tree.leave(tx, [s.entry.entry_id], "no"), None),
     "steps.failures": (lambda tx, s: attempts.failures(tx, _later(s), "in_doubt"), 0),
-    "steps.has_ended": (lambda tx, s: attempts.has_ended(tx, _later(s)), False),
+    "steps.has_ended": (lambda tx, s: attempts.has_ended(tx, s.gated.step_attempt), False),
     "steps.finish": (lambda tx, s: attempts.finish(tx, s.gated.step_attempt, "failed"), False),
 }  # fmt: skip
 #: Every function that would write something about that run.
