@@ -44,8 +44,10 @@ from surehand.workflows.identity import tenant_problem
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: How long a transaction waits for its turn; then the database counts as away.
-_TURN_PATIENCE = timedelta(seconds=60)
+#: How long a transaction waits for its turn, by whether it comes first; then the database counts
+#: as away. Temporal gives an attempt up after 20 s: one that nobody waits for must not be in the
+#: way of its own retry. What is in hand is written by nobody else.
+_TURN_PATIENCE: Final = {False: timedelta(seconds=10), True: timedelta(seconds=60)}
 
 
 class Turns:
@@ -93,7 +95,7 @@ class Turns:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues[first].append(called)
         try:
-            async with asyncio.timeout(_TURN_PATIENCE.total_seconds()):
+            async with asyncio.timeout(_TURN_PATIENCE[first].total_seconds()):
                 await called
         except BaseException:
             if called.done() and not called.cancelled():
