@@ -15,7 +15,12 @@ from sqlalchemy import text
 
 from surehand.activities.ledger.core.engine import CONNECTIONS, KEPT_BACK
 from surehand.activities.ledger.core.session import Session
-from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction, open_ledger
+from surehand.activities.ledger.core.store import (
+    Ledger,
+    LedgerUnavailable,
+    Transaction,
+    open_ledger,
+)
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
 
@@ -80,6 +85,31 @@ async def test_a_session_that_is_cancelled_between_its_statements_leaves_nothing
 
     with pytest.raises(asyncio.CancelledError):
         await working
+    assert scene.events(type_="test.lost") == []
+
+
+async def test_a_ledger_that_is_closed_lets_go_of_what_is_open_in_it(
+    database: Database, scene: Scene
+) -> None:
+    inside, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work(ledger: Ledger) -> None:
+        async with ledger.long_transaction(scene.tenant, MINUTE) as opened:
+            await opened.do(lambda tx: tx.event(RUN, "test.lost"))
+            await opened.do(Transaction.write_events)
+            inside.set()
+            await may_end.wait()
+
+    async with open_ledger(database.url) as ledger:
+        working = asyncio.create_task(work(ledger))
+        await inside.wait()
+
+    async with open_ledger(database.url, patience=timedelta(milliseconds=100)) as another:
+        await another.transact(scene.tenant, lambda tx: tx.event(RUN, "test.kept"))
+    may_end.set()
+    with pytest.raises(RuntimeError):
+        await working
+    assert [event["type"] for event in scene.events()][-1] == "test.kept"
     assert scene.events(type_="test.lost") == []
 
 

@@ -209,10 +209,16 @@ class Ledger:
         self._heads: dict[str, dict[str, ChainHead]] = defaultdict(dict)
         """The newest head of each run that this process has seen, by tenant."""
         self._remembering = threading.Lock()
+        self._open: set[ExitStack] = set()
+        """Long transactions."""
 
     def close(self) -> None:
-        """End its threads and connections."""
+        """End its threads and connections, and roll back what is open."""
         self._threads.shutdown()
+        closed = LedgerUnavailable("the ledger is closed")
+        for stack in list(self._open):
+            # No thread is left to end it, and on SQLite nobody else could write.
+            stack.__exit__(LedgerUnavailable, closed, None)
         self.engine.dispose()
 
     async def transact(
@@ -297,6 +303,8 @@ class Ledger:
         with self._judged(tenant) as committed:
             async with self._turns.turn(first=False):
                 stack = ExitStack()
+                self._open.add(stack)
+                stack.callback(self._open.discard, stack)
                 opening = self._begin(tenant, min(limit, self._patience))
                 try:
                     tx = await self._in_thread(partial(stack.enter_context, opening))
