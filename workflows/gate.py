@@ -36,7 +36,9 @@ class Gate(Record):
     held: list[Delivery] = []
     pending: dict[str, ApprovalRequest] = {}
     states: dict[str, ApprovalState] = {}
-    """Every request ever made by this run, by approval id."""
+    """The requests of this run by approval id; forgotten are old ones of steps that are done."""
+    numbers: dict[str, int] = {}
+    """The number of each step's newest request."""
     settled: dict[str, ApprovalRequest] = {}
     accepted: dict[str, Decision] = {}
     """The newest decision that counts, by approval id; an edit with the params as validated."""
@@ -98,6 +100,8 @@ class Gate(Record):
             self.accepted[request.approval_id] = decided
             if verified:
                 self.verified.add(request.approval_id)
+        if request.approval_id not in self.states:
+            self.numbers[request.step_id] = self.next_number(request.step_id)
         self.states[request.approval_id] = state
         if state is ApprovalState.PENDING:
             self.pending[request.approval_id] = request
@@ -167,8 +171,7 @@ class Gate(Record):
 
     def next_number(self, step_id: str) -> int:
         """Return the number of a step's next approval request."""
-        prefix = f"{self.run_id}/{step_id}/"
-        return 1 + sum(1 for approval_id in self.states if approval_id.startswith(prefix))
+        return self.numbers.get(step_id, 0) + 1
 
     def standing_of(self, step_id: str) -> list[str]:
         """Return a step's requests that wait, or were approved and may not be used yet."""

@@ -71,7 +71,9 @@ class Ahead:
         if call.late or call.params_hash is not None:
             return None
         prepared = prepare(self.worker.toolbox, call)
-        if prepared.tool.effect is Effect.READ or prepared.resources:
+        tool = prepared.tool
+        # One that is transactional waits for a place: a claim would be held meanwhile.
+        if tool.effect is Effect.READ or tool.transactional or prepared.resources:
             return None
         request = claim_request(self.worker, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.

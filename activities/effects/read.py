@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import call_within
 from surehand.activities.effects.prepare import PreparedCall, tool_context
+from surehand.activities.effects.recorder import written
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
@@ -50,6 +52,8 @@ from surehand.workflows.contracts.tools import (
     ToolReport,
 )
 from surehand.workflows.errors import ErrorType
+
+T = TypeVar("T")
 
 _NOTHING: Final = Kept(None)
 _DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
@@ -148,7 +152,7 @@ class ReadCall:
         if known is not None:
             return _as_stored(known)
         lacking = forbidden(*(tx, call.run_id, call.user, request.permissions, request.assurance))
-        down = self._number > 1 and step_rows.failures(tx, call.run_id, call.step_id, _DOWN)
+        down = self._number > 1 and step_rows.failures(tx, row, _DOWN)
         if lacking is None and refused is not None:
             note_claim(tx, request, refused)
         return _Begun(lacking, refused, bool(down), tx.now_ms)
@@ -204,17 +208,38 @@ class ReadCall:
             # A read changes nothing, so it may simply be asked again.
             failure = Failure(FailureClass.TRANSIENT, failure.message)
         class_ = failure.failure_class.value
-        ledger, step = self.worker.ledger, (row.run_id, row.step_id)
-        earlier = await ledger.transact(self.call.tenant, step_rows.failures, *step, class_)
-        delay = self.worker.retries.delay(failure, earlier)
-        await self._finish(row, "failed", error=failure.message, class_=class_, delay=delay)
+
+        def end(tx: Transaction) -> timedelta | None:
+            delay = self.worker.retries.delay(failure, step_rows.failures(tx, row, class_))
+            self._end(tx, row, "failed", error=failure.message, class_=class_, delay=delay)
+            return delay
+
+        delay, _ = await self._write(row, end)
         message = f"{row.tool}: {failure.message}"
         if delay is None:
             return stop(ErrorType.TOOL_FAILED, message)
         return again(ErrorType.for_failure(class_), message, delay)
 
-    async def _finish(
+    async def _finish(self, row: StepAttempt, state: str, **how: Any) -> ChainHead:
+        _, head = await self._write(row, lambda tx: self._end(tx, row, state, **how))
+        return head
+
+    async def _write(
+        self, row: StepAttempt, end: Callable[[Transaction], T]
+    ) -> tuple[T, ChainHead]:
+        """Write the end of an attempt as that of a write is written: it is not asked for again."""
+
+        def watched(tx: Transaction) -> tuple[T, Transaction]:
+            tx.watch(row.run_id)
+            return end(tx), tx
+
+        ledger, tenant = self.worker.ledger, self.call.tenant
+        result, tx = await written(lambda: ledger.transact_first(tenant, watched))
+        return result, tx.heads[row.run_id]
+
+    def _end(
         self,
+        tx: Transaction,
         row: StepAttempt,
         state: str,
         *,
@@ -223,32 +248,29 @@ class ReadCall:
         class_: str | None = None,
         delay: timedelta | None = None,
         paused: str | None = None,
-    ) -> ChainHead:
-
-        def finish(tx: Transaction) -> None:
-            if not step_rows.finish(
-                tx, row, state, output=output.value, error=error, error_class=class_
-            ):
-                message = f"{row.tool}: another worker has taken this read over"
-                raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
-            artifact_rows.record(tx, row.run_id, row.step_id, output)
-            tx.event(
-                row.run_id,
-                f"step.{state}",
-                step_id=row.step_id,
-                tool=row.tool,
-                attempt=row.attempt,
-                failure_class=class_,
-                retry_ms=None if delay is None else milliseconds(delay),
-            )
-            self.held.mark(tx, row.run_id)
-            if paused is not None:
-                first = self.call.attempts_before + 1
-                step = (row.run_id, row.step_id, first)
-                write_pause(tx, *step, tool=row.tool, reason=paused)
-
-        _, head = await self.worker.ledger.record(self.call.tenant, row.run_id, finish)
-        return head
+    ) -> None:
+        if not step_rows.finish(
+            tx, row, state, output=output.value, error=error, error_class=class_
+        ):
+            if step_rows.has_ended(tx, row):
+                return
+            message = f"{row.tool}: another worker has taken this read over"
+            raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
+        artifact_rows.record(tx, row.run_id, row.step_id, output)
+        tx.event(
+            row.run_id,
+            f"step.{state}",
+            step_id=row.step_id,
+            tool=row.tool,
+            attempt=row.attempt,
+            failure_class=class_,
+            retry_ms=None if delay is None else milliseconds(delay),
+        )
+        self.held.mark(tx, row.run_id)
+        if paused is not None:
+            first = self.call.attempts_before + 1
+            step = (row.run_id, row.step_id, first)
+            write_pause(tx, *step, tool=row.tool, reason=paused)
 
 
 def _as_stored(known: Stored) -> ToolReport:

@@ -46,6 +46,19 @@ T = TypeVar("T")
 DATABASE_PAUSE: Final = 0.25
 
 
+async def written(write: Callable[[], Awaitable[T]]) -> T:
+    """Write what is in hand, however long the database is away: it must not be lost.
+
+    What is written must be the same when it is written twice: the answer to the first may be lost.
+    """
+    while True:
+        try:
+            return await write()
+        except LedgerUnavailable as error:
+            log.warning("ledger.unavailable", error=str(error), holding="an outcome")
+            await asyncio.sleep(DATABASE_PAUSE)
+
+
 @dataclass(frozen=True)
 class Done:
     """The effect is recorded as committed."""
@@ -133,19 +146,14 @@ class Recorder:
         self.head = tx.heads.get(self.request.run_id, self.head)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Write what is in hand, however long the database is away: it must not be lost."""
+        """Write what is in hand."""
 
         def marked(tx: Transaction) -> T:
             result = work(tx)
             self.held.mark(tx, self.request.run_id)
             return result
 
-        while True:
-            try:
-                return await self.in_ledger(marked, first=True)
-            except LedgerUnavailable as error:
-                log.warning("ledger.unavailable", error=str(error), holding="an outcome")
-                await asyncio.sleep(DATABASE_PAUSE)
+        return await written(lambda: self.in_ledger(marked, first=True))
 
     async def commit(
         self,

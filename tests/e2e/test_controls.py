@@ -16,6 +16,7 @@ from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.interceptors import Pause
 from tests.e2e.runs import Run, decision_on, states, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import answered, plan, refund_step
@@ -45,6 +46,10 @@ def refusals(view: RunView) -> int:
 
 def event(id_: str, payload: Any = None, about: str = "order-7") -> OutsideEvent:
     return OutsideEvent(actor="dhl", name="returned", about=about, event_id=id_, payload=payload)
+
+
+#: A step's wait has ended, or has begun anew.
+ENDS = ("succeeded", "waiting_event")
 
 
 class TestBudgets:
@@ -120,6 +125,44 @@ class TestEvents:
             result = await (await stage.start(plan(wait))).result()
 
         assert (result.state, step(result, "back").state) == (RunState.FAILED, "skipped")
+
+    async def test_an_event_that_is_taken_is_not_lost_to_an_amendment(self, stage: Stage) -> None:
+        taking = Pause("record_interrupt", of=lambda asked: asked.what == "delivered")
+        async with stage.worker_here(client=taking.client(stage.client)):
+            run = await stage.start(plan(self.WAIT))
+            await run.in_state(RunState.WAITING_EVENT)
+            await told(run, Verb.EVENT, event("e1", "here"))
+            await taking.reached()
+            longer = plan(self.WAIT, {"id": "end", "ask": "Done?"})
+            await told(run, Verb.AMEND, Amend(actor="olga", plan=longer, based_on=1))
+            taking.go_on()
+            view = await run.until(
+                lambda v: v.plan_version == 2 and states(v.result)["back"] in ENDS
+            )
+            assert step(view.result, "back").output == "here"
+            await answered(run, answer="yes")
+            assert (await run.result()).state is RunState.COMPLETED
+
+    async def test_a_step_that_waits_for_its_event_again_is_recorded_again(
+        self, stage: Stage
+    ) -> None:
+        wait = {**self.WAIT["wait"], "expires_in": "1s"}
+        async with stage.worker_here():
+            run = await stage.start(plan({"id": "back", "wait": wait, "on_failure": "pause"}))
+            await run.in_state(RunState.PAUSED_FAILURE)
+            await told(run, Verb.EVENT, event("e1", "late"))
+            await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+            result = await run.result()
+
+        assert step(result, "back").output == "late"
+        known = {
+            what: [row["body"]["interrupt_id"] for row in await stage.events(run, what)]
+            for what in ("interrupt.opened", "interrupt.expired", "interrupt.delivered")
+        }
+        first, pause, second = known["interrupt.opened"]
+        assert known["interrupt.expired"] == [first]
+        assert known["interrupt.delivered"] == [second]
+        assert len({first, pause, second}) == 3
 
 
 class TestFailures:

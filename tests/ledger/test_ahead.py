@@ -118,6 +118,7 @@ def tools_of(bank: Bank) -> list[Tool]:
         tool("bank.named", key=lambda p: p.to, **write)(pay),
         tool("bank.exclusive", resource=lambda p: f"account:{p.to}", **write)(pay),
         tool("bank.ticketed", **write)(pay_ticketed),
+        tool("bank.booked", effect=WRITE, transactional=True, irreversible=True)(pay),
         tool("bank.look", effect=READ)(pay),
     ]
 
@@ -201,7 +202,7 @@ async def test_what_is_called_is_what_was_claimed_however_the_params_change(
     assert row["receipt"]["of"] == row["params"]
 
 
-@pytest.mark.parametrize("next_", ["bank.look", "bank.exclusive"])
+@pytest.mark.parametrize("next_", ["bank.look", "bank.exclusive", "bank.booked"])
 async def test_what_needs_more_than_its_claim_begins_on_its_own(
     scene: Scene, bank: Bank, heard: Heard, next_: str
 ) -> None:

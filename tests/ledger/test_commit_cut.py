@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url, text
+from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.recorder import Done
+from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.core.tables import effects, steps
+from surehand.activities.tools.failures import Permanent, RateLimited
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.tools import RateLimited as RateLimitedReport
+from surehand.workflows.contracts.tools import Succeeded, ToolCall, ToolReport
 from tests.ledger.attempts import Payment, effect_call, request_for
 from tests.ledger.commit_cutter import CommitCutter, Cut
 from tests.ledger.databases import Database
-from tests.ledger.scene import Scene
+from tests.ledger.scene import RUN, STEP, Scene
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.guarantee("G5")]
+MINUTE = timedelta(minutes=1)
 RECEIPT = {"id": "r-1"}
 ActivityClient = list[str]
 
@@ -56,6 +65,53 @@ def refund(calls: ActivityClient, arm: Callable[[], None] | None = None, **how: 
     return tool("payments.refund", effect=WRITE, irreversible=True, **how)(pay)
 
 
+def failing(error: Exception, arm: Callable[[], None]) -> Tool:
+    """A tool that fails, and arms the cutter before."""
+
+    async def pay(params: Payment, ctx: ToolContext) -> Any:
+        arm()
+        raise error
+
+    return tool("payments.refund", effect=WRITE, irreversible=True, recovery="human")(pay)
+
+
+def reading(calls: ActivityClient, arm: Callable[[], None], error: Exception | None = None) -> Tool:
+    """A tool that reads, and arms the cutter meanwhile."""
+
+    async def look(params: Payment, ctx: ToolContext) -> Any:
+        calls.append(ctx.step_id)
+        arm()
+        if error is not None:
+            raise error
+        return RECEIPT
+
+    return tool("payments.look", effect=READ)(look)
+
+
+async def refused(scene: Scene, loaded: Tool) -> ApplicationError:
+    with pytest.raises(ApplicationError) as ended:
+        await run_once(scene, loaded)
+    return ended.value
+
+
+async def read_once(scene: Scene, loaded: Tool) -> ToolReport:
+    """Make one attempt at a read, which is this step's first."""
+    second = timedelta(seconds=1)
+    context = WorkerContext(
+        scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), 3 * second, second
+    )
+    call = ToolCall(
+        tenant=scene.tenant,
+        run_id=RUN,
+        step_id=STEP,
+        plan_version=1,
+        user="ada",
+        tool=loaded.spec(),
+        params={},
+    )
+    return await ToolActivities(context).make(call, Attempt(1, "look", "look:1"))
+
+
 async def run_once(scene: Scene, loaded: Tool) -> Awaitable[Any] | Any:
     return await effect_call(scene, loaded, request_for(scene, loaded)).run()
 
@@ -87,6 +143,59 @@ async def test_an_outcome_whose_commit_was_cut_is_recorded_once_and_not_called_a
     committed = scene.events(type_="effect.committed")
     assert len(committed) == 1
     assert (scene.row(effects))["state"] == "committed"
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+async def test_a_rate_limit_whose_commit_was_cut_is_waited_for_as_long_as_was_said(
+    scene: Scene, cutter: CommitCutter, cut: Cut
+) -> None:
+    limited = RateLimited("100 a minute", retry_after=MINUTE)
+
+    error = await refused(scene, failing(limited, lambda: cutter.arm(cut)))
+
+    assert (cutter.cuts, error.type) == (1, "RateLimited")
+    assert error.next_retry_delay is not None and error.next_retry_delay >= MINUTE
+    assert scene.row(effects)["failures"] == {"rate_limited": 1}
+    assert len(scene.events(type_="effect.failed")) == 1
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+async def test_a_last_failure_whose_commit_was_cut_stays_the_last(
+    scene: Scene, cutter: CommitCutter, cut: Cut
+) -> None:
+    error = await refused(scene, failing(Permanent("no payment"), lambda: cutter.arm(cut)))
+
+    assert (cutter.cuts, error.non_retryable) == (1, True)
+    assert scene.row(effects)["failures"] == {"permanent": 1}
+    assert len(scene.events(type_="effect.failed")) == 1
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+async def test_a_reads_answer_whose_commit_was_cut_is_recorded_once_and_not_asked_for_again(
+    scene: Scene, cutter: CommitCutter, cut: Cut
+) -> None:
+    calls: ActivityClient = []
+
+    report = await read_once(scene, reading(calls, lambda: cutter.arm(cut)))
+
+    assert isinstance(report.outcome, Succeeded) and report.outcome.output == RECEIPT
+    assert (cutter.cuts, len(calls)) == (1, 1)
+    [event] = scene.events(type_="step.succeeded")
+    assert report.head is not None and report.head.hash == event["hash"]
+    assert scene.row(steps)["output"] == RECEIPT
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+async def test_a_reads_failure_whose_commit_was_cut_is_recorded_once(
+    scene: Scene, cutter: CommitCutter, cut: Cut
+) -> None:
+    limited = RateLimited("100 a minute", retry_after=MINUTE)
+
+    report = await read_once(scene, reading([], lambda: cutter.arm(cut), limited))
+
+    assert isinstance(report.outcome, RateLimitedReport) and report.outcome.pause >= MINUTE
+    assert cutter.cuts == 1
+    assert len(scene.events(type_="step.failed")) == 1
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)

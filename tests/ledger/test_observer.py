@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from tests.ledger.databases import Database
@@ -41,3 +42,13 @@ async def test_an_observer_hears_of_each_transaction_and_of_committed_events_onl
 
     assert heard.transactions == ["committed", "rolled_back", "unavailable"]
     assert heard.events == ["test.kept"]
+
+
+def test_an_events_line_in_the_log_says_where_it_stands_in_its_runs_chain(scene: Scene) -> None:
+    with capture_logs() as lines, scene.tx() as tx:
+        tx.event(RUN, "test.first")
+        tx.event(RUN, "test.second")
+
+    told = [(line["event"], line["run_id"], line["seq"]) for line in lines]
+    rows = [(row["type"], RUN, row["seq"]) for row in scene.events()]
+    assert told == rows[-2:]

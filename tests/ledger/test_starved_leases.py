@@ -16,6 +16,7 @@ from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
     KEPT_BACK,
+    PATIENCE,
     TRANSACTIONAL,
 )
 from surehand.activities.ledger.core.store import Places, Turns
@@ -23,6 +24,7 @@ from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.options import LEDGER_TIMEOUT
 from tests.ledger.attempts import Payment, request_for
 from tests.ledger.scene import Scene
 
@@ -166,6 +168,27 @@ async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -
         assert work.has[-1] == name
         await work.end(name)
     await asyncio.gather(*tasks)
+
+
+async def test_who_waits_for_a_turn_gives_up_before_its_own_retry_waits_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is in hand waits on: nothing else would record it."""
+    work, loop = Work(Turns(1, 0)), asyncio.get_running_loop()
+    running, late = work.begin("running"), work.begin("late")
+    outcome = work.begin("outcome", first=True)
+    await settle()
+
+    # When Temporal is about to give the attempt up, and a statement could still be made in time.
+    over = loop.time() + (LEDGER_TIMEOUT - PATIENCE).total_seconds()
+    monkeypatch.setattr(loop, "time", lambda: over)
+    await settle()
+
+    assert isinstance(late.exception(), TimeoutError)
+    await work.end("running")
+    assert work.has == ["running", "outcome"]
+    await work.end("outcome")
+    await asyncio.gather(running, outcome)
 
 
 @pytest.mark.parametrize("called", [False, True])

@@ -113,7 +113,6 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         lambda tx, s: outcomes.leave_in_doubt(tx, s.gated, s.entry, "?"), None,
     ),
     "outcomes.ask_human": (lambda tx, s: outcomes.ask_human(tx, s.entry, "?"), None),
-    "runs.set_state": (lambda tx, s: runs.set_state(tx, THEIRS, "compensating"), None),
     "runs.close_run": (
         lambda tx, s: runs.close_run(
             tx, CloseRun(tenant=tx.tenant, run_id=THEIRS, state=RunState.FAILED)
@@ -126,7 +125,8 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "run_tree.how_many_stand": (lambda tx, s: run_tree.how_many_stand(tx, THEIRS), 0),
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
     "run_tree.leave": (lambda tx, s: run_tree.leave(tx, [s.entry.entry_id], "no"), None),
-    "steps.failures": (lambda tx, s: attempts.failures(tx, THEIRS, "s", "in_doubt"), 0),
+    "steps.failures": (lambda tx, s: attempts.failures(tx, _later(s), "in_doubt"), 0),
+    "steps.has_ended": (lambda tx, s: attempts.has_ended(tx, s.gated.step_attempt), False),
     "steps.finish": (lambda tx, s: attempts.finish(tx, s.gated.step_attempt, "failed"), False),
 }  # fmt: skip
 #: Every function that would write something about that run.
@@ -151,6 +151,11 @@ def _request(tx: Transaction, story: Story) -> None:
     approval_rows.request(
         tx, story.gated, approval_id=f"{THEIRS}/s/2", description="", undo="", needs=needs
     )
+
+
+def _later(story: Story) -> attempts.StepAttempt:
+    """Return the attempt after the one that has ended."""
+    return replace(story.gated.step_attempt, attempt=2)
 
 
 def _free_later(tx: Transaction) -> int:

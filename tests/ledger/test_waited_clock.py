@@ -33,7 +33,7 @@ from surehand.activities.tools.answers import NotFound
 from surehand.activities.tools.tool import ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
-from tests.ledger.scene import AT_ONCE, LEASE, NOW, RUN, STEP, TIMEOUT, WINDOW, Scene
+from tests.ledger.scene import AT_ONCE, LEASE, NOW, OTHER_RUN, RUN, STEP, TIMEOUT, WINDOW, Scene
 
 pytestmark = pytest.mark.postgres
 T = TypeVar("T")
@@ -289,3 +289,23 @@ async def test_many_steps_of_one_run_claim_and_commit_at_once_without_a_deadlock
     states = [row["state"] for row in scene.rows(effects)]
     assert states == ["committed"] * PARALLEL
     assert len(scene.events(type_="effect.committed")) == PARALLEL
+
+
+async def test_rows_of_runs_are_locked_in_one_order_whether_they_get_an_event_or_not(
+    scene: Scene,
+) -> None:
+    """Else whoever holds the first and wants the second would wait for ever."""
+    scene.open_run(OTHER_RUN)
+
+    def work(tx: Transaction) -> None:
+        tx.watch(RUN)
+        tx.event(OTHER_RUN, "test.second")
+
+    async def write() -> None:
+        await scene.ledger.transact(scene.tenant, work)
+
+    async with waiting(scene, run_lock, write) as (holder, task):
+        holder.lock_chain(OTHER_RUN)
+    await task
+
+    assert len(scene.events(OTHER_RUN, "test.second")) == 1

@@ -33,7 +33,7 @@ from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun, ResumeRun, Verb
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.deliveries import Delivery, Inbox, answer_of
-from surehand.workflows.gate import Gate
+from surehand.workflows.gate import MOST_SETTLED, Gate
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.snapshot import MOST_LISTED, MOST_OUTPUTS, snapshot
 from surehand.workflows.state.effects import Saga
@@ -198,6 +198,7 @@ def filled() -> RunData:
             held=[held],
             pending={"r/s1/2": request(2)},
             states={"r/s1/2": ApprovalState.PENDING, "r/s1/1": ApprovalState.REJECTED},
+            numbers={"s1": 2},
             settled={"r/s1/1": request(1)},
             accepted={"r/s1/1": decision},
             verified={"r/s1/1"},
@@ -351,3 +352,18 @@ def test_of_ten_thousand_steps_the_newest_are_carried_and_all_that_is_to_be_undo
     assert found.more_steps == 10_000 - MOST_LISTED
     # All that is to be undone is known, whether it is listed or not.
     assert len(found.saga.steps()) == 10_000
+
+
+def test_requests_are_numbered_on_where_those_before_are_not_carried() -> None:
+    """A read that is made again would be given the answer to an older request."""
+    data = fresh(plan())
+    data.set_step("s0", StepState.SUCCEEDED)
+    for number in (1, 2):
+        data.gate.ask(request(number, "s0"), ApprovalState.APPROVED)
+    for number in range(MOST_SETTLED):
+        data.gate.ask(request(number + 1), ApprovalState.EXPIRED)
+
+    found = carried(data)
+
+    assert not any(name.startswith("r/s0/") for name in found.gate.states)
+    assert found.gate.next_number("s0") == 3

@@ -39,7 +39,7 @@ def decision(approval_id: str = ASKED, **changes: Any) -> dict[str, Any]:
 def request(approval_id: str = ASKED) -> ApprovalRequest:
     return ApprovalRequest(
         approval_id=approval_id,
-        step_id="refund",
+        step_id=approval_id.split("/")[-2],
         tool="payments.refund",
         version="1",
         params={},

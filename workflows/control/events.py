@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Final
 
 from pydantic import JsonValue
 from temporalio import workflow
 
 from surehand.workflows.contracts.controls import OutsideEvent
-from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind, event_question
+from surehand.workflows.contracts.interrupts import InterruptKind, event_question
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.control.inbox import Control
@@ -52,7 +51,12 @@ class ExternalEvents:
         if interrupt is not None:
             expires_in = left(interrupt)
         else:
-            interrupt = self._interrupt(step_id, wait.event, key, expires_in)
+            interrupt = self._interrupts.new(
+                step_id,
+                InterruptKind.EVENT,
+                event_question(wait.event, key),
+                expires_at=None if expires_in is None else workflow.now() + expires_in,
+            )
             await self._interrupts.record(interrupt, "opened")
             leave_if_cancelled()
             self._data.set_progress(step_id, interrupt=interrupt)
@@ -69,10 +73,15 @@ class ExternalEvents:
                     break
                 expires_in = left(interrupt)
         if events.has(wait.event, key):
+            # What waits can be given up for another plan; the event would be lost with it.
+            self._data.set_step(step_id, StepState.RUNNING)
+            self._changed()
             payload = events.take(wait.event, key)
             await self._interrupts.record(interrupt, "delivered", payload)
+            self._data.set_progress(step_id, interrupt=None)
             return payload
         await self._interrupts.record(interrupt, "expired", wait.otherwise)
+        self._data.set_progress(step_id, interrupt=None)
         if wait.otherwise is None:
             raise StepFailed(f"event {wait.event} {key} has not come in time", called=False)
         return wait.otherwise
@@ -101,14 +110,3 @@ class ExternalEvents:
         named = sorted({step.wait.event for step in self._data.request.plan.steps if step.wait})
         known = f" (the plan's steps wait for: {', '.join(named)})" if named else ""
         return f", but nothing waits for {question.removeprefix('event ')} now{known}"
-
-    def _interrupt(
-        self, step_id: str, name: str, key: str, expires_in: timedelta | None
-    ) -> Interrupt:
-        return Interrupt(
-            interrupt_id=f"{step_id}.event",
-            step_id=step_id,
-            kind=InterruptKind.EVENT,
-            question=event_question(name, key),
-            expires_at=None if expires_in is None else workflow.now() + expires_in,
-        )

@@ -78,7 +78,7 @@ class Interrupts:
             # Asked by the execution before; the question waits, or has its answer already.
             expires_in = left(interrupt)
         else:
-            interrupt = self._new(
+            interrupt = self.new(
                 step_id,
                 kind,
                 question,
@@ -135,7 +135,7 @@ class Interrupts:
         """Have people told for as long as a step is paused."""
         interrupt = self._data.progress_of(step_id).interrupt
         if interrupt is None:  # or told by the execution before
-            interrupt = self._new(step_id, kind, text)
+            interrupt = self.new(step_id, kind, text)
             await self.record(interrupt, "opened")
             leave_if_cancelled()
             self._data.set_progress(step_id, interrupt=interrupt)
@@ -143,8 +143,8 @@ class Interrupts:
         await self.record(interrupt, "void")
         self._data.set_progress(step_id, interrupt=None)
 
-    def _new(self, step_id: str, kind: InterruptKind, question: str, **more: Any) -> Interrupt:
-        """Return the next interrupt of a step."""
+    def new(self, step_id: str, kind: InterruptKind, question: str, **more: Any) -> Interrupt:
+        """Return the next interrupt of a step; no two of a run have one id."""
         known = self._data.of_step(step_id)
         known.asked += 1
         id_ = f"{step_id}.{known.asked}"

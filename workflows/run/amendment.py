@@ -163,8 +163,9 @@ class Amendment:
         data.stale.clear()
         data.held.clear()
         self._show(asked.plan, given_up)
-        # Those that were skipped may be ready again.
-        data.settled &= {v.id for v in data.steps.values() if v.state in _FACTS}
+        # Those that were skipped may be ready again; one that was given up may have ended before.
+        done = {v.id for v in data.steps.values() if v.state in _FACTS}
+        data.settled = (data.settled | given_up) & done
         data.facts[INPUT] = asked.plan.input
         data.plan_version += 1
         data.add_line(workflow.now(), f"plan version {data.plan_version} by {asked.actor}")

@@ -75,6 +75,8 @@ class PendingEvent:
     type: str
     step_id: str | None
     body: dict[str, Any]
+    seq: int = 0
+    """Its place, once it has one."""
 
 
 @dataclass
@@ -183,11 +185,11 @@ class Transaction:
 
     def write_events(self) -> None:
         """Chain the pending events; runs in order of run_id, so that writers never deadlock."""
-        for run_id in sorted(self.pending):
-            if self.pending[run_id]:
+        for run_id in sorted(self.pending.keys() | self._watched):
+            if self.pending.get(run_id):
                 self._write_chain(run_id)
-        for run_id in sorted(self._watched - self.heads.keys()):
-            self.heads[run_id] = self._chain(run_id)
+            elif run_id in self._watched:
+                self.heads[run_id] = self._chain(run_id)
 
     def _write_chain(self, run_id: str) -> None:
         head = self._locked.get(run_id)
@@ -202,7 +204,7 @@ class Transaction:
         """Write a run's pending events behind ``start``; ``False``: that is not its head."""
         seq, head, rows = start.seq, start.hash, []
         for item in self.pending[run_id]:
-            seq += 1
+            seq = item.seq = seq + 1
             event = {
                 "run_id": run_id,
                 "seq": seq,
@@ -232,6 +234,7 @@ class Transaction:
         """Say what has been committed: in the log, under the events' own names, and elsewhere."""
         for run_id, waiting in self.pending.items():
             for item in waiting:
-                log.info(item.type, **{**item.body, "run_id": run_id, "step_id": item.step_id})
+                where = {"run_id": run_id, "step_id": item.step_id, "seq": item.seq}
+                log.info(item.type, **{**item.body, **where})
                 if observer is not None:
                     observer.event(item.type, item.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -177,6 +178,9 @@ def fail(
 ) -> int | None:
     """Record that this call did not apply the effect.
 
+    The same failure again under the same token is the first one: the answer to it may have been
+    lost.
+
     That proves the effect not applied, unless an earlier call may have: then it stays in doubt, and
     after the last failure of its class it is not called again before that doubt is settled.
 
@@ -195,11 +199,12 @@ def fail(
     failures = {**entry.failures, failure_class: earlier + 1}
     if entry.unproven and delay is None:
         failures[NO_MORE_REPEATS] = 1
+    state = "in_doubt" if entry.unproven else "failed"
     touched = tx.execute(
         update(effects)
         .where(_guard(tx, entry))
         .values(
-            state="in_doubt" if entry.unproven else "failed",
+            state=state,
             failures=failures,
             error=message,
             lease_until_ms=None,
@@ -208,7 +213,9 @@ def fail(
         )
     )
     if not touched:
-        return None
+        ended = replace(entry, state=state)
+        row = tx.one(select(effects.c.failures).where(_guard(tx, ended)))
+        return earlier if row is not None and row["failures"] == failures else None
     entry.tell(
         tx,
         "effect.failed",

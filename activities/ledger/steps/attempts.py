@@ -49,6 +49,7 @@ _FINISH: Final = update(steps).where(
 )
 _FINISH_OWN: Final = _FINISH.where(
     steps.c.holder == bindparam("of_holder"),
+    steps.c.state == "running",
     ~overtaken(bindparam("of_tenant"), bindparam("of_run"), bindparam("of_batch")),
 )
 
@@ -230,7 +231,7 @@ def finish(
     """Record how an attempt ended; one that names its holder, only if it still counts.
 
     It does not where another one has begun since, nor where its batch is over: what was made of
-    another answer may be there.
+    another answer may be there. Nor does it twice.
 
     Args:
         tx: The transaction.
@@ -260,13 +261,29 @@ def finish(
     return finished == 1
 
 
-def failures(tx: Transaction, run_id: str, step_id: str, error_class: str) -> int:
-    """Return how many attempts of a step have ended with a failure of that class."""
+def has_ended(tx: Transaction, attempt: StepAttempt) -> bool:
+    """Return whether an attempt that names its holder has recorded its end already."""
+    row = tx.one(
+        select(literal(1)).where(
+            steps.c.tenant_id == tx.tenant,
+            steps.c.run_id == attempt.run_id,
+            steps.c.step_id == attempt.step_id,
+            steps.c.attempt == attempt.attempt,
+            steps.c.holder == attempt.holder,
+            steps.c.state != "running",
+        )
+    )
+    return row is not None
+
+
+def failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> int:
+    """Return how many earlier attempts of a step have ended with a failure of that class."""
     row = tx.one(
         select(func.count().label("n")).where(
             steps.c.tenant_id == tx.tenant,
-            steps.c.run_id == run_id,
-            steps.c.step_id == step_id,
+            steps.c.run_id == attempt.run_id,
+            steps.c.step_id == attempt.step_id,
+            steps.c.attempt < attempt.attempt,
             steps.c.error_class == error_class,
         )
     )
