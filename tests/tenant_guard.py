@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Delete, Insert, Select, Update
+from sqlalchemy import BindParameter, Delete, Insert, Select, Update
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping
 from sqlalchemy.sql.selectable import Alias, FromClause, Join, TableClause
@@ -71,6 +71,6 @@ def _compared(condition: Any) -> Iterator[FromClause]:
         for one in condition.clauses:
             yield from _compared(one)
     elif isinstance(condition, BinaryExpression) and condition.operator is operators.eq:
-        for side in (condition.left, condition.right):
-            if isinstance(side, Column) and side.name == "tenant_id":
-                yield side.table
+        column, value = condition.left, condition.right
+        if isinstance(value, BindParameter) and getattr(column, "name", None) == "tenant_id":
+            yield column.table
