@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 
 import pytest
 import structlog
+from sqlalchemy import Engine, event
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
@@ -25,6 +26,7 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process.dev_server import DevServer
 from surehand.process.temporal_cli import CliMissing, find_cli
+from tests import tenant_guard
 from tests.ledger_databases import PostgresLedgers, migrate
 from tests.postgres_server import PostgresMissing, PostgresServer
 from tests.shop_process import ShopProcess
@@ -66,6 +68,14 @@ def own_logging() -> Iterator[None]:
     """Undo what a test set for all of the process: the next one may look at its log lines."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_name_their_tenant() -> Iterator[None]:
+    """Let no statement of a ledger in this process reach rows of whichever tenant."""
+    event.listen(Engine, "before_execute", tenant_guard.before_execute)
+    yield
+    event.remove(Engine, "before_execute", tenant_guard.before_execute)
 
 
 @pytest.fixture(autouse=True)

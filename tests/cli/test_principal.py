@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from sqlalchemy import make_url, select
+from sqlalchemy import make_url
 
 from surehand.activities.ledger.core.people_tables import (
     grants,
@@ -21,6 +21,7 @@ from surehand.activities.ledger.core.people_tables import (
     principal_keys,
     principals,
 )
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
 from surehand.cli.verb import shapes
@@ -44,10 +45,7 @@ class Office(LedgerOffice):
         async def read() -> dict[str, list[dict[str, Any]]]:
             async with open_ledger(self.url) as ledger:
                 with ledger.transaction(tenant) as tx:
-                    return {
-                        table.name: tx.all(select(table).where(table.c.tenant_id == tenant))
-                        for table in TABLES
-                    }
+                    return {table.name: tx.all(rows_of(table)) for table in TABLES}
 
         return asyncio.run(read())
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url, select
+from sqlalchemy import make_url
 
 from surehand.activities.ledger.core.people_tables import standing_approvals
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.cli.people.standing import parse_until
 from surehand.cli.verb import shapes
@@ -34,7 +35,7 @@ class Office(LedgerOffice):
         async def read() -> list[dict[str, Any]]:
             async with open_ledger(self.url) as ledger:
                 with ledger.transaction(DEFAULT_TENANT) as tx:
-                    return tx.all(select(standing_approvals))
+                    return tx.all(rows_of(standing_approvals))
 
         return asyncio.run(read())
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import select, update
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, RunNotFound
 from surehand.activities.ledger.core.tables import (
     approvals,
@@ -194,7 +194,7 @@ class Stage:
 
     def expire(self, request: ApprovalRequest) -> None:
         """Let the time of a request be over by the database's clock, which decides."""
-        expired = update(approvals).where(approvals.c.approval_id == request.approval_id)
+        expired = update_rows(approvals, approval_id=request.approval_id)
         with self.ledger.transaction(self.tenant) as tx:
             tx.execute(expired.values(expires_ms=tx.now_ms))
 
@@ -233,4 +233,4 @@ class Stage:
 
     def _rows(self, table: Any, run: Run, order: Any) -> list[dict[str, Any]]:
         with self.ledger.transaction(DEFAULT_TENANT) as tx:
-            return tx.all(select(table).where(table.c.run_id == run.run_id).order_by(order))
+            return tx.all(rows_of(table, run_id=run.run_id).order_by(order))

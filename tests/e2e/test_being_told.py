@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from sqlalchemy import select
 
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import notifications
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.states import RunState
@@ -42,7 +42,7 @@ async def told(receiver: Receiver, type_: str, count: int = 1) -> Told:
 def rows(stage: Stage) -> dict[str, dict[str, Any]]:
     """The outbox of the default tenant, by channel."""
     with stage.ledger.transaction(stage.tenant) as tx:
-        return {row["channel"]: row for row in tx.all(select(notifications))}
+        return {row["channel"]: row for row in tx.all(rows_of(notifications))}
 
 
 async def test_a_notifier_that_hangs_delays_no_run_and_the_others_tell_what_decides_it(

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 from temporalio import workflow
 from temporalio.exceptions import ChildWorkflowError
 from temporalio.worker import Worker
 
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.tables import approvals, decisions
 from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.people import principals
@@ -226,9 +227,9 @@ async def test_a_vote_that_somebody_writes_into_the_database_calls_nothing(
             }  # fmt: skip
             tx.execute(insert(decisions).values(vote))
             tx.execute(
-                update(approvals)
-                .where(approvals.c.approval_id == request.approval_id)
-                .values(state="approved", decided_by="ann", verified=kid is not None)
+                update_rows(approvals, approval_id=request.approval_id).values(
+                    state="approved", decided_by="ann", verified=kid is not None
+                )
             )
         # The run follows the row as soon as anything is sent.
         await run.decide(decision_on(request, approver="eve"))

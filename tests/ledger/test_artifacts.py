@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from surehand.activities.artifacts import (
-    ArtifactsMisconfigured,
     ArtifactStore,
     ArtifactUnavailable,
 )
 from surehand.activities.effects.recorder import Done
-from surehand.activities.ledger.core.store import TenantInvalid
 from surehand.activities.ledger.core.tables import artifacts, effects
 from surehand.activities.ledger.history.reads import artifacts_of
-from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact, as_artifact
+from surehand.workflows.contracts.artifacts import Artifact, as_artifact
 from surehand.workflows.identity import digest
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, Scene
-from tests.unit.values import ODD_TENANTS
 
 BIG = {"lines": ["x" * 1000 for _ in range(20)]}
 
@@ -88,19 +84,6 @@ async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
     assert await store.read(scene.tenant, kept) == BIG
 
 
-async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
-    scene: Scene, tmp_path: Path
-) -> None:
-    store = ArtifactStore(str(tmp_path), scene.ledger, largest_inline=LARGEST_INLINE)
-    kept = await store.keep(scene.tenant, BIG)
-    assert kept.artifact is not None
-    file = tmp_path / kept.artifact.uri
-    file.write_bytes(file.read_bytes().replace(b"x", b"y", 1))
-
-    with pytest.raises(ArtifactUnavailable, match="not what was kept"):
-        await store.read(scene.tenant, kept.artifact)
-
-
 async def test_a_store_that_is_not_the_one_a_run_was_opened_with_says_so(
     scene: Scene, tmp_path: Path
 ) -> None:
@@ -132,57 +115,3 @@ async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path
     elsewhere = kept.artifact.model_copy(update={"uri": f"ledger:{kept.artifact.sha256}"})
     with pytest.raises(ArtifactUnavailable, match="the ledger does not have it"):
         await store.read("somebody-else", elsewhere)
-
-
-async def test_the_path_in_a_reference_is_never_followed(scene: Scene, tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path / "store"), scene.ledger, largest_inline=LARGEST_INLINE)
-    secret = tmp_path / "secret"
-    secret.write_text("{}")
-    forged = Artifact(sha256="b" * 64, uri=os.fspath(secret), bytes=2)
-
-    with pytest.raises(ArtifactUnavailable):
-        await store.read(scene.tenant, forged)
-
-
-@pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
-async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
-    scene: Scene, tmp_path: Path, tenant: str
-) -> None:
-    store = ArtifactStore(str(tmp_path / "store"), scene.ledger, largest_inline=LARGEST_INLINE)
-
-    kept = await store.keep(tenant, BIG)
-
-    # An outcome is in hand: it is not lost over a name.
-    assert kept.artifact is not None and kept.artifact.uri.startswith("ledger:")
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
-    for uri in (kept.artifact.uri, "x/sha256/aa"):
-        with pytest.raises(ArtifactUnavailable):
-            await store.read(tenant, kept.artifact.model_copy(update={"uri": uri}))
-
-
-def test_nothing_is_written_for_a_name_that_is_no_tenants(scene: Scene) -> None:
-    for tenant in ODD_TENANTS:
-        with pytest.raises(TenantInvalid), scene.ledger.transaction(tenant):
-            raise AssertionError("it was opened")
-    assert scene.ledger.tenants.isdisjoint(ODD_TENANTS)
-
-
-async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(scene: Scene) -> None:
-    odd = Artifact(sha256="c" * 64, uri="x", bytes=1).reference()
-
-    kept = await scene.artifacts.keep(scene.tenant, odd)
-
-    assert kept.value != odd and kept.artifact is not None
-    assert await scene.artifacts.read(scene.tenant, kept.artifact) == odd
-
-
-async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(scene: Scene) -> None:
-    largest = "x" * (LARGEST_INLINE - 2)
-
-    assert (await scene.artifacts.keep(scene.tenant, largest)).value == largest
-    assert ARTIFACT in (await scene.artifacts.keep(scene.tenant, largest + "x")).value
-
-
-def test_a_store_that_cannot_be_is_named(scene: Scene) -> None:
-    with pytest.raises(ArtifactsMisconfigured, match="nonsense://x"):
-        ArtifactStore("nonsense://x", scene.ledger, largest_inline=LARGEST_INLINE)

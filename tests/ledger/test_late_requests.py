@@ -85,7 +85,8 @@ async def test_a_lookup_that_found_nothing_proves_what_was_so_when_it_looked(
     scene.in_doubt(request_for(scene, refund))
     with scene.tx() as tx:
         over = tx.now_ms - int(SETTLE.total_seconds() * 1000) - 1
-        tx.execute(update(effects).values(deadline_ms=over))
+        mine = update(effects).where(effects.c.tenant_id == tx.tenant)
+        tx.execute(mine.values(deadline_ms=over))
     attempt = effect_call(scene, refund, request_for(scene, refund, attempt=2))
 
     if held_up:

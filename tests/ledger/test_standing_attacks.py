@@ -402,7 +402,9 @@ def test_a_use_that_was_given_back_counts_for_no_late_attempt(scene: Scene) -> N
     first = ask(scene)
     scene.close(first, "void")
     with scene.tx() as tx:
-        revived = update(approvals).where(approvals.c.approval_id == first.approval_id)
+        revived = update(approvals).where(
+            approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == first.approval_id
+        )
         tx.execute(revived.values(state="approved", decided_by="ann", verified=False))
 
     assert isinstance(scene.claim(first), ApprovalRefused)
@@ -421,7 +423,7 @@ def test_a_vote_that_names_a_standing_approval_it_has_not_used_counts_for_nothin
         tx.execute(insert(decisions).values(copied))
         tx.execute(
             update(approvals)
-            .where(approvals.c.approval_id == other.approval_id)
+            .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == other.approval_id)
             .values(state="approved", decided_by="ann", verified=False)
         )
 

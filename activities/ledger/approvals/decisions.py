@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, update
-
 from surehand.activities.ledger.approvals.requests import locked
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.approvals.votes import (
@@ -22,6 +20,7 @@ from surehand.activities.ledger.approvals.votes import (
     votes_now,
 )
 from surehand.activities.ledger.core.people_tables import has_expired
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
@@ -69,11 +68,8 @@ def checked_edit(
     if checked.params_hash == row["params_hash"]:
         return VerdictCode.NOT_EDITABLE, "the edit changes nothing"
     taken = tx.one(
-        select(effects.c.entry_id, effects.c.state).where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.tool == row["tool"],
-            effects.c.key.in_([row["key"], checked.key]),
-            effects.c.state.not_in(_FREE),
+        rows_of(effects, effects.c.entry_id, effects.c.state, tool=row["tool"]).where(
+            effects.c.key.in_([row["key"], checked.key]), effects.c.state.not_in(_FREE)
         )
     )
     if taken is not None:
@@ -132,8 +128,8 @@ def record(
     """Write down a delivery, its verdict and what proves it."""
     decision = asked.decision
     tx.execute(
-        insert(decisions).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            decisions,
             decision_id=asked.decision_id,
             run_id=asked.run_id,
             approval_id=verdict.approval_id,
@@ -194,11 +190,7 @@ def verify(
     row = locked(tx, decision.approval_id) if decision else None
     if row is not None and row["run_id"] != asked.run_id:
         row = None
-    recorded = tx.one(
-        select(decisions).where(
-            decisions.c.tenant_id == tx.tenant, decisions.c.decision_id == asked.decision_id
-        )
-    )
+    recorded = tx.one(rows_of(decisions, decision_id=asked.decision_id))
     if recorded is not None:
         return judged_before(recorded, row)
     found: Proof | Refusal
@@ -230,11 +222,11 @@ def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
     if outcome is None:
         return None
     found = tx.one(
-        select(decisions).where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approval_id == row["approval_id"],
-            decisions.c.verdict == VerdictCode.ACCEPTED.value,
-            decisions.c.outcome == outcome.value,
+        rows_of(
+            decisions,
+            approval_id=row["approval_id"],
+            verdict=VerdictCode.ACCEPTED.value,
+            outcome=outcome.value,
         )
     )
     assert found is not None, "the row and the decision are written in one transaction"
@@ -324,10 +316,13 @@ def _with_vote(
 ) -> _Counts | Refusal:
     """Return where a request stands with one more yes."""
     recorded = tx.all(
-        select(decisions.c.approver, decisions.c.verified, decisions.c.standing_id).where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approval_id == row["approval_id"],
-            decisions.c.verdict == VerdictCode.ACCEPTED.value,
+        rows_of(
+            decisions,
+            decisions.c.approver,
+            decisions.c.verified,
+            decisions.c.standing_id,
+            approval_id=row["approval_id"],
+            verdict=VerdictCode.ACCEPTED.value,
         )
     )
     needs = needs_of(row)
@@ -349,13 +344,9 @@ def _with_vote(
 def _close(tx: Transaction, decision: Decision, row: Mapping[str, Any], counts: _Counts) -> None:
     """Let a request's row follow the decision that has decided it."""
     tx.execute(
-        update(approvals)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.approval_id == decision.approval_id,
-            approvals.c.state == "pending",
+        update_rows(approvals, approval_id=decision.approval_id, state="pending").values(
+            state=counts.state.value, decided_by=decision.approver, verified=counts.verified
         )
-        .values(state=counts.state.value, decided_by=decision.approver, verified=counts.verified)
     )
     tx.event(
         row["run_id"],

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, update
-
 from surehand.activities.ledger.approvals.standing_grants import Covers, apply, give_back
 from surehand.activities.ledger.approvals.votes import (
     missing,
@@ -20,6 +18,7 @@ from surehand.activities.ledger.approvals.votes import (
     votes_now,
 )
 from surehand.activities.ledger.core.people_tables import has_expired
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.outbox.notification import Kind
@@ -37,11 +36,7 @@ from surehand.workflows.plan.policy import Needs
 
 def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
     """Return an approval's row under its lock; the clock is read once the lock is held."""
-    row = tx.one(
-        select(approvals)
-        .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == approval_id)
-        .with_for_update()
-    )
+    row = tx.one(rows_of(approvals, approval_id=approval_id).with_for_update())
     tx.tick()
     return row
 
@@ -49,12 +44,13 @@ def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
 def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
     """Return whether the effect of ``call`` is recorded, so that nobody has to be asked."""
     row = tx.one(
-        select(effects.c.entry_id).where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.tool == call.tool,
-            effects.c.key == call.key,
-            effects.c.identity_hash == call.identity_hash,
-            effects.c.state == "committed",
+        rows_of(
+            effects,
+            effects.c.entry_id,
+            tool=call.tool,
+            key=call.key,
+            identity_hash=call.identity_hash,
+            state="committed",
         )
     )
     return row is not None
@@ -91,9 +87,8 @@ def request(
     # What this step has been approved for before and has not used is not used any more.
     give_back(tx, call.run_id, step_id=call.step_id)
     row = tx.one(
-        insert(approvals)
-        .values(
-            tenant_id=tx.tenant,
+        insert_row(
+            approvals,
             approval_id=approval_id,
             run_id=call.run_id,
             step_id=call.step_id,
@@ -113,8 +108,7 @@ def request(
             requested_ms=tx.now_ms,
             expires_ms=tx.now_ms + milliseconds(needs.expires_in),
             remind_ms=needs.remind_every and tx.now_ms + milliseconds(needs.remind_every),
-        )
-        .returning(approvals)
+        ).returning(approvals)
     )
     assert row is not None
     tx.event(
@@ -173,13 +167,9 @@ def consume(
     if changed is not None:
         return changed
     tx.execute(
-        update(approvals)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.approval_id == call.approval_id,
-            approvals.c.consumed_entry.is_(None),
+        update_rows(approvals, approval_id=call.approval_id, consumed_entry=None).values(
+            consumed_entry=entry_id, consumed_generation=generation
         )
-        .values(consumed_entry=entry_id, consumed_generation=generation)
     )
     tx.event(
         call.run_id,
@@ -271,14 +261,9 @@ def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalSt
     if not may_close:
         return ApprovalState(row["state"])
     tx.execute(
-        update(approvals)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.approval_id == approval_id,
-            approvals.c.state == row["state"],
-            approvals.c.consumed_entry.is_(None),
-        )
-        .values(state=to, decided_by=None, verified=None)
+        update_rows(
+            approvals, approval_id=approval_id, state=row["state"], consumed_entry=None
+        ).values(state=to, decided_by=None, verified=None)
     )
     tx.event(run_id, f"approval.{to}", step_id=row["step_id"], approval_id=approval_id)
     give_back(tx, run_id, approval_id=approval_id)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import select
 
 from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
+from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.proofs import Signed, still_signed
 from surehand.activities.ledger.people.signatures import BadSignature
@@ -103,12 +103,7 @@ def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> s
 
 def given_by(tx: Transaction, standing_id: str) -> Standing | None:
     """Return a standing approval, revoked and ended ones, too."""
-    row = tx.one(
-        select(standing_approvals).where(
-            standing_approvals.c.tenant_id == tx.tenant,
-            standing_approvals.c.standing_id == standing_id,
-        )
-    )
+    row = tx.one(rows_of(standing_approvals, standing_id=standing_id))
     return None if row is None else Standing.from_row(row)
 
 
@@ -119,13 +114,8 @@ def of_tool(tx: Transaction, tool: str) -> list[Standing]:
     """
     columns = standing_approvals.c
     rows = tx.all(
-        select(standing_approvals)
-        .where(
-            columns.tenant_id == tx.tenant,
-            columns.tool == tool,
-            columns.revoked_ms.is_(None),
-            columns.until_ms > tx.now_ms,
-        )
+        rows_of(standing_approvals, tool=tool, revoked_ms=None)
+        .where(columns.until_ms > tx.now_ms)
         .order_by(columns.until_ms, columns.standing_id)
     )
     return [found for found in map(Standing.from_row, rows) if found is not None]
@@ -136,19 +126,9 @@ def voting(tx: Transaction, approval_id: str, standing_ids: Collection[str]) -> 
     if not standing_ids:
         return {}
     rows = tx.all(
-        select(standing_approvals)
-        .join_from(
-            standing_approvals,
-            standing_uses,
-            (standing_uses.c.tenant_id == standing_approvals.c.tenant_id)
-            & (standing_uses.c.standing_id == standing_approvals.c.standing_id),
-        )
-        .where(
-            standing_uses.c.tenant_id == tx.tenant,
-            standing_uses.c.approval_id == approval_id,
-            standing_uses.c.standing_id.in_(standing_ids),
-            standing_uses.c.returned_ms.is_(None),
-        )
+        rows_of(standing_uses, standing_approvals, approval_id=approval_id, returned_ms=None)
+        .join(standing_approvals, ours(standing_approvals, standing_id=standing_uses.c.standing_id))
+        .where(standing_uses.c.standing_id.in_(standing_ids))
     )
     found = [one for one in map(Standing.from_row, rows) if one is not None]
     return {one.standing_id: one for one in found if worthless(tx, one) is None}

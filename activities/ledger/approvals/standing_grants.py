@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Any, Final
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func
 
 from surehand.activities.ledger.approvals.standing import Standing, of_tool, worthless
 from surehand.activities.ledger.approvals.votes import (
@@ -20,6 +20,7 @@ from surehand.activities.ledger.approvals.votes import (
 )
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions
 from surehand.activities.ledger.people import principals
@@ -96,12 +97,14 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[st
 def voters(tx: Transaction, approval_id: str) -> tuple[str, ...]:
     """Return whose standing approvals have voted for a request, as people are told."""
     rows = tx.all(
-        select(decisions.c.approver, decisions.c.standing_id, decisions.c.verified)
-        .where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approval_id == approval_id,
-            decisions.c.standing_id.is_not(None),
+        rows_of(
+            decisions,
+            decisions.c.approver,
+            decisions.c.standing_id,
+            decisions.c.verified,
+            approval_id=approval_id,
         )
+        .where(decisions.c.standing_id.is_not(None))
         .order_by(decisions.c.at_ms, decisions.c.standing_id)
     )
     return tuple(
@@ -126,32 +129,21 @@ def give_back(
         approval_id: Of this approval only.
     """
     live = standing_uses.c
-    waiting = select(live.approval_id).where(
-        live.tenant_id == tx.tenant, live.run_id == run_id, live.returned_ms.is_(None)
-    )
+    waiting = rows_of(standing_uses, live.approval_id, run_id=run_id, returned_ms=None)
     if step_id is not None:
         waiting = waiting.where(live.step_id == step_id)
     if approval_id is not None:
         waiting = waiting.where(live.approval_id == approval_id)
     # Locked, in order of their ids: a claim may be about to consume one of them.
     ended = tx.all(
-        select(approvals.c.approval_id, approvals.c.step_id)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.consumed_entry.is_(None),
-            approvals.c.approval_id.in_(waiting),
-        )
+        rows_of(approvals, approvals.c.approval_id, approvals.c.step_id, consumed_entry=None)
+        .where(approvals.c.approval_id.in_(waiting))
         .order_by(approvals.c.approval_id)
         .with_for_update()
     )
     for row in ended:
         returned = tx.all(
-            update(standing_uses)
-            .where(
-                standing_uses.c.tenant_id == tx.tenant,
-                standing_uses.c.approval_id == row["approval_id"],
-                standing_uses.c.returned_ms.is_(None),
-            )
+            update_rows(standing_uses, approval_id=row["approval_id"], returned_ms=None)
             .values(returned_ms=tx.now_ms)
             .returning(standing_uses.c.standing_id)
         )
@@ -167,17 +159,13 @@ def give_back(
 
 def used(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
     """Return how often a standing approval is used up now, and what its amounts come to."""
-    live = (
-        standing_uses.c.tenant_id == tx.tenant,
-        standing_uses.c.standing_id == standing.standing_id,
-        standing_uses.c.returned_ms.is_(None),
-    )
+    live = {"standing_id": standing.standing_id, "returned_ms": None}
     if standing.scope.total is None:
-        row = tx.one(select(func.count().label("uses")).where(*live))
+        row = tx.one(rows_of(standing_uses, func.count().label("uses"), **live))
         assert row is not None
         return int(row["uses"]), Decimal(0)
     # Added up here: SQLite's own sums are floats.
-    rows = tx.all(select(standing_uses.c.amount).where(*live))
+    rows = tx.all(rows_of(standing_uses, standing_uses.c.amount, **live))
     total = Decimal(0)
     for row in rows:
         total = _EXACT.add(total, Decimal(row["amount"]))
@@ -207,8 +195,8 @@ def _within(tx: Transaction, standing: Standing, found: Covered) -> bool:
 def _use(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered) -> None:
     approval_id = row["approval_id"]
     tx.execute(
-        insert(standing_uses).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            standing_uses,
             approval_id=approval_id,
             standing_id=standing.standing_id,
             run_id=row["run_id"],
@@ -220,8 +208,8 @@ def _use(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Cov
     # Its own nonce has counted when it was granted; a use has one of its own, bound to both.
     nonce = digest([standing.nonce, approval_id]) if standing.signed else None
     tx.execute(
-        insert(decisions).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            decisions,
             decision_id=f"{approval_id}#{standing.standing_id}",
             run_id=row["run_id"],
             approval_id=approval_id,
@@ -261,13 +249,9 @@ def _approved(
         "verified": verified,
     }
     tx.execute(
-        update(approvals)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.approval_id == row["approval_id"],
-            approvals.c.state == ApprovalState.PENDING.value,
-        )
-        .values(changes)
+        update_rows(
+            approvals, approval_id=row["approval_id"], state=ApprovalState.PENDING.value
+        ).values(changes)
     )
     tx.event(
         row["run_id"],
@@ -327,8 +311,8 @@ def grant(tx: Transaction, given: StandingGrant) -> Standing:
     if _row(tx, standing.standing_id) is not None:
         raise StandingError("this signature has counted already")
     tx.execute(
-        insert(standing_approvals).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            standing_approvals,
             standing_id=standing.standing_id,
             granter=given.granter,
             tool=scope.tool,
@@ -358,13 +342,9 @@ def revoke(tx: Transaction, standing_id: str, actor: str) -> bool:
         StandingError: There is none of that id.
     """
     touched = tx.execute(
-        update(standing_approvals)
-        .where(
-            standing_approvals.c.tenant_id == tx.tenant,
-            standing_approvals.c.standing_id == standing_id,
-            standing_approvals.c.revoked_ms.is_(None),
+        update_rows(standing_approvals, standing_id=standing_id, revoked_ms=None).values(
+            revoked_ms=tx.now_ms, revoked_by=actor
         )
-        .values(revoked_ms=tx.now_ms, revoked_by=actor)
     )
     if not touched and _row(tx, standing_id) is None:
         raise StandingError(f"there is no standing approval {standing_id!r}")
@@ -374,9 +354,9 @@ def revoke(tx: Transaction, standing_id: str, actor: str) -> bool:
 def all_standing(tx: Transaction) -> list[Listed]:
     """Return all that was ever granted, oldest first."""
     rows = tx.all(
-        select(standing_approvals)
-        .where(standing_approvals.c.tenant_id == tx.tenant)
-        .order_by(standing_approvals.c.granted_ms, standing_approvals.c.standing_id)
+        rows_of(standing_approvals).order_by(
+            standing_approvals.c.granted_ms, standing_approvals.c.standing_id
+        )
     )
     found = [one for one in map(Standing.from_row, rows) if one is not None]
     return [_listed(tx, one) for one in found]
@@ -396,9 +376,4 @@ def _listed(tx: Transaction, one: Standing) -> Listed:
 
 
 def _row(tx: Transaction, standing_id: str) -> dict[str, Any] | None:
-    return tx.one(
-        select(standing_approvals).where(
-            standing_approvals.c.tenant_id == tx.tenant,
-            standing_approvals.c.standing_id == standing_id,
-        )
-    )
+    return tx.one(rows_of(standing_approvals, standing_id=standing_id))

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-
 from surehand.activities.ledger.approvals import standing
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people import principals, starts
@@ -142,14 +141,9 @@ def votes_now(
         in_advance: Whether votes of standing approvals count.
     """
     rows = tx.all(
-        select(decisions)
-        .where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approval_id == approval_id,
-            decisions.c.verdict == "accepted",
-            decisions.c.outcome == "approve",
+        rows_of(decisions, approval_id=approval_id, verdict="accepted", outcome="approve").order_by(
+            decisions.c.at_ms
         )
-        .order_by(decisions.c.at_ms)
     )
     people = principals.find(tx, [row["approver"] for row in rows])
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import structlog
-from sqlalchemy import Connection, Table, bindparam, insert, select, update
+from sqlalchemy import Connection, CursorResult, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 
 from surehand.activities.ledger.core.engine import lock_name, read_clock, try_lock_names
+from surehand.activities.ledger.core.statements import OF_TENANT, insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.identity import canonical_json
@@ -53,19 +54,15 @@ class Observer(Protocol):
 
 
 # Made once: to make a statement takes longer than to run it.
-_RUN: Final = (runs.c.tenant_id == bindparam("of_tenant"), runs.c.run_id == bindparam("of_run"))
 _CHAIN: Final = (
-    select(runs.c.seq, runs.c.head)
-    .where(*_RUN)
+    rows_of(runs, runs.c.seq, runs.c.head, run_id=bindparam("of_run"))
     # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
     .with_for_update(key_share=True)
 )
-_MOVE: Final = (
-    update(runs)
-    .where(*_RUN, runs.c.seq == bindparam("from_seq"), runs.c.head == bindparam("from_head"))
-    .values(seq=bindparam("to_seq"), head=bindparam("to_head"))
-)
-_ADD: Final = insert(events)
+_MOVE: Final = update_rows(
+    runs, run_id=bindparam("of_run"), seq=bindparam("from_seq"), head=bindparam("from_head")
+).values(seq=bindparam("to_seq"), head=bindparam("to_head"))
+_ADD: Final = insert_row(events)
 
 
 @dataclass
@@ -152,23 +149,26 @@ class Transaction:
 
     def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""
-        row = (self.connection.execute(statement, values)).mappings().first()
+        row = self._run(statement, values).mappings().first()
         return None if row is None else {str(name): value for name, value in row.items()}
 
     def all(self, statement: Any) -> list[dict[str, Any]]:
         """Return all rows of a statement."""
-        rows = (self.connection.execute(statement)).mappings().all()
+        rows = self._run(statement, {}).mappings().all()
         return [{str(name): value for name, value in row.items()} for row in rows]
 
     def execute(self, statement: Any, **values: Any) -> int:
         """Run a statement and return the number of rows it touched."""
-        result = self.connection.execute(statement, values)
-        return int(result.rowcount)
+        return int(self._run(statement, values).rowcount)
+
+    def _run(self, statement: Any, values: Mapping[str, Any]) -> CursorResult[Any]:
+        """Run what is a statement of this tenant by this alone."""
+        return self.connection.execute(statement, {**values, OF_TENANT.key: self.tenant})
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
         """Insert this tenant's rows that are not there yet, and return how many those are."""
         dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
-        values = [{"tenant_id": self.tenant, **row} for row in rows]
+        values = [{"tenant_id": OF_TENANT, **row} for row in rows]
         inserting = dialect.insert(table).values(values).on_conflict_do_nothing()
         # Of an INSERT the count is forgotten unless it is asked for.
         return self.execute(inserting.execution_options(preserve_rowcount=True))
@@ -178,7 +178,7 @@ class Transaction:
         self._watched.add(run_id)
 
     def _chain(self, run_id: str) -> ChainHead:
-        row = self.one(_CHAIN, of_tenant=self.tenant, of_run=run_id)
+        row = self.one(_CHAIN, of_run=run_id)
         if row is None:
             raise RunNotFound(run_id)
         return ChainHead(seq=row["seq"], hash=row["head"])
@@ -214,10 +214,9 @@ class Transaction:
                 "at_ms": self.now_ms,
             }
             previous, head = head, event_hash(head, event)
-            rows.append({"tenant_id": self.tenant, **event, "previous": previous, "hash": head})
+            rows.append({OF_TENANT.key: self.tenant, **event, "previous": previous, "hash": head})
         moved = self.execute(
             _MOVE,
-            of_tenant=self.tenant,
             of_run=run_id,
             from_seq=start.seq,
             from_head=start.hash,

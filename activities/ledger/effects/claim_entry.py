@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, bindparam, exists, insert, or_, select, update
+from sqlalchemy import BindParameter, bindparam, or_, select
 
 from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects
 from surehand.activities.ledger.effects import recovery
@@ -43,29 +44,19 @@ OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 
 # Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
-    name: bindparam(f"of_{name}")
-    for name in ("tenant", "run", "step", "batch", "execution", "tool", "key")
+    name: bindparam(f"of_{name}") for name in ("run", "step", "batch", "execution", "tool", "key")
 }
 _LOOK_AROUND: Final = select(
-    exists()
-    .where(
-        bars.c.tenant_id == _OF["tenant"],
-        bars.c.run_id == _OF["run"],
-        or_(bars.c.step_id == _OF["step"], bars.c.step_id == EVERY_STEP),
-    )
+    rows_of(bars, run_id=_OF["run"])
+    .where(or_(bars.c.step_id == _OF["step"], bars.c.step_id == EVERY_STEP))
+    .exists()
     .label("barred"),
-    overtaken(_OF["tenant"], _OF["run"], _OF["batch"]).label("overtaken"),
-    acting_instead(_OF["tenant"], _OF["run"], _OF["execution"]).label("acting_instead"),
-    waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
-    exists()
-    .where(
-        effects.c.tenant_id == _OF["tenant"],
-        effects.c.tool == _OF["tool"],
-        effects.c.key == _OF["key"],
-    )
-    .label("known"),
+    overtaken(_OF["run"], _OF["batch"]).label("overtaken"),
+    acting_instead(_OF["run"], _OF["execution"]).label("acting_instead"),
+    waits_to_be_told(_OF["run"]).label("untold"),
+    rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
 )
-_FIRST: Final = insert(effects).returning(effects)
+_FIRST: Final = insert_row(effects).returning(effects)
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,6 @@ def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
     """Return what stands around a call whose step and key are locked."""
     found = tx.one(
         _LOOK_AROUND,
-        of_tenant=tx.tenant,
         of_run=request.run_id,
         of_step=request.step_id,
         of_batch=request.batch,
@@ -113,7 +103,6 @@ def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: i
     if refused is not None:
         return refused
     values = {
-        "tenant_id": tx.tenant,
         "entry_id": entry_id,
         "tool": request.tool,
         "key": request.key,
@@ -145,12 +134,8 @@ def take(
     mine = entry.owned_by(request.run_id, request.step_id)
     observed = UNASKED if request.observes else None
     row = tx.one(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.state == entry.state,
-            effects.c.fencing_token == entry.fencing_token,
+        update_rows(
+            effects, entry_id=entry.entry_id, state=entry.state, fencing_token=entry.fencing_token
         )
         .values(
             fencing_token=entry.fencing_token + 1,
@@ -183,12 +168,8 @@ def keep_observed(
         The entry; ``None`` when it is not ours any more: nothing may be called then.
     """
     row = tx.one(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.state == "claimed",
-            effects.c.fencing_token == entry.fencing_token,
+        update_rows(
+            effects, entry_id=entry.entry_id, state="claimed", fencing_token=entry.fencing_token
         )
         .values(
             observed={"answer": answer, "evidence": evidence},
@@ -212,8 +193,7 @@ def find_again(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry)
     if refused is not None:
         return give_back(tx, request, entry, refused)
     row = tx.one(
-        update(effects)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
+        update_rows(effects, entry_id=entry.entry_id)
         .values(
             # However long ago it has looked at the world: it looks again.
             **({} if entry.unproven or entry.observed is None else {"observed": UNASKED}),
@@ -283,13 +263,9 @@ def _claimed(
 ) -> Claimed:
     if request.undoes:
         tx.execute(
-            update(effects)
-            .where(
-                effects.c.tenant_id == tx.tenant,
-                effects.c.entry_id == request.undoes,
-                effects.c.state == "committed",
+            update_rows(effects, entry_id=request.undoes, state="committed").values(
+                state="compensating"
             )
-            .values(state="compensating")
         )
     if rule:
         tx.event(

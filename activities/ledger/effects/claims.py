@@ -10,8 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, assert_never
 
-from sqlalchemy import select
-
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.claim_entry import (
@@ -72,12 +71,7 @@ def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
         result = take_first(tx, request, seen, generation=1)
     else:
         row = tx.one(
-            select(effects)
-            .where(
-                effects.c.tenant_id == tx.tenant,
-                effects.c.tool == request.tool,
-                effects.c.key == request.key,
-            )
+            rows_of(effects, tool=request.tool, key=request.key)
             .order_by(effects.c.generation.desc())
             .limit(1)
             .with_for_update()

@@ -9,8 +9,7 @@ a lease again.
 
 from __future__ import annotations
 
-from sqlalchemy import update
-
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import Entry
@@ -36,13 +35,9 @@ def call_left(tx: Transaction, entry: Entry) -> int:
 
 def _cut(tx: Transaction, entry: Entry, **until: int) -> None:
     tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.fencing_token == entry.fencing_token,
+        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token).values(
+            until
         )
-        .values(until)
     )
     tx.event(
         entry.run_id,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import select, update
-
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.clock_jumps import lease_left
@@ -55,11 +54,7 @@ def begin(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginRes
     """
     tx.lock_step(run_id, step_id)
     bar_step(tx, run_id, step_id)
-    row = tx.one(
-        select(effects)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry_id)
-        .with_for_update()
-    )
+    row = tx.one(rows_of(effects, entry_id=entry_id).with_for_update())
     entry = None if row is None else Entry.from_row(row)
     if entry is None or not entry.owned_by(run_id, step_id) or entry.state == "failed":
         return NothingToUndo("it has not happened")
@@ -96,11 +91,7 @@ def still_stands(tx: Transaction, original: str) -> bool:
     It is not while a human is asked about it, who may be undoing it by hand, nor after one has
     decided to leave it as it is.
     """
-    row = tx.one(
-        select(effects.c.state)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original)
-        .with_for_update()
-    )
+    row = tx.one(rows_of(effects, effects.c.state, entry_id=original).with_for_update())
     if row is None or row["state"] not in ("committed", "compensating"):
         return False
     question = newest_intervention(tx, original)
@@ -117,20 +108,16 @@ def failed(tx: Transaction, original: Entry, question: str) -> str | None:
     its key.
     """
     row = tx.one(
-        select(effects.c.state, effects.c.fencing_token)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == original.entry_id)
-        .with_for_update()
+        rows_of(
+            effects, effects.c.state, effects.c.fencing_token, entry_id=original.entry_id
+        ).with_for_update()
     )
     assert row is not None, "entries are never deleted"
     if row["fencing_token"] != original.fencing_token or row["state"] not in _UNSETTLED:
         return None
     tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == original.entry_id,
-            effects.c.state == "committed",
+        update_rows(effects, entry_id=original.entry_id, state="committed").values(
+            state="compensating"
         )
-        .values(state="compensating")
     )
     return open_intervention(tx, original, question, rule="compensation_failed")

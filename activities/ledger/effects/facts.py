@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from sqlalchemy import select
-
+from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, replays
 from surehand.activities.ledger.effects import run_tree
@@ -35,11 +34,7 @@ def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
                 f"what step {undone[0]} of run {run_id} has done has been undone: its output is no"
                 f" fact any more; begin at {undone[0]}, or before it"
             )
-        opened = tx.one(
-            select(events.c.body).where(
-                events.c.tenant_id == tx.tenant, events.c.run_id == run_id, events.c.seq == 1
-            )
-        )
+        opened = tx.one(rows_of(events, events.c.body, run_id=run_id, seq=1))
         # What that run has itself taken over, another one has made.
         body = opened["body"] if opened is not None else {}
         wanted &= set(body.get("taken_over") or ())
@@ -48,17 +43,9 @@ def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
 
 def _undone(tx: Transaction, run_id: str) -> set[str]:
     """Return the steps of a run whose effects, or whose child runs' effects, have been undone."""
-    made = select(effects.c.step_id, effects.c.state).where(
-        effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id, effects.c.undoes.is_(None)
-    )
-    used = (
-        select(replays.c.step_id, effects.c.state)
-        .join(
-            effects,
-            (effects.c.tenant_id == replays.c.tenant_id)
-            & (effects.c.entry_id == replays.c.entry_id),
-        )
-        .where(replays.c.tenant_id == tx.tenant, replays.c.run_id == run_id)
+    made = rows_of(effects, effects.c.step_id, effects.c.state, run_id=run_id, undoes=None)
+    used = rows_of(replays, replays.c.step_id, effects.c.state, run_id=run_id).join(
+        effects, ours(effects, entry_id=replays.c.entry_id)
     )
     states: defaultdict[str, set[str]] = defaultdict(set)
     for row in [*tx.all(made), *tx.all(used)]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import update
-
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import recovery
@@ -18,12 +17,7 @@ from surehand.activities.ledger.steps.entries import (
 def doubt(tx: Transaction, entry: Entry, reason: str | None, *, rule: str = "lease_over") -> Entry:
     """Put an entry in doubt under a new fencing token, so that no earlier attempt can write it."""
     row = tx.one(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.fencing_token == entry.fencing_token,
-        )
+        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token)
         .values(
             state="partial" if entry.state == "partial" else "in_doubt",
             fencing_token=entry.fencing_token + 1,
@@ -50,9 +44,7 @@ def give_back(
 ) -> ClaimResult:
     """Give back a claim under which nothing was called, and must not be."""
     tx.execute(
-        update(effects)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
-        .values(
+        update_rows(effects, entry_id=entry.entry_id).values(
             state="in_doubt" if entry.unproven else "failed",
             lease_until_ms=None,
             recovering_ms=entry.recovering_ms if entry.unproven else None,

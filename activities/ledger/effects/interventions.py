@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func
 
+from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import interventions
 from surehand.activities.ledger.outbox import notifications
@@ -36,25 +37,22 @@ def open_intervention(
     """
     run_id, step_id = asked_in or (entry.run_id, entry.step_id)
     already = tx.one(
-        select(interventions.c.intervention_id).where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.entry_id == entry.entry_id,
-            interventions.c.run_id == run_id,
-            interventions.c.state == "open",
+        rows_of(
+            interventions,
+            interventions.c.intervention_id,
+            entry_id=entry.entry_id,
+            run_id=run_id,
+            state="open",
         )
     )
     if already is not None:
         return str(already["intervention_id"])
-    count = tx.one(
-        select(func.count().label("n")).where(
-            interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry.entry_id
-        )
-    )
+    count = tx.one(rows_of(interventions, func.count().label("n"), entry_id=entry.entry_id))
     assert count is not None
     intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
     tx.execute(
-        insert(interventions).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            interventions,
             intervention_id=intervention_id,
             run_id=run_id,
             step_id=step_id,
@@ -89,11 +87,12 @@ def open_intervention(
 def called_off(tx: Transaction, run_id: str, step_id: str) -> str | None:
     """Return who has said that a step's effect is not to be tried again, if anybody has."""
     row = tx.one(
-        select(interventions.c.actor).where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.run_id == run_id,
-            interventions.c.step_id == step_id,
-            interventions.c.outcome == ResolutionOutcome.CALL_OFF.value,
+        rows_of(
+            interventions,
+            interventions.c.actor,
+            run_id=run_id,
+            step_id=step_id,
+            outcome=ResolutionOutcome.CALL_OFF.value,
         )
     )
     return None if row is None else str(row["actor"])
@@ -102,8 +101,7 @@ def called_off(tx: Transaction, run_id: str, step_id: str) -> str | None:
 def newest_intervention(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
     """Return the newest intervention about an entry, open or settled."""
     return tx.one(
-        select(interventions)
-        .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry_id)
+        rows_of(interventions, entry_id=entry_id)
         .order_by(interventions.c.opened_ms.desc())
         .limit(1)
     )

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam
 
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import recovery
@@ -27,40 +28,36 @@ from surehand.workflows.identity import digest
 
 #: Made once, because each write needs it: to make a statement takes longer than to run it.
 _COMMIT_CLAIMED: Final = (
-    update(effects)
-    .where(
-        effects.c.tenant_id == bindparam("of_tenant"),
-        effects.c.entry_id == bindparam("of_entry"),
-        effects.c.state == "claimed",
-        effects.c.recovering_ms.is_(None),
-        effects.c.fencing_token == bindparam("of_token"),
+    update_rows(
+        effects,
+        entry_id=bindparam("of_entry"),
+        state="claimed",
+        fencing_token=bindparam("of_token"),
+        recovering_ms=None,
     )
     .values(commit_no=next_commit_no())
     .returning(effects.c.commit_no)
 )
 
 
-def _guard(tx: Transaction, entry: Entry) -> Any:
-    return (
-        (effects.c.tenant_id == tx.tenant)
-        & (effects.c.entry_id == entry.entry_id)
-        & (effects.c.state == entry.state)
-        & (effects.c.fencing_token == entry.fencing_token)
-    )
+def _guard(entry: Entry) -> dict[str, Any]:
+    return {
+        "entry_id": entry.entry_id,
+        "state": entry.state,
+        "fencing_token": entry.fencing_token,
+    }
 
 
 def still_ours(tx: Transaction, entry: Entry) -> bool:
     """Lock the entry's row and return whether it is still held under this fencing token."""
-    row = tx.one(select(effects.c.entry_id).where(_guard(tx, entry)).with_for_update())
+    row = tx.one(rows_of(effects, effects.c.entry_id, **_guard(entry)).with_for_update())
     return row is not None
 
 
 def renew(tx: Transaction, entry: Entry) -> bool:
     """Extend the lease by what it lasts; ``False`` when it is not ours any more."""
     touched = tx.execute(
-        update(effects)
-        .where(_guard(tx, entry))
-        .values(lease_until_ms=tx.now_ms + effects.c.lease_ms)
+        update_rows(effects, **_guard(entry)).values(lease_until_ms=tx.now_ms + effects.c.lease_ms)
     )
     return touched == 1
 
@@ -91,7 +88,6 @@ def commit(
         # The way of nearly every call: still as it was claimed, so no look at it is needed.
         done = tx.one(
             _COMMIT_CLAIMED,
-            of_tenant=tx.tenant,
             of_entry=entry.entry_id,
             of_token=entry.fencing_token,
             **values,
@@ -99,19 +95,14 @@ def commit(
         if done is not None:
             _committed(tx, request, entry, receipt, evidence)
             return int(done["commit_no"])
-    row = tx.one(
-        select(effects)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id)
-        .with_for_update()
-    )
+    row = tx.one(rows_of(effects, entry_id=entry.entry_id).with_for_update())
     assert row is not None, "entries are never deleted"
     if row["fencing_token"] != entry.fencing_token:
         return None
     if row["state"] == "committed":
         return int(row["commit_no"])
     done = tx.one(
-        update(effects)
-        .where(_guard(tx, entry))
+        update_rows(effects, **_guard(entry))
         .values(**values, commit_no=next_commit_no())
         .returning(effects.c.commit_no)
     )
@@ -146,9 +137,7 @@ def _committed(
 def answer_no(tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str) -> bool:
     """Record that the tool answered no: it did not happen, and this step is told so again."""
     touched = tx.execute(
-        update(effects)
-        .where(_guard(tx, entry))
-        .values(
+        update_rows(effects, **_guard(entry)).values(
             state="failed",
             answer={"reason": reason, "code": code},
             lease_until_ms=None,
@@ -201,9 +190,7 @@ def fail(
         failures[NO_MORE_REPEATS] = 1
     state = "in_doubt" if entry.unproven else "failed"
     touched = tx.execute(
-        update(effects)
-        .where(_guard(tx, entry))
-        .values(
+        update_rows(effects, **_guard(entry)).values(
             state=state,
             failures=failures,
             error=message,
@@ -214,7 +201,7 @@ def fail(
     )
     if not touched:
         ended = replace(entry, state=state)
-        row = tx.one(select(effects.c.failures).where(_guard(tx, ended)))
+        row = tx.one(rows_of(effects, effects.c.failures, **_guard(ended)))
         return earlier if row is not None and row["failures"] == failures else None
     entry.tell(
         tx,
@@ -240,9 +227,7 @@ def leave_in_doubt(
     """
     earlier = entry.failures.get("in_doubt", 0)
     touched = tx.execute(
-        update(effects)
-        .where(_guard(tx, entry))
-        .values(
+        update_rows(effects, **_guard(entry)).values(
             state="in_doubt",
             failures={**entry.failures, "in_doubt": earlier + 1},
             error=message,
@@ -282,9 +267,7 @@ def ask_human(
         part: It happened in part: the receipt of that part, or of nothing.
     """
     touched = tx.execute(
-        update(effects)
-        .where(_guard(tx, entry))
-        .values(
+        update_rows(effects, **_guard(entry)).values(
             state="in_doubt" if part is None else "partial",
             receipt=None if part is None else part.value,
             lease_until_ms=None,

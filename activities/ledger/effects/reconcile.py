@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, Literal
 
-from sqlalchemy import update
-
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import recovery
@@ -75,14 +74,9 @@ def after_not_found(
 def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
     """Record that the effect is proven not to have happened."""
     touched = tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.state == entry.state,
-            effects.c.fencing_token == entry.fencing_token,
-        )
-        .values(state="failed", lease_until_ms=None, recovering_ms=None, settled_ms=tx.now_ms)
+        update_rows(
+            effects, entry_id=entry.entry_id, state=entry.state, fencing_token=entry.fencing_token
+        ).values(state="failed", lease_until_ms=None, recovering_ms=None, settled_ms=tx.now_ms)
     )
     if touched:
         entry.tell(

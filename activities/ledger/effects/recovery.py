@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func
 
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.steps.entries import Entry
@@ -50,29 +51,31 @@ def _broken(tx: Transaction, entry: Entry) -> list[str]:
     """Return the invariants that do not hold: an empty list, unless somebody wrote past us."""
     broken = []
     live = tx.one(
-        select(func.count().label("n")).where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.tool == entry.tool,
-            effects.c.key == entry.key,
-            effects.c.state.not_in(("failed", "compensated")),
+        rows_of(effects, func.count().label("n"), tool=entry.tool, key=entry.key).where(
+            effects.c.state.not_in(("failed", "compensated"))
         )
     )
     if live is not None and live["n"] > 1:
         broken.append("one_live_entry_for_each_key")
     now = tx.one(
-        select(effects.c.approval_id, effects.c.params_hash, effects.c.generation).where(
-            effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry.entry_id
+        rows_of(
+            effects,
+            effects.c.approval_id,
+            effects.c.params_hash,
+            effects.c.generation,
+            entry_id=entry.entry_id,
         )
     )
     assert now is not None, "entries are never deleted"
     if now["approval_id"] is not None:
         found = tx.one(
-            select(approvals.c.approval_id).where(
-                approvals.c.tenant_id == tx.tenant,
-                approvals.c.approval_id == now["approval_id"],
-                approvals.c.params_hash == now["params_hash"],
-                approvals.c.consumed_entry == entry.entry_id,
-                approvals.c.consumed_generation == now["generation"],
+            rows_of(
+                approvals,
+                approvals.c.approval_id,
+                approval_id=now["approval_id"],
+                params_hash=now["params_hash"],
+                consumed_entry=entry.entry_id,
+                consumed_generation=now["generation"],
             )
         )
         if found is None:

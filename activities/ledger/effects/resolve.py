@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import select, update
-
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import recovery
@@ -93,12 +92,7 @@ def _settle(
     can_undo: Callable[[str], bool],
 ) -> tuple[bool, str]:
     row = tx.one(
-        select(interventions)
-        .where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.intervention_id == resolution.intervention_id,
-        )
-        .with_for_update()
+        rows_of(interventions, intervention_id=resolution.intervention_id).with_for_update()
     )
     if row is not None and row["run_id"] != run_id and _is_open(tx, row["run_id"]):
         row = None  # Its own run settles it, and goes on; a run that has ended cannot.
@@ -108,11 +102,7 @@ def _settle(
         if row["resolution_id"] == resolution_id:
             return True, f"settled: {row['outcome']}"
         return False, f"already settled by {row['actor']}: {row['outcome']}"
-    entry_row = tx.one(
-        select(effects)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == row["entry_id"])
-        .with_for_update()
-    )
+    entry_row = tx.one(rows_of(effects, entry_id=row["entry_id"]).with_for_update())
     assert entry_row is not None
     entry = Entry.from_row(entry_row)
     answers = {
@@ -137,13 +127,7 @@ def _settle(
     if not noted:
         _apply(tx, entry, state, resolution)
     tx.execute(
-        update(interventions)
-        .where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.intervention_id == resolution.intervention_id,
-            interventions.c.state == "open",
-        )
-        .values(
+        update_rows(interventions, intervention_id=resolution.intervention_id, state="open").values(
             state="settled",
             outcome=resolution.outcome.value,
             actor=resolution.actor,
@@ -183,19 +167,12 @@ def _fits(receipt: Any) -> bool:
 
 def is_settled(tx: Transaction, intervention_id: str) -> bool:
     """Return whether an intervention is settled, by whomever: its run follows the row."""
-    row = tx.one(
-        select(interventions.c.state).where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.intervention_id == intervention_id,
-        )
-    )
+    row = tx.one(rows_of(interventions, interventions.c.state, intervention_id=intervention_id))
     return row is not None and row["state"] == "settled"
 
 
 def _is_open(tx: Transaction, run_id: str) -> bool:
-    row = tx.one(
-        select(runs.c.closed_ms).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
-    )
+    row = tx.one(rows_of(runs, runs.c.closed_ms, run_id=run_id))
     return row is not None and row["closed_ms"] is None
 
 
@@ -213,13 +190,9 @@ def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) ->
         by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
         values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt
     tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == entry.entry_id,
-            effects.c.fencing_token == entry.fencing_token,
+        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token).values(
+            **values
         )
-        .values(**values)
     )
     if state == "committed":
         mark_compensated(tx, entry)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select, update
-
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import leases
 from surehand.activities.ledger.steps.entries import milliseconds
@@ -77,8 +76,8 @@ def acquire(
     for resource in request.resources:
         tx.lock_resource(resource)
     rows = tx.all(
-        select(leases)
-        .where(leases.c.tenant_id == tx.tenant, leases.c.resource.in_(request.resources))
+        rows_of(leases)
+        .where(leases.c.resource.in_(request.resources))
         .order_by(leases.c.resource)
         .with_for_update()
     )
@@ -104,7 +103,7 @@ def _plausible(tx: Transaction, row: dict[str, Any]) -> dict[str, Any]:
     }
     if cut:
         lease = _lease_of(row)
-        tx.execute(update(leases).where(_token(tx, lease)).values(cut))
+        tx.execute(update_rows(leases, **_token(lease)).values(cut))
         _note(tx, lease, "clock.set_back", evidence=", ".join(cut), action="cut_to_what_it_can_be")
     return {**row, **cut}
 
@@ -153,9 +152,9 @@ def _take(
     }
     lease = Lease(resource, request.run_id, request.step_id, request.tool, request.holder, token)
     if row is None:
-        tx.execute(insert(leases).values(tenant_id=tx.tenant, resource=resource, **values))
+        tx.execute(insert_row(leases, resource=resource, **values))
     else:
-        touched = tx.execute(update(leases).where(_token(tx, _lease_of(row))).values(values))
+        touched = tx.execute(update_rows(leases, **_token(_lease_of(row))).values(values))
         assert touched == 1, "the resource is locked by this transaction"
     tx.event(
         request.run_id,
@@ -171,25 +170,21 @@ def _take(
     return lease
 
 
-def _token(tx: Transaction, lease: Lease) -> ColumnElement[bool]:
-    return (
-        (leases.c.tenant_id == tx.tenant)
-        & (leases.c.resource == lease.resource)
-        & (leases.c.fencing_token == lease.fencing_token)
-    )
+def _token(lease: Lease) -> dict[str, Any]:
+    return {"resource": lease.resource, "fencing_token": lease.fencing_token}
 
 
-def _held(tx: Transaction, lease: Lease) -> ColumnElement[bool]:
-    return _token(tx, lease) & (leases.c.holder == lease.holder)
+def _held(lease: Lease) -> dict[str, Any]:
+    return {**_token(lease), "holder": lease.holder}
 
 
 def renew(tx: Transaction, held: Sequence[Lease], limit: timedelta) -> bool:
     """Extend a call's leases; ``False`` when one of them is not its own any more."""
     for lease in held:
         touched = tx.execute(
-            update(leases)
-            .where(_held(tx, lease))
-            .values(lease_until_ms=tx.now_ms + milliseconds(limit))
+            update_rows(leases, **_held(lease)).values(
+                lease_until_ms=tx.now_ms + milliseconds(limit)
+            )
         )
         if not touched:
             return False
@@ -200,7 +195,7 @@ def release(tx: Transaction, held: Sequence[Lease]) -> None:
     """Free a call's resources; one that it has lost stays as it is."""
     for lease in held:
         touched = tx.execute(
-            update(leases).where(_held(tx, lease)).values(holder=None, lease_until_ms=None)
+            update_rows(leases, **_held(lease)).values(holder=None, lease_until_ms=None)
         )
         if touched:
             _note(tx, lease, "resource.released")
@@ -211,7 +206,9 @@ def lost(tx: Transaction, held: Sequence[Lease]) -> list[str]:
     gone = []
     for lease in held:
         row = tx.one(
-            select(leases.c.resource).where(_held(tx, lease), leases.c.lease_until_ms > tx.now_ms)
+            rows_of(leases, leases.c.resource, **_held(lease)).where(
+                leases.c.lease_until_ms > tx.now_ms
+            )
         )
         if row is None:
             gone.append(lease.resource)
@@ -230,12 +227,8 @@ def free_expired(tx: Transaction, limit: int) -> int:
     back, and lets people see that the resource is free.
     """
     rows = tx.all(
-        select(leases)
-        .where(
-            leases.c.tenant_id == tx.tenant,
-            leases.c.holder.is_not(None),
-            leases.c.lease_until_ms <= tx.now_ms,
-        )
+        rows_of(leases)
+        .where(leases.c.holder.is_not(None), leases.c.lease_until_ms <= tx.now_ms)
         .order_by(leases.c.resource)
         .limit(limit)
         # Somebody is taking it just now: it needs no freeing.
@@ -243,7 +236,7 @@ def free_expired(tx: Transaction, limit: int) -> int:
     )
     for row in rows:
         lease = _lease_of(row)
-        tx.execute(update(leases).where(_held(tx, lease)).values(holder=None, lease_until_ms=None))
+        tx.execute(update_rows(leases, **_held(lease)).values(holder=None, lease_until_ms=None))
         _note(tx, lease, "resource.freed")
     return len(rows)
 

@@ -24,9 +24,9 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
-    update,
 )
 
+from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects, replays, runs
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name, is_barred
@@ -98,47 +98,43 @@ class Page:
     """Where the next page begins; ``None``: there is none."""
 
 
-def tree(tenant: str, run_id: str, step_id: str | None = None) -> CTE:
+def tree(run_id: str, step_id: str | None = None) -> CTE:
     """Return the runs of a tree, each with the step to which it is narrowed down, if it is.
 
     And with the child of the run at its top, and that one's step, from which it comes.
 
     Args:
-        tenant: Whose run.
         run_id: The run at its top.
         step_id: Only what this step has made, and what its child runs have.
     """
     only = cast(literal(step_id) if step_id is not None else null(), String(80))
     nobody, nothing = cast(null(), String(255)), cast(null(), String(80))
-    found = (
-        select(runs.c.run_id, only.label("step_id"), nobody.label("child"), nothing.label("inside"))
-        .where(runs.c.tenant_id == tenant, runs.c.run_id == run_id)
-        .cte("tree", recursive=True)
-    )
+    found = rows_of(
+        runs,
+        runs.c.run_id,
+        only.label("step_id"),
+        nobody.label("child"),
+        nothing.label("inside"),
+        run_id=run_id,
+    ).cte("tree", recursive=True)
     child = runs.alias("child")
-    below = select(
+    below = rows_of(
+        child,
         child.c.run_id,
         nothing,
         func.coalesce(found.c.child, child.c.run_id),
         func.coalesce(found.c.inside, child.c.parent_step_id),
-    ).where(
-        child.c.tenant_id == tenant,
-        child.c.parent_run_id == found.c.run_id,
-        or_(found.c.step_id.is_(None), found.c.step_id == child.c.parent_step_id),
-    )
+        parent_run_id=found.c.run_id,
+    ).where(or_(found.c.step_id.is_(None), found.c.step_id == child.c.parent_step_id))
     return found.union(below)
 
 
-def _effects(tenant: str, found: CTE, *columns: Any) -> Select[Any]:
+def _effects(found: CTE, *columns: Any) -> Select[Any]:
     mine = and_(
         effects.c.run_id == found.c.run_id,
         or_(found.c.step_id.is_(None), found.c.step_id == effects.c.step_id),
     )
-    return (
-        select(*columns)
-        .join(found, mine)
-        .where(effects.c.tenant_id == tenant, effects.c.undoes.is_(None))
-    )
+    return rows_of(effects, *columns, undoes=None).join(found, mine)
 
 
 def remaining(
@@ -153,8 +149,8 @@ def remaining(
 
     What has no recorded commit comes first: if it happened, it happened last.
     """
-    found = tree(tx.tenant, run_id, step_id)
-    query = _effects(tx.tenant, found, effects, found.c.child, found.c.inside).where(
+    found = tree(run_id, step_id)
+    query = _effects(found, effects, found.c.child, found.c.inside).where(
         effects.c.state.in_(REMAINING)
     )
     if after is not None:
@@ -177,15 +173,11 @@ def remaining(
 def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
     """Return by effect the child runs of a run that go on with it, themselves or below them."""
     used: dict[str, list[str]] = {one.entry.entry_id: [] for one in made}
-    found = tree(tx.tenant, run_id)
+    found = tree(run_id)
     query = (
-        select(replays.c.entry_id, found.c.child)
+        rows_of(replays, replays.c.entry_id, found.c.child)
         .join(found, replays.c.run_id == found.c.run_id)
-        .where(
-            replays.c.tenant_id == tx.tenant,
-            replays.c.entry_id.in_(list(used)),
-            found.c.child.is_not(None),
-        )
+        .where(replays.c.entry_id.in_(list(used)), found.c.child.is_not(None))
         .distinct()
         .order_by(replays.c.entry_id, found.c.child)
     )
@@ -200,22 +192,23 @@ def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
     Each with the step that it is.
     """
     rows = tx.all(
-        select(runs.c.run_id, runs.c.parent_step_id, bars.c.barred_ms)
-        .join(bars, (bars.c.tenant_id == runs.c.tenant_id) & (bars.c.run_id == runs.c.run_id))
-        .where(
-            runs.c.tenant_id == tx.tenant,
-            runs.c.parent_run_id == run_id,
-            runs.c.state == "completed",
-            # By whoever undoes the run above it: one that has completed has no reason to.
-            bars.c.step_id == EVERY_STEP,
+        rows_of(
+            runs,
+            runs.c.run_id,
+            runs.c.parent_step_id,
+            bars.c.barred_ms,
+            parent_run_id=run_id,
+            state="completed",
         )
+        # By whoever undoes the run above it: one that has completed has no reason to.
+        .join(bars, ours(bars, run_id=runs.c.run_id, step_id=EVERY_STEP))
         .order_by(runs.c.run_id)
     )
     found = dict[str, str]()
     for row in rows:
         done = and_(effects.c.state == "compensated", effects.c.settled_ms >= row["barred_ms"])
         under_way = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
-        query = _effects(tx.tenant, tree(tx.tenant, row["run_id"]), effects.c.entry_id)
+        query = _effects(tree(row["run_id"]), effects.c.entry_id)
         if tx.one(query.where(or_(done, under_way)).limit(1)) is not None:
             found[row["run_id"]] = row["parent_step_id"]
     return found
@@ -223,19 +216,19 @@ def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
 
 def how_many_stand(tx: Transaction, run_id: str) -> int:
     """Return how many effects of a run and its child runs stand."""
-    query = _effects(tx.tenant, tree(tx.tenant, run_id), func.count().label("n"))
+    query = _effects(tree(run_id), func.count().label("n"))
     row = tx.one(query.where(effects.c.state.in_(REMAINING)))
     return int(row["n"]) if row is not None else 0
 
 
 def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> tuple[list[Made], int]:
     """Return the newest effects of a run and its child runs, undos included, and how many more."""
-    found = tree(tx.tenant, run_id)
-    mine = (effects.c.tenant_id == tx.tenant, effects.c.run_id == found.c.run_id)
-    counted = tx.one(select(func.count().label("n")).select_from(effects).join(found, and_(*mine)))
+    found = tree(run_id)
+    mine = effects.c.run_id == found.c.run_id
+    counted = tx.one(rows_of(effects, func.count().label("n")).join(found, mine))
     rows = tx.all(
-        select(effects, found.c.child, found.c.inside)
-        .join(found, and_(*mine))
+        rows_of(effects, effects, found.c.child, found.c.inside)
+        .join(found, mine)
         .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
         .limit(newest)
     )
@@ -265,13 +258,11 @@ def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
 
 def open_below(tx: Transaction, run_id: str, step_id: str | None = None) -> list[str]:
     """Return the child runs of a run, or of one step of it, that the ledger has as open."""
-    found = tree(tx.tenant, run_id, step_id)
+    found = tree(run_id, step_id)
     rows = tx.all(
-        select(runs.c.run_id)
+        rows_of(runs, runs.c.run_id, closed_ms=None)
         .join(found, found.c.run_id == runs.c.run_id)
-        .where(
-            runs.c.tenant_id == tx.tenant, found.c.child.is_not(None), runs.c.closed_ms.is_(None)
-        )
+        .where(found.c.child.is_not(None))
         .order_by(runs.c.run_id)
     )
     return [row["run_id"] for row in rows]
@@ -295,12 +286,8 @@ def bar_with_parent(tx: Transaction, run_id: str, parent: str, step_id: str) -> 
 def leave(tx: Transaction, entry_ids: Iterable[str], reason: str) -> None:
     """Note why effects are left as they are."""
     tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id.in_(list(entry_ids)),
-            effects.c.state.in_(REMAINING),
-        )
+        update_rows(effects)
+        .where(effects.c.entry_id.in_(list(entry_ids)), effects.c.state.in_(REMAINING))
         .values(left_because=reason)
     )
 
@@ -311,5 +298,5 @@ def _bar_run(tx: Transaction, run_id: str) -> None:
 
 
 def _runs(tx: Transaction, run_id: str, step_id: str | None) -> list[str]:
-    found = tree(tx.tenant, run_id, step_id)
+    found = tree(run_id, step_id)
     return [row["run_id"] for row in tx.all(select(found.c.run_id))]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy import ColumnElement, and_, or_
 
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects.clock_jumps import lease_left
@@ -28,15 +29,14 @@ def overdue(tx: Transaction, quiet: timedelta, limit: int, after: str | None = N
         after: The place of the last entry of the page before (``place``).
     """
     before = tx.now_ms - milliseconds(quiet)
-    asked = exists().where(
-        interventions.c.tenant_id == effects.c.tenant_id,
-        interventions.c.entry_id == effects.c.entry_id,
-        or_(interventions.c.state == "open", interventions.c.outcome == "give_up"),
+    asked = (
+        rows_of(interventions, entry_id=effects.c.entry_id)
+        .where(or_(interventions.c.state == "open", interventions.c.outcome == "give_up"))
+        .exists()
     )
     rows = tx.all(
-        select(effects)
+        rows_of(effects)
         .where(
-            effects.c.tenant_id == tx.tenant,
             or_(
                 and_(effects.c.state == "claimed", _over(tx, before, "lease_until_ms", "lease_ms")),
                 and_(
@@ -74,14 +74,9 @@ def take_over(tx: Transaction, seen: Entry) -> Entry | None:
     """Put an overdue entry in doubt under our fencing token; ``None`` if somebody was quicker."""
     tx.lock_key(seen.tool, seen.key)
     row = tx.one(
-        select(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == seen.entry_id,
-            effects.c.fencing_token == seen.fencing_token,
-            effects.c.state == seen.state,
-        )
-        .with_for_update()
+        rows_of(
+            effects, entry_id=seen.entry_id, fencing_token=seen.fencing_token, state=seen.state
+        ).with_for_update()
     )
     if row is None:
         return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import exists, or_, select, update
+from sqlalchemy import or_
 
+from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     effects,
@@ -45,13 +46,9 @@ def mark_compensated(tx: Transaction, undo: Entry) -> None:
     if undo.undoes is None:
         return
     tx.execute(
-        update(effects)
-        .where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.entry_id == undo.undoes,
-            effects.c.state == "compensating",
+        update_rows(effects, entry_id=undo.undoes, state="compensating").values(
+            state="compensated", settled_ms=tx.now_ms
         )
-        .values(state="compensated", settled_ms=tx.now_ms)
     )
     tx.event(
         undo.run_id,
@@ -74,9 +71,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
     found = _replayers(tx, entry_id)
     if not found:
         return
-    row = tx.one(
-        select(effects).where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == entry_id)
-    )
+    row = tx.one(rows_of(effects, entry_id=entry_id))
     assert row is not None, "entries are never deleted"
     entry = Entry.from_row(row)
     undone = f"{entry.tool} {entry.key}: run {entry.run_id} has undone the effect that this run"
@@ -117,17 +112,17 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
 
 def _replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
     return tx.all(
-        select(replays.c.run_id, replays.c.step_id, replays.c.told_by, runs.c.closed_ms)
-        .join(
-            runs,
-            (runs.c.tenant_id == replays.c.tenant_id) & (runs.c.run_id == replays.c.run_id),
+        rows_of(
+            replays,
+            replays.c.run_id,
+            replays.c.step_id,
+            replays.c.told_by,
+            runs.c.closed_ms,
+            entry_id=entry_id,
         )
-        .where(
-            replays.c.tenant_id == tx.tenant,
-            replays.c.entry_id == entry_id,
-            # What a run that failed has relied on, it relies on no more.
-            or_(runs.c.closed_ms.is_(None), runs.c.state == "completed"),
-        )
+        .join(runs, ours(runs, run_id=replays.c.run_id))
+        # What a run that failed has relied on, it relies on no more.
+        .where(or_(runs.c.closed_ms.is_(None), runs.c.state == "completed"))
         .order_by(replays.c.run_id, replays.c.step_id)
     )
 
@@ -136,26 +131,16 @@ def undone_under(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
     """Return the open questions of a run about effects that were undone under it."""
     return list(
         tx.all(
-            select(interventions)
-            .where(
-                interventions.c.tenant_id == tx.tenant,
-                interventions.c.run_id == run_id,
-                interventions.c.rule == UNDONE,
-                interventions.c.state == "open",
+            rows_of(interventions, run_id=run_id, rule=UNDONE, state="open").order_by(
+                interventions.c.opened_ms, interventions.c.intervention_id
             )
-            .order_by(interventions.c.opened_ms, interventions.c.intervention_id)
         )
     )
 
 
-def waits_to_be_told(tenant: Any, run_id: Any) -> Any:
+def waits_to_be_told(run_id: Any) -> Any:
     """Return the condition that a human has to take note of something in this run."""
-    return exists().where(
-        interventions.c.tenant_id == tenant,
-        interventions.c.run_id == run_id,
-        interventions.c.rule == UNDONE,
-        interventions.c.state == "open",
-    )
+    return rows_of(interventions, run_id=run_id, rule=UNDONE, state="open").exists()
 
 
 def must_be_told(tx: Transaction, run_id: str) -> Asked | None:
@@ -164,10 +149,6 @@ def must_be_told(tx: Transaction, run_id: str) -> Asked | None:
     if not waiting:
         return None
     first = waiting[0]
-    row = tx.one(
-        select(effects).where(
-            effects.c.tenant_id == tx.tenant, effects.c.entry_id == first["entry_id"]
-        )
-    )
+    row = tx.one(rows_of(effects, entry_id=first["entry_id"]))
     assert row is not None, "entries are never deleted"
     return Asked(Entry.from_row(row), first["intervention_id"], first["question"])

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-
 from surehand.activities.ledger.core.people_tables import principal_changes
+from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
     approvals,
@@ -52,8 +51,8 @@ def runs_of(tx: Transaction, run_id: str) -> list[str]:
     """Return the ids of a run and of its child runs, and of theirs, as far as they are recorded."""
     child = runs.c.run_id.startswith(child_run_id(run_id, ""), autoescape=True)
     rows = tx.all(
-        select(runs.c.run_id)
-        .where(runs.c.tenant_id == tx.tenant, (runs.c.run_id == run_id) | child)
+        rows_of(runs, runs.c.run_id)
+        .where((runs.c.run_id == run_id) | child)
         .order_by(runs.c.run_id)
     )
     return [row["run_id"] for row in rows]
@@ -65,31 +64,22 @@ def evidence_of(tx: Transaction, run_id: str) -> Evidence:
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    same_run = (plans.c.tenant_id == runs.c.tenant_id) & (plans.c.run_id == runs.c.run_id)
     run = tx.one(
-        select(runs.c.user_id, plans.c.plan, plans.c.tools)
-        .join(plans, same_run)
-        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+        rows_of(runs, runs.c.user_id, plans.c.plan, plans.c.tools, run_id=run_id)
+        .join(plans, ours(plans, run_id=runs.c.run_id))
         .order_by(plans.c.plan_version.desc())
     )
     if run is None:
         raise RunNotFound(run_id)
     told = tx.all(
-        select(events.c.type, events.c.step_id, events.c.body)
-        .where(events.c.tenant_id == tx.tenant, events.c.run_id == run_id)
-        .order_by(events.c.seq)
-    )
-    of_run = [
-        tx.all(select(table).where(table.c.tenant_id == tx.tenant, table.c.run_id == run_id))
-        for table in (approvals, effects, steps)
-    ]
-    changes = tx.all(
-        select(principal_changes)
-        .where(
-            principal_changes.c.tenant_id == tx.tenant,
-            principal_changes.c.principal == run["user_id"],
-            principal_changes.c.change.in_(("permission_granted", "permission_revoked")),
+        rows_of(events, events.c.type, events.c.step_id, events.c.body, run_id=run_id).order_by(
+            events.c.seq
         )
+    )
+    of_run = [tx.all(rows_of(table, run_id=run_id)) for table in (approvals, effects, steps)]
+    changes = tx.all(
+        rows_of(principal_changes, principal=run["user_id"])
+        .where(principal_changes.c.change.in_(("permission_granted", "permission_revoked")))
         .order_by(principal_changes.c.at_ms)
     )
 

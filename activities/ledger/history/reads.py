@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import unreachable
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
     artifacts,
@@ -48,9 +49,7 @@ def effects_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     )
     require_run(tx, run_id)
     rows = tx.all(
-        select(*columns)
-        .where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
-        .order_by(effects.c.claimed_ms, effects.c.entry_id)
+        rows_of(effects, *columns, run_id=run_id).order_by(effects.c.claimed_ms, effects.c.entry_id)
     )
     return [_readable(row) for row in rows]
 
@@ -62,11 +61,7 @@ def events_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
         RunNotFound: No such run in this tenant.
     """
     require_run(tx, run_id)
-    rows = tx.all(
-        select(events)
-        .where(events.c.tenant_id == tx.tenant, events.c.run_id == run_id)
-        .order_by(events.c.seq)
-    )
+    rows = tx.all(rows_of(events, run_id=run_id).order_by(events.c.seq))
     return [_readable(row) for row in rows]
 
 
@@ -80,14 +75,8 @@ def chain_of(
     """
     # Locked: what is read here and there belongs together, however busy the run is.
     head = tx.lock_chain(run_id)
-    chain = tx.all(
-        select(events)
-        .where(events.c.tenant_id == tx.tenant, events.c.run_id == run_id)
-        .order_by(events.c.seq)
-    )
-    entries = tx.all(
-        select(effects).where(effects.c.tenant_id == tx.tenant, effects.c.run_id == run_id)
-    )
+    chain = tx.all(rows_of(events, run_id=run_id).order_by(events.c.seq))
+    entries = tx.all(rows_of(effects, run_id=run_id))
     return chain, entries, head
 
 
@@ -100,9 +89,9 @@ def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     columns = [column for column in artifacts.c if column is not artifacts.c.content]
     require_run(tx, run_id)
     rows = tx.all(
-        select(*columns)
-        .where(artifacts.c.tenant_id == tx.tenant, artifacts.c.run_id == run_id)
-        .order_by(artifacts.c.created_ms, artifacts.c.artifact_id)
+        rows_of(artifacts, *columns, run_id=run_id).order_by(
+            artifacts.c.created_ms, artifacts.c.artifact_id
+        )
     )
     return [_readable(row) for row in rows]
 
@@ -115,7 +104,7 @@ def interventions_of(
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    query = select(interventions).where(interventions.c.tenant_id == tx.tenant)
+    query = rows_of(interventions)
     if run_id is not None:
         require_run(tx, run_id)
         query = query.where(interventions.c.run_id == run_id)
@@ -143,7 +132,7 @@ def notifications_of(
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    query = select(notifications).where(notifications.c.tenant_id == tx.tenant)
+    query = rows_of(notifications)
     if run_id is not None:
         require_run(tx, run_id)
         query = query.where(notifications.c.run_id == run_id)
@@ -158,20 +147,13 @@ def notifications_of(
 
 def run_of_intervention(tx: Transaction, intervention_id: str) -> str | None:
     """Return the run whose effect an intervention is about; ``None`` if there is none."""
-    row = tx.one(
-        select(interventions.c.run_id).where(
-            interventions.c.tenant_id == tx.tenant,
-            interventions.c.intervention_id == intervention_id,
-        )
-    )
+    row = tx.one(rows_of(interventions, interventions.c.run_id, intervention_id=intervention_id))
     return None if row is None else str(row["run_id"])
 
 
 def open_interventions(tx: Transaction) -> int:
     """Return how many questions of a tenant wait for a human."""
-    query = select(func.count().label("n")).where(
-        interventions.c.tenant_id == tx.tenant, interventions.c.state == "open"
-    )
+    query = rows_of(interventions, func.count().label("n"), state="open")
     row = tx.one(query)
     return int(row["n"]) if row else 0
 
@@ -195,9 +177,7 @@ def require_run(tx: Transaction, run_id: str) -> None:
     Raises:
         RunNotFound: It has none of that id.
     """
-    row = tx.one(
-        select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
-    )
+    row = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import select
 
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import plans, runs
 from surehand.activities.ledger.history.open_items import Told, hear
@@ -142,13 +142,8 @@ def checkpoint_at(tx: Transaction, run_id: str, seq: int) -> Rebuilt:
     events, entries, _ = chain_of(tx, run_id)
     if not 1 <= seq <= len(events):
         raise NoSuchEvent(f"run {run_id} has events 1 to {len(events)}, none of number {seq}")
-    mine = (runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
-    [run] = tx.all(select(runs).where(*mine))
-    rows = tx.all(
-        select(plans.c.plan_version, plans.c.plan).where(
-            plans.c.tenant_id == tx.tenant, plans.c.run_id == run_id
-        )
-    )
+    [run] = tx.all(rows_of(runs, run_id=run_id))
+    rows = tx.all(rows_of(plans, plans.c.plan_version, plans.c.plan, run_id=run_id))
     versions = {row["plan_version"]: Plan.model_validate(row["plan"]) for row in rows}
     keys = {str(entry["entry_id"]): str(entry["key"]) for entry in entries}
     return rebuilt(events[:seq], run, versions, keys)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import tuple_
 
+from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import (
     effects,
@@ -111,25 +112,16 @@ def recording_of(ledger: Ledger, tenant: str, run_id: str, seq: int | None = Non
     if not 1 <= last <= len(events):
         raise NoSuchEvent(f"run {run_id} has events 1 to {len(events)}, none of number {last}")
     with ledger.transaction(tenant) as tx:
-        versions = {
-            row["plan_version"]: row
-            for row in tx.all(
-                select(plans).where(plans.c.tenant_id == tenant, plans.c.run_id == run_id)
-            )
-        }
-        rows = tx.all(
-            select(steps)
-            .where(steps.c.tenant_id == tenant, steps.c.run_id == run_id)
-            .order_by(steps.c.ended_ms, steps.c.attempt)
-        )
+        versions = {row["plan_version"]: row for row in tx.all(rows_of(plans, run_id=run_id))}
+        rows = tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt))
         replayed = tx.all(
-            select(effects, replays.c.step_id.label("by_step"), replays.c.replayed_ms)
-            .join(
+            rows_of(
                 replays,
-                (replays.c.tenant_id == effects.c.tenant_id)
-                & (replays.c.entry_id == effects.c.entry_id),
-            )
-            .where(replays.c.tenant_id == tenant, replays.c.run_id == run_id)
+                effects,
+                replays.c.step_id.label("by_step"),
+                replays.c.replayed_ms,
+                run_id=run_id,
+            ).join(effects, ours(effects, entry_id=replays.c.entry_id))
         )
     known = {number: Plan.model_validate(row["plan"]) for number, row in versions.items()}
     then = events[:last]
@@ -198,16 +190,16 @@ def _children(ledger: Ledger, tenant: str, run_id: str, at_ms: int) -> dict[str,
     """Return the newest completed child of each step that is a plan."""
     with ledger.transaction(tenant) as tx:
         rows = tx.all(
-            select(runs.c.run_id, runs.c.parent_step_id, runs.c.closed_ms, plans.c.plan)
-            .join(
-                plans, (plans.c.tenant_id == runs.c.tenant_id) & (plans.c.run_id == runs.c.run_id)
+            rows_of(
+                runs,
+                runs.c.run_id,
+                runs.c.parent_step_id,
+                runs.c.closed_ms,
+                plans.c.plan,
+                parent_run_id=run_id,
+                state="completed",
             )
-            .where(
-                runs.c.tenant_id == tenant,
-                runs.c.parent_run_id == run_id,
-                runs.c.state == "completed",
-                plans.c.plan_version == 1,
-            )
+            .join(plans, ours(plans, run_id=runs.c.run_id, plan_version=1))
             .order_by(runs.c.closed_ms)
         )
     return {
@@ -229,10 +221,8 @@ def key_entries(
     if not wanted:
         return {}
     rows = tx.all(
-        select(effects).where(
-            effects.c.tenant_id == tx.tenant,
-            tuple_(effects.c.tool, effects.c.key).in_(wanted),
-            effects.c.state.in_(_HOLDING),
+        rows_of(effects).where(
+            tuple_(effects.c.tool, effects.c.key).in_(wanted), effects.c.state.in_(_HOLDING)
         )
     )
     names = KeyEntry.__dataclass_fields__

@@ -13,10 +13,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import select
-
 from surehand.activities.ledger.approvals import standing
 from surehand.activities.ledger.approvals.votes import is_of
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, runs
 from surehand.activities.ledger.history.audit import (
@@ -55,13 +54,9 @@ def first_unproven(tx: Transaction, run_id: str, events: Sequence[Event]) -> Bre
         return found
     strict = _asked_strictly(tx, run_id, events)
     rows = tx.all(
-        select(decisions)
-        .where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.run_id == run_id,
-            decisions.c.verdict == "accepted",
+        rows_of(decisions, run_id=run_id, verdict="accepted").order_by(
+            decisions.c.at_ms, decisions.c.decision_id
         )
-        .order_by(decisions.c.at_ms, decisions.c.decision_id)
     )
     told = {_name(event["body"]): event for event in events if event["type"] in _TOLD_BY}
     for row in rows:
@@ -84,8 +79,13 @@ def _name(told: Mapping[str, Any]) -> tuple[str, str | None]:
 def _start(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | None:
     opened = next((event for event in events if event["type"] == "run.opened"), None)
     row = tx.one(
-        select(runs.c.user_id, runs.c.started_by, runs.c.start_kid, runs.c.start_signature).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
+        rows_of(
+            runs,
+            runs.c.user_id,
+            runs.c.started_by,
+            runs.c.start_kid,
+            runs.c.start_signature,
+            run_id=run_id,
         )
     )
     if opened is None or row is None:
@@ -103,11 +103,7 @@ def _start(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | Non
 def _asked_strictly(tx: Transaction, run_id: str, events: Sequence[Event]) -> set[str]:
     """Return the approvals whose votes have to be signed, by their rows or their events."""
     rows = tx.all(
-        select(approvals.c.approval_id).where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.run_id == run_id,
-            approvals.c.assurance == Assurance.SIGNED.value,
-        )
+        rows_of(approvals, approvals.c.approval_id, run_id=run_id, assurance=Assurance.SIGNED.value)
     )
     said = (event["body"] for event in events if event["type"] == "approval.requested")
     strict = {body["approval_id"] for body in said if body.get("assurance") == Assurance.SIGNED}

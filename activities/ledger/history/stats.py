@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import and_, case, exists, func, or_, select, update
+from sqlalchemy import Select, Subquery, Table, case, func, or_, select
 
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.core.tables import effects, events, interventions, runs, steps
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
@@ -43,17 +44,18 @@ class Scope:
         """The beginning, by the database's clock."""
         return int(self.since.timestamp() * 1000)
 
-    def of(self, table: Any, moment: Any = None) -> Any:
-        """Return the condition for a table's rows of this scope."""
-        found = table.c.tenant_id == self.tenant
-        if moment is not None:
-            found &= moment >= self.since_ms
-        return found if self.run_id is None else found & (table.c.run_id == self.run_id)
+    def rows(self, table: Table, *columns: Any) -> Select[Any]:
+        """Return the SELECT of a table's rows of this scope, whenever they were written."""
+        return rows_of(table, *columns, **({} if self.run_id is None else {"run_id": self.run_id}))
+
+    def events(self, *columns: Any) -> Select[Any]:
+        """Return the SELECT of its events."""
+        return self.rows(events, *columns).where(events.c.at_ms >= self.since_ms)
 
 
-def count_of(tx: Transaction, table: Any, *conditions: Any) -> int:
-    """Return how many rows meet the conditions."""
-    row = tx.one(select(func.count().label("n")).select_from(table).where(*conditions))
+def count_of(tx: Transaction, query: Select[Any]) -> int:
+    """Return how many rows a query has."""
+    row = tx.one(select(func.count().label("n")).select_from(query.subquery()))
     return int(row["n"]) if row else 0
 
 
@@ -74,25 +76,19 @@ _COMMITTED: Final = ("committed", "compensating", "compensated")
 def retries_of(tx: Transaction, scope: Scope) -> list[Retried]:
     """Return what became of failed calls, by failure class."""
     class_, retry_ms = text_of("failure_class"), number_of("retry_ms")
-    failed = and_(
-        scope.of(events, events.c.at_ms),
-        events.c.type.in_(("effect.failed", "step.failed")),
-        class_.is_not(None),
-    )
     rows = tx.all(
-        select(
+        scope.events(
             class_.label("failure_class"),
             func.count().label("failures"),
             func.count(retry_ms).label("retried"),
             func.avg(retry_ms).label("delay_ms"),
         )
-        .where(failed)
+        .where(events.c.type.in_(("effect.failed", "step.failed")), class_.is_not(None))
         .group_by(class_)
     )
     succeeded: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    again = and_(failed, retry_ms.is_not(None))
-    for found in (tx.all(_effects_again(again)), tx.all(_reads_again(again))):
+    for found in (tx.all(_effects_again(scope)), tx.all(_reads_again(scope))):
         for row in found:
             calls[row["failure_class"]] += row["calls"]
             succeeded[row["failure_class"]] += row["succeeded"]
@@ -111,51 +107,36 @@ def retries_of(tx: Transaction, scope: Scope) -> list[Retried]:
     ]
 
 
-def _effects_again(again: Any) -> Any:
-    entry_id = text_of("entry_id")
-    tried = (
-        select(
-            events.c.tenant_id,
-            text_of("failure_class").label("failure_class"),
-            entry_id.label("entry_id"),
-        )
-        .where(again, events.c.type == "effect.failed")
+def _tried_again(scope: Scope, type_: str, *columns: Any) -> Subquery:
+    """Return the failures of a kind after which it is called again."""
+    class_, retry_ms = text_of("failure_class"), number_of("retry_ms")
+    return (
+        scope.events(class_.label("failure_class"), *columns)
+        .where(events.c.type == type_, class_.is_not(None), retry_ms.is_not(None))
         .distinct()
         .subquery()
     )
+
+
+def _effects_again(scope: Scope) -> Select[Any]:
+    tried = _tried_again(scope, "effect.failed", text_of("entry_id").label("entry_id"))
     happened = case((effects.c.state.in_(_COMMITTED), 1), else_=0)
     return (
-        select(
+        rows_of(
+            effects,
             tried.c.failure_class,
             func.count().label("calls"),
             func.sum(happened).label("succeeded"),
         )
-        .join(
-            effects,
-            and_(effects.c.tenant_id == tried.c.tenant_id, effects.c.entry_id == tried.c.entry_id),
-        )
+        .join(tried, effects.c.entry_id == tried.c.entry_id)
         .group_by(tried.c.failure_class)
     )
 
 
-def _reads_again(again: Any) -> Any:
-    tried = (
-        select(
-            events.c.tenant_id,
-            events.c.run_id,
-            events.c.step_id,
-            text_of("failure_class").label("failure_class"),
-        )
-        .where(again, events.c.type == "step.failed")
-        .distinct()
-        .subquery()
-    )
-    answered = exists().where(
-        steps.c.tenant_id == tried.c.tenant_id,
-        steps.c.run_id == tried.c.run_id,
-        steps.c.step_id == tried.c.step_id,
-        steps.c.state == "succeeded",
-    )
+def _reads_again(scope: Scope) -> Select[Any]:
+    tried = _tried_again(scope, "step.failed", events.c.run_id, events.c.step_id)
+    its = {"run_id": tried.c.run_id, "step_id": tried.c.step_id}
+    answered = rows_of(steps, **its, state="succeeded").exists()
     return select(
         tried.c.failure_class,
         func.count().label("calls"),
@@ -191,9 +172,7 @@ def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:
         recoveries = _recoveries(tx, scope, told)
         duplicates = _duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
-        open_now = count_of(
-            tx, interventions, scope.of(interventions), interventions.c.state == "open"
-        )
+        open_now = count_of(tx, scope.rows(interventions).where(interventions.c.state == "open"))
     claims = told.of("effect.claimed")
     lost = told.lost()
     return Stats(
@@ -259,15 +238,12 @@ class _Told:
 def _told(tx: Transaction, scope: Scope) -> _Told:
     said = [text_of(name) for name in ("rule", "action", "found")]
     rows = tx.all(
-        select(
+        scope.events(
             events.c.type,
             *(one.label(name) for one, name in zip(said, ("a", "b", "c"), strict=True)),
             func.count().label("n"),
         )
-        .where(
-            scope.of(events, events.c.at_ms),
-            or_(events.c.type.like("effect.%"), events.c.type.like("intervention.%")),
-        )
+        .where(or_(events.c.type.like("effect.%"), events.c.type.like("intervention.%")))
         .group_by(events.c.type, *said)
     )
     counts: Counter[tuple[str, str, str, str]] = Counter()
@@ -278,21 +254,17 @@ def _told(tx: Transaction, scope: Scope) -> _Told:
 
 def _recoveries(tx: Transaction, scope: Scope, told: _Told) -> Recoveries:
     ended = tx.all(
-        select(text_of("action").label("action"), number_of("took_ms").label("took_ms")).where(
-            scope.of(events, events.c.at_ms), events.c.type == "recovery.verified"
-        )
+        scope.events(
+            text_of("action").label("action"), number_of("took_ms").label("took_ms")
+        ).where(events.c.type == "recovery.verified")
     )
     times: dict[bool, list[float]] = {True: [], False: []}
     for row in ended:
         times[row["action"] == "human"].append(row["took_ms"] / 1000)
-    missing = effects.c.recovering_ms.is_not(None)
-    asked = exists().where(
-        interventions.c.tenant_id == effects.c.tenant_id,
-        interventions.c.entry_id == effects.c.entry_id,
-        interventions.c.state == "open",
-    )
-    under_way = count_of(tx, effects, scope.of(effects), missing)
-    waiting = count_of(tx, effects, scope.of(effects), missing, asked)
+    missing = scope.rows(effects, effects.c.entry_id).where(effects.c.recovering_ms.is_not(None))
+    asked = rows_of(interventions, entry_id=effects.c.entry_id, state="open").exists()
+    under_way = count_of(tx, missing)
+    waiting = count_of(tx, missing.where(asked))
     judged = len(ended) + waiting
     return Recoveries(
         begun=told.by_rule("effect.in_doubt"),
@@ -311,11 +283,10 @@ def _recoveries(tx: Transaction, scope: Scope, told: _Told) -> Recoveries:
 
 def _duplicates(tx: Transaction, scope: Scope, told: _Told) -> Duplicates:
     twice = (
-        select(effects.c.key)
-        .where(scope.of(effects), effects.c.state.in_(("committed", "compensating")))
-        .group_by(effects.c.tenant_id, effects.c.tool, effects.c.key)
+        scope.rows(effects, effects.c.key)
+        .where(effects.c.state.in_(("committed", "compensating")))
+        .group_by(effects.c.tool, effects.c.key)
         .having(func.count() > 1, func.max(effects.c.settled_ms) >= scope.since_ms)
-        .subquery()
     )
     return Duplicates(
         keys=count_of(tx, twice),
@@ -331,9 +302,7 @@ def _audit(ledger: Ledger, scope: Scope) -> Invariants:
     else:
         with ledger.transaction(scope.tenant) as tx:
             still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
-            rows = tx.all(
-                select(runs.c.run_id).where(scope.of(runs), still).order_by(runs.c.run_id)
-            )
+            rows = tx.all(scope.rows(runs, runs.c.run_id).where(still).order_by(runs.c.run_id))
         found = [str(row["run_id"]) for row in rows]
     broken = []
     for run_id in found:
@@ -352,8 +321,7 @@ def _probe(ledger: Ledger, scope: Scope, count: int) -> Probe | None:
     """
     # One that has ended, if there is one: nobody waits for its row.
     newest = (
-        select(runs.c.run_id)
-        .where(scope.of(runs))
+        scope.rows(runs, runs.c.run_id)
         .order_by(runs.c.closed_ms.is_(None), runs.c.opened_ms.desc())
         .limit(1)
     )
@@ -361,11 +329,7 @@ def _probe(ledger: Ledger, scope: Scope, count: int) -> Probe | None:
         row = tx.one(newest)
     if row is None:
         return None
-    as_it_is = (
-        update(runs)
-        .where(runs.c.tenant_id == scope.tenant, runs.c.run_id == row["run_id"])
-        .values(plan_name=runs.c.plan_name)
-    )
+    as_it_is = update_rows(runs, run_id=row["run_id"]).values(plan_name=runs.c.plan_name)
     took, failed = [], 0
     for _ in range(count):
         start = time.perf_counter()

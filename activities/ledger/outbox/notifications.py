@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import and_
 
 from surehand.activities.ledger.core.people_tables import has_expired
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, interventions, notifications, runs
 from surehand.activities.ledger.outbox.notification import (
@@ -122,14 +123,12 @@ def write_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
 def drop_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
     """Tell nobody of a question any more: it is answered, or its time is over."""
     tx.execute(
-        update(notifications)
-        .where(
-            notifications.c.tenant_id == tx.tenant,
-            notifications.c.kind == Kind.QUESTION.value,
-            notifications.c.subject == _question(run_id, interrupt),
-            notifications.c.state == "pending",
-        )
-        .values(state="void")
+        update_rows(
+            notifications,
+            kind=Kind.QUESTION.value,
+            subject=_question(run_id, interrupt),
+            state="pending",
+        ).values(state="void")
     )
 
 
@@ -155,13 +154,8 @@ def take(
         What was taken, and how many were dropped.
     """
     rows = tx.all(
-        select(notifications)
-        .where(
-            notifications.c.tenant_id == tx.tenant,
-            notifications.c.channel == channel,
-            notifications.c.state == "pending",
-            notifications.c.due_ms <= now_ms,
-        )
+        rows_of(notifications, channel=channel, state="pending")
+        .where(notifications.c.due_ms <= now_ms)
         .order_by(notifications.c.due_ms, notifications.c.notification_id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -195,8 +189,8 @@ def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> se
         mine = {row["notification_id"]: row[about] for row in rows if row["kind"] in kinds}
         if mine:
             found = tx.all(
-                select(column.label("id")).where(
-                    column.table.c.tenant_id == tx.tenant, column.in_(set(mine.values())), waits
+                rows_of(column.table, column.label("id")).where(
+                    column.in_(set(mine.values())), waits
                 )
             )
             waiting = {row["id"] for row in found}
@@ -207,12 +201,8 @@ def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> se
 def sent(tx: Transaction, notification_id: str, now_ms: int) -> bool:
     """Record that it was sent, whatever else was thought of it; ``False`` if that is known."""
     touched = tx.execute(
-        update(notifications)
-        .where(
-            notifications.c.tenant_id == tx.tenant,
-            notifications.c.notification_id == notification_id,
-            notifications.c.state != "sent",
-        )
+        update_rows(notifications, notification_id=notification_id)
+        .where(notifications.c.state != "sent")
         .values(state="sent", sent_ms=now_ms, error=None)
     )
     return touched == 1
@@ -247,11 +237,9 @@ def unserved(
 ) -> list[Taken]:
     """Return what has not been sent for so long, of channels that this worker does not serve."""
     rows = tx.all(
-        select(notifications)
+        rows_of(notifications, state="pending")
         .where(
-            notifications.c.tenant_id == tx.tenant,
             notifications.c.channel.not_in(served),
-            notifications.c.state == "pending",
             notifications.c.due_ms <= now_ms,
             notifications.c.written_ms <= now_ms - milliseconds(older_than),
         )
@@ -265,14 +253,9 @@ def unserved(
 def _change(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bool:
     """Change a pending row that is still at that attempt."""
     touched = tx.execute(
-        update(notifications)
-        .where(
-            notifications.c.tenant_id == tx.tenant,
-            notifications.c.notification_id == name,
-            notifications.c.state == "pending",
-            notifications.c.attempts == at_attempt,
-        )
-        .values(**values)
+        update_rows(
+            notifications, notification_id=name, state="pending", attempts=at_attempt
+        ).values(**values)
     )
     return touched == 1
 
@@ -304,13 +287,8 @@ def remind(tx: Transaction, now_ms: int) -> int:
     is skipped. An older one that is not sent yet is dropped: the newer one tells it.
     """
     rows = tx.all(
-        select(approvals)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.state == "pending",
-            approvals.c.remind_ms <= now_ms,
-            ~has_expired(approvals.c, now_ms),
-        )
+        rows_of(approvals, state="pending")
+        .where(approvals.c.remind_ms <= now_ms, ~has_expired(approvals.c, now_ms))
         .order_by(approvals.c.remind_ms, approvals.c.approval_id)
         .limit(_REMINDERS)
         # Somebody is deciding it, or reminding of it, just now.
@@ -321,23 +299,15 @@ def remind(tx: Transaction, now_ms: int) -> int:
         assert every is not None, "only such a request has a next reminder"
         number = (now_ms - row["requested_ms"]) // milliseconds(every)
         tx.execute(
-            update(notifications)
-            .where(
-                notifications.c.tenant_id == tx.tenant,
-                notifications.c.kind == Kind.REMINDER.value,
-                notifications.c.subject == row["approval_id"],
-                notifications.c.number < number,
-                notifications.c.state == "pending",
+            update_rows(
+                notifications, kind=Kind.REMINDER.value, subject=row["approval_id"], state="pending"
             )
+            .where(notifications.c.number < number)
             .values(state="void")
         )
         write_approval(tx, row, Kind.REMINDER, number)
         following = row["requested_ms"] + (number + 1) * milliseconds(every)
         tx.execute(
-            update(approvals)
-            .where(
-                approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == row["approval_id"]
-            )
-            .values(remind_ms=following)
+            update_rows(approvals, approval_id=row["approval_id"]).values(remind_ms=following)
         )
     return len(rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import case
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import lock_name
@@ -22,6 +22,7 @@ from surehand.activities.ledger.core.people_tables import (
     principal_keys,
     principals,
 )
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction
 
 Kind = Literal["role", "permission"]
@@ -65,7 +66,7 @@ def add(tx: Transaction, name: str, actor: str) -> None:
     _take_turn(tx)
     if _exists(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already")
-    tx.execute(insert(principals).values(tenant_id=tx.tenant, principal=name, added_ms=tx.now_ms))
+    tx.execute(insert_row(principals, principal=name, added_ms=tx.now_ms))
     _note(tx, name, "added", "", actor)
 
 
@@ -76,15 +77,14 @@ def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool
         PrincipalError: There is no such principal.
     """
     _known(tx, name)
-    row = tx.one(select(grants).where(_grant(tx, name, kind, what)).with_for_update())
+    its = {"principal": name, "kind": kind, "name": what}
+    row = tx.one(rows_of(grants, **its).with_for_update())
     if row is not None and row["revoked_ms"] is None:
         return False
     if row is None:
-        values = {"principal": name, "kind": kind, "name": what, "granted_ms": tx.now_ms}
-        tx.execute(insert(grants).values(tenant_id=tx.tenant, **values))
+        tx.execute(insert_row(grants, **its, granted_ms=tx.now_ms))
     else:
-        again = update(grants).where(_grant(tx, name, kind, what))
-        tx.execute(again.values(granted_ms=tx.now_ms, revoked_ms=None))
+        tx.execute(update_rows(grants, **its).values(granted_ms=tx.now_ms, revoked_ms=None))
     _note(tx, name, f"{kind}_granted", what, actor)
     return True
 
@@ -97,9 +97,9 @@ def revoke(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> boo
     """
     _known(tx, name)
     touched = tx.execute(
-        update(grants)
-        .where(_grant(tx, name, kind, what), grants.c.revoked_ms.is_(None))
-        .values(revoked_ms=tx.now_ms)
+        update_rows(grants, principal=name, kind=kind, name=what, revoked_ms=None).values(
+            revoked_ms=tx.now_ms
+        )
     )
     if touched:
         _note(tx, name, f"{kind}_revoked", what, actor)
@@ -123,7 +123,7 @@ def add_key(
     if known is not None:
         return False
     values = {"kid": kid, "principal": name, "public_key": dict(public_key)}
-    tx.execute(insert(principal_keys).values(tenant_id=tx.tenant, added_ms=tx.now_ms, **values))
+    tx.execute(insert_row(principal_keys, added_ms=tx.now_ms, **values))
     _note(tx, name, "key_added", kid, actor)
     return True
 
@@ -139,13 +139,7 @@ def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
     if known is None or known.principal != name:
         raise PrincipalError(f"{name!r} has no key {kid}")
     touched = tx.execute(
-        update(principal_keys)
-        .where(
-            principal_keys.c.tenant_id == tx.tenant,
-            principal_keys.c.kid == kid,
-            principal_keys.c.revoked_ms.is_(None),
-        )
-        .values(revoked_ms=tx.now_ms)
+        update_rows(principal_keys, kid=kid, revoked_ms=None).values(revoked_ms=tx.now_ms)
     )
     if touched:
         _note(tx, name, "key_revoked", kid, actor)
@@ -154,11 +148,7 @@ def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
 
 def key(tx: Transaction, kid: str) -> Key | None:
     """Return the key of that thumbprint."""
-    row = tx.one(
-        select(principal_keys).where(
-            principal_keys.c.tenant_id == tx.tenant, principal_keys.c.kid == kid
-        )
-    )
+    row = tx.one(rows_of(principal_keys, kid=kid))
     if row is None:
         return None
     return Key(kid, row["principal"], row["public_key"], row["revoked_ms"])
@@ -166,11 +156,7 @@ def key(tx: Transaction, kid: str) -> Key | None:
 
 def all_principals(tx: Transaction) -> list[Principal]:
     """Return everybody, by name."""
-    rows = tx.all(
-        select(principals.c.principal)
-        .where(principals.c.tenant_id == tx.tenant)
-        .order_by(principals.c.principal)
-    )
+    rows = tx.all(rows_of(principals, principals.c.principal).order_by(principals.c.principal))
     names = [row["principal"] for row in rows]
     found = find(tx, names)
     return [found[name] for name in names]
@@ -179,19 +165,13 @@ def all_principals(tx: Transaction) -> list[Principal]:
 def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
     """Return what these may do now; a name that nobody has registered may do nothing."""
     held = tx.all(
-        select(grants.c.principal, grants.c.kind, grants.c.name).where(
-            grants.c.tenant_id == tx.tenant,
-            grants.c.principal.in_(names),
-            grants.c.revoked_ms.is_(None),
+        rows_of(grants, grants.c.principal, grants.c.kind, grants.c.name, revoked_ms=None).where(
+            grants.c.principal.in_(names)
         )
     )
     keys = tx.all(
-        select(principal_keys.c.principal, principal_keys.c.kid)
-        .where(
-            principal_keys.c.tenant_id == tx.tenant,
-            principal_keys.c.principal.in_(names),
-            principal_keys.c.revoked_ms.is_(None),
-        )
+        rows_of(principal_keys, principal_keys.c.principal, principal_keys.c.kid, revoked_ms=None)
+        .where(principal_keys.c.principal.in_(names))
         .order_by(principal_keys.c.added_ms, principal_keys.c.kid)
     )
 
@@ -219,15 +199,6 @@ def lacks(tx: Transaction, user: str, permissions: Collection[str]) -> str | Non
     return next((wanted for wanted in sorted(permissions) if wanted not in has), None)
 
 
-def _grant(tx: Transaction, name: str, kind: Kind, what: str) -> Any:
-    return (
-        (grants.c.tenant_id == tx.tenant)
-        & (grants.c.principal == name)
-        & (grants.c.kind == kind)
-        & (grants.c.name == what)
-    )
-
-
 def _take_turn(tx: Transaction) -> None:
     """Let a tenant's changes follow one another: each sees what the last has left, and its time."""
     lock_name(tx.connection, f"principals:{tx.tenant}")
@@ -235,11 +206,7 @@ def _take_turn(tx: Transaction) -> None:
 
 
 def _exists(tx: Transaction, name: str) -> bool:
-    row = tx.one(
-        select(principals.c.principal).where(
-            principals.c.tenant_id == tx.tenant, principals.c.principal == name
-        )
-    )
+    row = tx.one(rows_of(principals, principals.c.principal, principal=name))
     return row is not None
 
 
@@ -251,8 +218,8 @@ def _known(tx: Transaction, name: str) -> None:
 
 def _note(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:
     tx.execute(
-        insert(principal_changes).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            principal_changes,
             change_id=uuid.uuid4().hex,
             principal=name,
             change=change,
@@ -305,7 +272,7 @@ class Change:
 def changes(tx: Transaction, name: str | None = None) -> list[Change]:
     """Return the changes of everybody, or of one principal, oldest first."""
     columns = principal_changes.c
-    query = select(principal_changes).where(columns.tenant_id == tx.tenant)
+    query = rows_of(principal_changes)
     if name is not None:
         query = query.where(columns.principal == name)
     # Changes of one millisecond may be told in any order, only nobody is given anything before

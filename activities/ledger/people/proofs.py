@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import select
-
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people import principals
@@ -57,11 +56,12 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
     if differs is not None:
         return VerdictCode.BAD_SIGNATURE, differs
     used = tx.one(
-        select(decisions.c.decision_id).where(
-            decisions.c.tenant_id == tx.tenant,
-            decisions.c.approver == decision.approver,
-            decisions.c.nonce == claims.jti,
-            decisions.c.verdict == VerdictCode.ACCEPTED.value,
+        rows_of(
+            decisions,
+            decisions.c.decision_id,
+            approver=decision.approver,
+            nonce=claims.jti,
+            verdict=VerdictCode.ACCEPTED.value,
         )
     )
     if used is not None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sqlalchemy import exists, select
-
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs, steerings
 from surehand.activities.ledger.people import principals
@@ -67,13 +66,7 @@ def start_of(
     differs = _differs(claims, request, tx.tenant, starter)
     if differs is not None:
         raise StartRefused(f"the signature is for {differs}")
-    used = tx.one(
-        select(runs.c.run_id).where(
-            runs.c.tenant_id == tx.tenant,
-            runs.c.started_by == starter,
-            runs.c.start_nonce == claims.jti,
-        )
-    )
+    used = tx.one(rows_of(runs, runs.c.run_id, started_by=starter, start_nonce=claims.jti))
     if used is not None:
         raise StartRefused(f"this signature has started run {used['run_id']} already")
     return _columns(starter, taken_ms, request.signature, kid, claims.jti)
@@ -88,16 +81,10 @@ def planners(tx: Transaction, run_id: str) -> frozenset[str]:
     while run_id:
         told_by = events.c.body["steering_id"].as_string()
         amended = tx.all(
-            select(steerings.c.actor).where(
-                steerings.c.tenant_id == tx.tenant,
-                steerings.c.run_id == run_id,
-                steerings.c.verb == Verb.AMEND.value,
-                exists().where(
-                    events.c.tenant_id == steerings.c.tenant_id,
-                    events.c.run_id == steerings.c.run_id,
-                    events.c.type == "run.amended",
-                    told_by == steerings.c.steering_id,
-                ),
+            rows_of(steerings, steerings.c.actor, run_id=run_id, verb=Verb.AMEND.value).where(
+                rows_of(events, run_id=steerings.c.run_id, type="run.amended")
+                .where(told_by == steerings.c.steering_id)
+                .exists()
             )
         )
         people.update(row["actor"] for row in amended)
@@ -159,11 +146,7 @@ def _inherited(
     tx: Transaction, request: StartRun, parent: str, assurance: Assurance, above: str | None
 ) -> dict[str, Any]:
     """Return the start of a child run: its parent's, whose user it acts for."""
-    row = tx.one(
-        select(runs.c.user_id, runs.c.first_execution, *_START).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == parent
-        )
-    )
+    row = tx.one(rows_of(runs, runs.c.user_id, runs.c.first_execution, *_START, run_id=parent))
     # Of the parent's id there may be another workflow by now, of anybody's.
     foreign = assurance is Assurance.SIGNED and row is not None and row["first_execution"] != above
     if row is None or row["user_id"] != request.user or foreign:
@@ -190,8 +173,8 @@ def _columns(
 
 def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
     row = tx.one(
-        select(runs.c.user_id, runs.c.parent_run_id, runs.c.start_nonce, *_START).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
+        rows_of(
+            runs, runs.c.user_id, runs.c.parent_run_id, runs.c.start_nonce, *_START, run_id=run_id
         )
     )
     if row is None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, null, select, update
+from sqlalchemy import ColumnElement, func, null
 
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import checkpoints, runs
 from surehand.activities.ledger.steps import artifacts as artifact_rows
@@ -67,7 +68,7 @@ def save(
         CheckpointError: The name is taken.
     """
     # One after another, or two of them could both be the last one that there is room for.
-    run = select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
+    run = rows_of(runs, runs.c.run_id, run_id=run_id)
     if tx.one(run.with_for_update(key_share=True)) is None:
         raise RunNotFound(run_id)
     before = saved(tx, run_id)
@@ -81,10 +82,9 @@ def save(
     surplus = [one.name for one in before[most - 1 :]]
     _remove(tx, checkpoints.c.run_id == run_id, checkpoints.c.name.in_(surplus))
     artifact_rows.record(tx, run_id, f"checkpoint:{name}", kept)
-    mine = (checkpoints.c.tenant_id == tx.tenant, checkpoints.c.run_id == run_id)
-    last = tx.one(select(func.max(checkpoints.c.number).label("number")).where(*mine))
+    newest = func.max(checkpoints.c.number).label("number")
+    last = tx.one(rows_of(checkpoints, newest, run_id=run_id))
     row = {
-        "tenant_id": tx.tenant,
         "run_id": run_id,
         "number": 1 + ((last or {}).get("number") or 0),
         "name": name,
@@ -95,20 +95,15 @@ def save(
         "saved_ms": tx.now_ms,
         "expires_ms": tx.now_ms + round(ttl / timedelta(milliseconds=1)),
     }
-    tx.execute(insert(checkpoints).values(row))
+    tx.execute(insert_row(checkpoints, **row))
     return _saved(row), surplus
 
 
 def saved(tx: Transaction, run_id: str) -> list[Saved]:
     """Return a run's checkpoints that are still kept, the newest first."""
     rows = tx.all(
-        select(checkpoints)
-        .where(
-            checkpoints.c.tenant_id == tx.tenant,
-            checkpoints.c.run_id == run_id,
-            checkpoints.c.document.is_not(None),
-            checkpoints.c.expires_ms > tx.now_ms,
-        )
+        rows_of(checkpoints, run_id=run_id)
+        .where(checkpoints.c.document.is_not(None), checkpoints.c.expires_ms > tx.now_ms)
         .order_by(checkpoints.c.number.desc())
     )
     return [_saved(row) for row in rows]
@@ -135,12 +130,8 @@ def remove_expired(tx: Transaction) -> int:
 
 def _remove(tx: Transaction, *which: ColumnElement[bool]) -> int:
     return tx.execute(
-        update(checkpoints)
-        .where(
-            checkpoints.c.tenant_id == tx.tenant,
-            checkpoints.c.document.is_not(None),
-            *which,
-        )
+        update_rows(checkpoints)
+        .where(checkpoints.c.document.is_not(None), *which)
         .values(document=null(), removed_ms=tx.now_ms)
     )
 

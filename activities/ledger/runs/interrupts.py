@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pydantic import JsonValue
-from sqlalchemy import select
 
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events
 from surehand.activities.ledger.outbox import notifications
@@ -50,11 +50,12 @@ def record(tx: Transaction, asked: RecordInterrupt) -> None:
 
 def _recorded(tx: Transaction, asked: RecordInterrupt) -> bool:
     rows = tx.all(
-        select(events.c.body).where(
-            events.c.tenant_id == tx.tenant,
-            events.c.run_id == asked.run_id,
-            events.c.step_id == asked.interrupt.step_id,
-            events.c.type == f"interrupt.{asked.what}",
+        rows_of(
+            events,
+            events.c.body,
+            run_id=asked.run_id,
+            step_id=asked.interrupt.step_id,
+            type=f"interrupt.{asked.what}",
         )
     )
     return any(row["body"]["interrupt_id"] == asked.interrupt.interrupt_id for row in rows)

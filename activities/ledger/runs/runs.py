@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import insert, select, update
-
 from surehand.activities.ledger.approvals.standing_grants import give_back
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import plans, runs, steps
 from surehand.activities.ledger.core.transaction import GENESIS
@@ -59,11 +58,7 @@ def open_run(
     if parent is not None:
         # Before every other lock: whoever undoes the parent bars its child runs, too.
         tx.lock_run(parent.run_id)
-    row = tx.one(
-        select(runs.c.first_execution).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == request.run_id
-        )
-    )
+    row = tx.one(rows_of(runs, runs.c.first_execution, run_id=request.run_id))
     if row is not None:
         if row["first_execution"] != asked.execution:
             raise RunIdTaken(f"run id {request.run_id!r} was used before")
@@ -75,9 +70,9 @@ def open_run(
         facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     tx.execute(
-        insert(runs).values(
+        insert_row(
+            runs,
             **start,
-            tenant_id=tx.tenant,
             run_id=request.run_id,
             first_execution=asked.execution,
             execution=execution or asked.execution,
@@ -93,8 +88,8 @@ def open_run(
         )
     )
     tx.execute(
-        insert(plans).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            plans,
             run_id=request.run_id,
             plan_version=1,
             plan=plan,
@@ -124,18 +119,14 @@ def open_run(
 def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
     """Record a new version of a run's plan; doing so twice changes nothing."""
     known = tx.one(
-        select(plans.c.plan_version).where(
-            plans.c.tenant_id == tx.tenant,
-            plans.c.run_id == asked.run_id,
-            plans.c.plan_version == asked.plan_version,
-        )
+        rows_of(plans, plans.c.plan_version, run_id=asked.run_id, plan_version=asked.plan_version)
     )
     if known is not None:
         return
     plan = asked.plan.model_dump(mode="json")
     tx.execute(
-        insert(plans).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            plans,
             run_id=asked.run_id,
             plan_version=asked.plan_version,
             plan=plan,
@@ -177,11 +168,9 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
         executions.require(tx, asked.run_id, execution)
     give_back(tx, asked.run_id)
     touched = tx.execute(
-        update(runs)
-        .where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == asked.run_id, runs.c.closed_ms.is_(None)
+        update_rows(runs, run_id=asked.run_id, closed_ms=None).values(
+            state=asked.state.value, error=asked.error, closed_ms=tx.now_ms
         )
-        .values(state=asked.state.value, error=asked.error, closed_ms=tx.now_ms)
     )
     if not touched:
         return
@@ -212,11 +201,7 @@ def effect_views(
 
 def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
     """Return the plan that a run was opened with; ``None``: no such run is recorded."""
-    row = tx.one(
-        select(plans.c.plan).where(
-            plans.c.tenant_id == tx.tenant, plans.c.run_id == run_id, plans.c.plan_version == 1
-        )
-    )
+    row = tx.one(rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1))
     return None if row is None else dict(row["plan"])
 
 
@@ -226,8 +211,6 @@ def require_run(tx: Transaction, run_id: str) -> None:
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    known = tx.one(
-        select(runs.c.run_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
-    )
+    known = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
     if known is None:
         raise RunNotFound(run_id)

@@ -6,9 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import insert, select
-
 from surehand.activities.ledger.core.people_tables import grants
+from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs, steerings
 from surehand.activities.ledger.people import principals
@@ -67,11 +66,7 @@ def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> Judged:
         asked: What was sent.
         assurance: What has to prove who sent it.
     """
-    recorded = tx.one(
-        select(steerings).where(
-            steerings.c.tenant_id == tx.tenant, steerings.c.steering_id == asked.steering_id
-        )
-    )
+    recorded = tx.one(rows_of(steerings, steering_id=asked.steering_id))
     if recorded is not None:
         code = SteeringCode(recorded["code"])
         return Judged(code, recorded["message"], recorded["verified"])
@@ -101,20 +96,18 @@ def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
         _Refused: It has not.
     """
     row = tx.one(
-        select(steerings).where(
-            steerings.c.tenant_id == tx.tenant,
-            steerings.c.steering_id == asked.forwarded_as,
-            steerings.c.run_id == asked.forwarded_by,
-            steerings.c.code == SteeringCode.ACCEPTED.value,
+        rows_of(
+            steerings,
+            steering_id=asked.forwarded_as,
+            run_id=asked.forwarded_by,
+            code=SteeringCode.ACCEPTED.value,
         )
     )
     taken = row["content"] if row is not None else {}
     if asked.verb is Verb.ANSWER and row is not None and asked.forwarded_by is not None:
         child = tx.one(
-            select(runs.c.parent_step_id).where(
-                runs.c.tenant_id == tx.tenant,
-                runs.c.run_id == asked.run_id,
-                runs.c.parent_run_id == asked.forwarded_by,
+            rows_of(
+                runs, runs.c.parent_step_id, run_id=asked.run_id, parent_run_id=asked.forwarded_by
             )
         )
         step_id = child["parent_step_id"] if child is not None else ""
@@ -128,10 +121,7 @@ def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
     # Once in each life of the child, as a signature is: what was paused since stays paused.
     life = asked.steering_id.rpartition(".")[0]
     counted = tx.one(
-        select(events.c.seq).where(
-            events.c.tenant_id == tx.tenant,
-            events.c.run_id == asked.run_id,
-            events.c.type == "steering.accepted",
+        rows_of(events, events.c.seq, run_id=asked.run_id, type="steering.accepted").where(
             events.c.body["forwarded_as"].as_string() == asked.forwarded_as,
             events.c.body["steering_id"].as_string().startswith(f"{life}.", autoescape=True),
         )
@@ -193,13 +183,13 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
 def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
     # A run that was reset is sent the same once more, and has to take it once more.
     used = tx.one(
-        select(steerings.c.steering_id).where(
-            steerings.c.tenant_id == tx.tenant,
-            steerings.c.run_id == asked.run_id,
-            steerings.c.workflow_run_id.in_([asked.workflow_run_id, *asked.lives]),
-            steerings.c.nonce == nonce,
-            steerings.c.code == SteeringCode.ACCEPTED.value,
-        )
+        rows_of(
+            steerings,
+            steerings.c.steering_id,
+            run_id=asked.run_id,
+            nonce=nonce,
+            code=SteeringCode.ACCEPTED.value,
+        ).where(steerings.c.workflow_run_id.in_([asked.workflow_run_id, *asked.lives]))
     )
     if used is not None:
         raise _Refused(SteeringCode.USED_SIGNATURE, "this signature has counted already")
@@ -209,9 +199,7 @@ def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) 
     """Look whether the actor may do this to the run now."""
     if assurance is Assurance.SIGNED and not proof.verified:
         raise _Refused(SteeringCode.UNSIGNED, "only what is signed counts here: use --key")
-    run = tx.one(
-        select(runs.c.user_id).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == asked.run_id)
-    )
+    run = tx.one(rows_of(runs, runs.c.user_id, run_id=asked.run_id))
     if run is None:
         raise RunNotFound(asked.run_id)
     if asked.verb in OWNERS and run["user_id"] == asked.actor:
@@ -246,13 +234,8 @@ def _fits(asked: Steer) -> None:
 
 def _anybody_has(tx: Transaction, permissions: set[str]) -> bool:
     found = tx.one(
-        select(grants.c.principal)
-        .where(
-            grants.c.tenant_id == tx.tenant,
-            grants.c.kind == "permission",
-            grants.c.name.in_(permissions),
-            grants.c.revoked_ms.is_(None),
-        )
+        rows_of(grants, grants.c.principal, kind="permission", revoked_ms=None)
+        .where(grants.c.name.in_(permissions))
         .limit(1)
     )
     return found is not None
@@ -267,8 +250,8 @@ def _digest(content: dict[str, Any]) -> str:
 
 def _record(tx: Transaction, asked: Steer, judged: Judged, proof: _Proof) -> None:
     tx.execute(
-        insert(steerings).values(
-            tenant_id=tx.tenant,
+        insert_row(
+            steerings,
             steering_id=asked.steering_id,
             run_id=asked.run_id,
             workflow_run_id=asked.workflow_run_id,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, or_
 
 from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import approvals, runs
 from surehand.activities.ledger.effects import run_tree
@@ -26,11 +27,7 @@ def bar(tx: Transaction, run_id: str) -> None:
         RunNotFound: No such run in this tenant.
         EndedByItself: There is nothing to unwind from outside.
     """
-    row = tx.one(
-        select(runs.c.state, runs.c.error, runs.c.closed_ms).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
-        )
-    )
+    row = tx.one(rows_of(runs, runs.c.state, runs.c.error, runs.c.closed_ms, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     if row["closed_ms"] is not None and row["error"] != _STOPPED:
@@ -47,9 +44,7 @@ def close(tx: Transaction, run_id: str) -> bool:
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    row = tx.one(
-        select(runs.c.closed_ms).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
-    )
+    row = tx.one(rows_of(runs, runs.c.closed_ms, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     if row["closed_ms"] is not None:
@@ -57,9 +52,9 @@ def close(tx: Transaction, run_id: str) -> bool:
     for approval_id in _usable_approvals(tx, run_id):
         approval_rows.close(tx, run_id, approval_id, "void")
     touched = tx.execute(
-        update(runs)
-        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id, runs.c.closed_ms.is_(None))
-        .values(state="failed", error=_STOPPED, closed_ms=tx.now_ms)
+        update_rows(runs, run_id=run_id, closed_ms=None).values(
+            state="failed", error=_STOPPED, closed_ms=tx.now_ms
+        )
     )
     if not touched:
         return False
@@ -69,11 +64,7 @@ def close(tx: Transaction, run_id: str) -> bool:
 
 def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
     """Return those of the runs that the ledger has as open, in the order in which they came."""
-    rows = tx.all(
-        select(runs.c.run_id).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id.in_(run_ids), runs.c.closed_ms.is_(None)
-        )
-    )
+    rows = tx.all(rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(run_ids)))
     found = {row["run_id"] for row in rows}
     return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]
 
@@ -81,12 +72,8 @@ def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
 def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:
     unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
     rows = tx.all(
-        select(approvals.c.approval_id)
-        .where(
-            approvals.c.tenant_id == tx.tenant,
-            approvals.c.run_id == run_id,
-            or_(approvals.c.state == "pending", unused),
-        )
+        rows_of(approvals, approvals.c.approval_id, run_id=run_id)
+        .where(or_(approvals.c.state == "pending", unused))
         .order_by(approvals.c.approval_id)
     )
     return [row["approval_id"] for row in rows]

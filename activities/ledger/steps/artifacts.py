@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts, events
 from surehand.workflows.contracts.artifacts import Artifact
@@ -51,23 +50,15 @@ def record(tx: Transaction, run_id: str, step_id: str, kept: Kept) -> None:
 
 def store_of(tx: Transaction, run_id: str) -> str | None:
     """Return which artifact store the worker had that has opened a run, if that is recorded."""
-    opened = tx.one(
-        select(events.c.body).where(
-            events.c.tenant_id == tx.tenant, events.c.run_id == run_id, events.c.seq == 1
-        )
-    )
+    opened = tx.one(rows_of(events, events.c.body, run_id=run_id, seq=1))
     return None if opened is None else opened["body"].get("store")
 
 
 def content_of(tx: Transaction, sha256: str) -> bytes | None:
     """Return what the ledger itself keeps under a digest."""
     row = tx.one(
-        select(artifacts.c.content)
-        .where(
-            artifacts.c.tenant_id == tx.tenant,
-            artifacts.c.sha256 == sha256,
-            artifacts.c.content.is_not(None),
-        )
+        rows_of(artifacts, artifacts.c.content, sha256=sha256)
+        .where(artifacts.c.content.is_not(None))
         .limit(1)
     )
     return None if row is None else bytes(row["content"])

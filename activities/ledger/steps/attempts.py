@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select, update
+from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from surehand.activities.ledger.core.statements import OF_TENANT, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
 from surehand.activities.ledger.steps.batches import overtaken
@@ -27,7 +28,7 @@ _ENDED: Final = ("output", "error", "error_class", "ended_ms")
 
 def _start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> Insert:
     started = {name: insert.excluded[name] for name in _STARTED}
-    return insert.on_conflict_do_update(
+    return insert.values(tenant_id=OF_TENANT).on_conflict_do_update(
         index_elements=list(steps.primary_key),
         set_={**started, **dict.fromkeys(_ENDED, null())},
         where=~_ANSWERED if unanswered else None,
@@ -41,16 +42,13 @@ _START: Final = {
     ("sqlite", False): _start(sqlite.insert(steps), unanswered=False),
     ("sqlite", True): _start(sqlite.insert(steps), unanswered=True),
 }
-_FINISH: Final = update(steps).where(
-    steps.c.tenant_id == bindparam("of_tenant"),
-    steps.c.run_id == bindparam("of_run"),
-    steps.c.step_id == bindparam("of_step"),
-    steps.c.attempt == bindparam("of_attempt"),
+_FINISH: Final = update_rows(
+    steps, run_id=bindparam("of_run"), step_id=bindparam("of_step"), attempt=bindparam("of_attempt")
 )
 _FINISH_OWN: Final = _FINISH.where(
     steps.c.holder == bindparam("of_holder"),
     steps.c.state == "running",
-    ~overtaken(bindparam("of_tenant"), bindparam("of_run"), bindparam("of_batch")),
+    ~overtaken(bindparam("of_run"), bindparam("of_batch")),
 )
 
 
@@ -92,18 +90,14 @@ def stored(tx: Transaction, call: StepAttempt, *, after: int, holders: str = "")
         holders: Only what those have recorded whose names begin so.
     """
     rows = tx.all(
-        select(
+        rows_of(
+            steps,
             *(steps.c.attempt, steps.c.tool, steps.c.input),
             *(steps.c.output, steps.c.error_class, steps.c.started_ms),
+            run_id=call.run_id,
+            step_id=call.step_id,
         )
-        .where(
-            steps.c.tenant_id == tx.tenant,
-            steps.c.run_id == call.run_id,
-            steps.c.step_id == call.step_id,
-            steps.c.attempt > after,
-            _ANSWERED,
-            *([_held_by(holders)] if holders else []),
-        )
+        .where(steps.c.attempt > after, _ANSWERED, *([_held_by(holders)] if holders else []))
         .order_by(steps.c.started_ms.desc(), steps.c.attempt.desc())
         .limit(1)
     )
@@ -121,18 +115,9 @@ def _held_by(holders: str) -> ColumnElement[bool]:
 
 def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
     """Return whether a step has an answer on record, or an effect that is or may be there."""
-    answered = select(literal(1)).where(
-        steps.c.tenant_id == tx.tenant,
-        steps.c.run_id == run_id,
-        steps.c.step_id == step_id,
-        _ANSWERED,
-    )
-    effect = select(literal(1)).where(
-        effects.c.tenant_id == tx.tenant,
-        effects.c.run_id == run_id,
-        effects.c.step_id == step_id,
-        effects.c.undoes.is_(None),
-        effects.c.state != "failed",
+    answered = rows_of(steps, literal(1), run_id=run_id, step_id=step_id).where(_ANSWERED)
+    effect = rows_of(effects, literal(1), run_id=run_id, step_id=step_id, undoes=None).where(
+        effects.c.state != "failed"
     )
     return bool(tx.all(answered.union(effect)))
 
@@ -150,7 +135,6 @@ def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) ->
     """
     started = tx.execute(
         _START[tx.connection.dialect.name, unanswered],
-        tenant_id=tx.tenant,
         run_id=attempt.run_id,
         step_id=attempt.step_id,
         attempt=attempt.attempt,
@@ -200,21 +184,15 @@ def _is_overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
     if attempt.batch is None:
         return False
     tx.lock_run(attempt.run_id)
-    late = overtaken(tx.tenant, attempt.run_id, literal(attempt.batch))
+    late = overtaken(attempt.run_id, literal(attempt.batch))
     return bool(tx.all(select(literal(1)).where(late)))
 
 
 def take_over(tx: Transaction, attempt: StepAttempt) -> None:
     """Let no earlier attempt of a step that may still be under way record an answer."""
     tx.execute(
-        update(steps)
-        .where(
-            steps.c.tenant_id == tx.tenant,
-            steps.c.run_id == attempt.run_id,
-            steps.c.step_id == attempt.step_id,
-            steps.c.attempt < attempt.attempt,
-            steps.c.state == "running",
-        )
+        update_rows(steps, run_id=attempt.run_id, step_id=attempt.step_id, state="running")
+        .where(steps.c.attempt < attempt.attempt)
         .values(holder=attempt.holder)
     )
 
@@ -248,7 +226,6 @@ def finish(
     finished = tx.execute(
         _FINISH_OWN if own else _FINISH,
         **({"of_holder": attempt.holder, "of_batch": attempt.batch} if own else {}),
-        of_tenant=tx.tenant,
         of_run=attempt.run_id,
         of_step=attempt.step_id,
         of_attempt=attempt.attempt,
@@ -264,14 +241,14 @@ def finish(
 def has_ended(tx: Transaction, attempt: StepAttempt) -> bool:
     """Return whether an attempt that names its holder has recorded its end already."""
     row = tx.one(
-        select(literal(1)).where(
-            steps.c.tenant_id == tx.tenant,
-            steps.c.run_id == attempt.run_id,
-            steps.c.step_id == attempt.step_id,
-            steps.c.attempt == attempt.attempt,
-            steps.c.holder == attempt.holder,
-            steps.c.state != "running",
-        )
+        rows_of(
+            steps,
+            literal(1),
+            run_id=attempt.run_id,
+            step_id=attempt.step_id,
+            attempt=attempt.attempt,
+            holder=attempt.holder,
+        ).where(steps.c.state != "running")
     )
     return row is not None
 
@@ -279,13 +256,13 @@ def has_ended(tx: Transaction, attempt: StepAttempt) -> bool:
 def failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> int:
     """Return how many earlier attempts of a step have ended with a failure of that class."""
     row = tx.one(
-        select(func.count().label("n")).where(
-            steps.c.tenant_id == tx.tenant,
-            steps.c.run_id == attempt.run_id,
-            steps.c.step_id == attempt.step_id,
-            steps.c.attempt < attempt.attempt,
-            steps.c.error_class == error_class,
-        )
+        rows_of(
+            steps,
+            func.count().label("n"),
+            run_id=attempt.run_id,
+            step_id=attempt.step_id,
+            error_class=error_class,
+        ).where(steps.c.attempt < attempt.attempt)
     )
     return int(row["n"]) if row else 0
 
@@ -293,11 +270,8 @@ def failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> int:
 def refuse(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
     """Tell that a step was refused before anything of it began; the same teller tells it once."""
     rows = tx.all(
-        select(events.c.body).where(
-            events.c.tenant_id == tx.tenant,
-            events.c.run_id == asked.run_id,
-            events.c.step_id == asked.step_id,
-            events.c.type == "step.refused",
+        rows_of(
+            events, events.c.body, run_id=asked.run_id, step_id=asked.step_id, type="step.refused"
         )
     )
     if any(row["body"]["told_by"] == told_by for row in rows):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import select
-
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars
 
@@ -21,7 +20,5 @@ def bar_name(tx: Transaction, run_id: str, name: str) -> bool:
 
 def is_barred(tx: Transaction, run_id: str, *names: str) -> bool:
     """Return whether one of these steps or batches of a run is barred."""
-    barred = select(bars.c.step_id).where(
-        bars.c.tenant_id == tx.tenant, bars.c.run_id == run_id, bars.c.step_id.in_(names)
-    )
+    barred = rows_of(bars, bars.c.step_id, run_id=run_id).where(bars.c.step_id.in_(names))
     return tx.one(barred.limit(1)) is not None

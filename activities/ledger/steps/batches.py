@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from sqlalchemy import ColumnElement, Exists, exists, select, update
+from sqlalchemy import ColumnElement, Exists
 
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.steps.bars import bar_name, is_barred
@@ -55,16 +56,12 @@ class Overtaken(Exception):
     """An attempt that was scheduled later has begun a batch already."""
 
 
-def overtaken(
-    tenant: ColumnElement[str] | str, run_id: ColumnElement[str] | str, token: ColumnElement[str]
-) -> Exists:
+def overtaken(run_id: ColumnElement[str] | str, token: ColumnElement[str]) -> Exists:
     """Return the condition that a run's batch is not that of a token (any more).
 
     Without a token, it is never met: what is no part of a batch is overtaken by none.
     """
-    return exists().where(
-        runs.c.tenant_id == tenant, runs.c.run_id == run_id, runs.c.batch != token
-    )
+    return rows_of(runs, run_id=run_id).where(runs.c.batch != token).exists()
 
 
 def begin(tx: Transaction, run_id: str, mine: Holding) -> bool:
@@ -99,13 +96,9 @@ def give_up(tx: Transaction, run_id: str, batches: Iterable[str]) -> None:
 
 
 def _holding(tx: Transaction, run_id: str) -> Holding | None:
-    row = tx.one(select(runs.c.batch).where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id))
+    row = tx.one(rows_of(runs, runs.c.batch, run_id=run_id))
     return None if row is None or row["batch"] is None else Holding.of(row["batch"])
 
 
 def _set(tx: Transaction, run_id: str, holding: Holding) -> None:
-    tx.execute(
-        update(runs)
-        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id)
-        .values(batch=holding.token)
-    )
+    tx.execute(update_rows(runs, run_id=run_id).values(batch=holding.token))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, select, update
+from sqlalchemy import ColumnElement, ScalarSelect
 
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.steps.bars import EVERY_STEP, is_barred
@@ -28,16 +29,14 @@ class ActsElsewhere(Exception):
         self.acting = acting
 
 
-def acting_instead(
-    tenant: ColumnElement[str], run_id: ColumnElement[str], mine: ColumnElement[str]
-) -> ScalarSelect[str]:
+def acting_instead(run_id: ColumnElement[str], mine: ColumnElement[str]) -> ScalarSelect[str]:
     """Return the query of the execution that acts for a run where that is another one.
 
     Nothing is found for ``NULL``: what is done for a run from outside is no execution of it.
     """
     return (
-        select(runs.c.execution)
-        .where(runs.c.tenant_id == tenant, runs.c.run_id == run_id, runs.c.execution != mine)
+        rows_of(runs, runs.c.execution, run_id=run_id)
+        .where(runs.c.execution != mine)
         .scalar_subquery()
     )
 
@@ -73,19 +72,11 @@ def take_over(tx: Transaction, found: ActsElsewhere) -> None:
     if row["closed_ms"] is not None and not is_barred(tx, found.run_id, EVERY_STEP):
         values |= {"state": "running", "error": None, "closed_ms": None}
         tx.event(found.run_id, "run.reopened", was=row["state"], rule="reset")
-    tx.execute(
-        update(runs)
-        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == found.run_id)
-        .values(values)
-    )
+    tx.execute(update_rows(runs, run_id=found.run_id).values(values))
 
 
 def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
-    row = tx.one(
-        select(runs.c.execution, runs.c.state, runs.c.closed_ms).where(
-            runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id
-        )
-    )
+    row = tx.one(rows_of(runs, runs.c.execution, runs.c.state, runs.c.closed_ms, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     return row

@@ -1,0 +1,100 @@
+"""The artifact store: what it keeps, and never follows, whatever database the ledger has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from surehand.activities.artifacts import (
+    ArtifactsMisconfigured,
+    ArtifactStore,
+    ArtifactUnavailable,
+)
+from surehand.activities.ledger.core.store import Ledger, TenantInvalid
+from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
+from tests.ledger.scene import LARGEST_INLINE
+from tests.unit.values import ODD_TENANTS
+
+TENANT: Final = "acme"
+BIG: Final = {"lines": ["x" * 1000 for _ in range(20)]}
+
+
+def store_in(folder: Path, ledger: Ledger) -> ArtifactStore:
+    return ArtifactStore(str(folder), ledger, largest_inline=LARGEST_INLINE)
+
+
+async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    store = store_in(tmp_path, ledger)
+    kept = await store.keep(TENANT, BIG)
+    assert kept.artifact is not None
+    file = tmp_path / kept.artifact.uri
+    file.write_bytes(file.read_bytes().replace(b"x", b"y", 1))
+
+    with pytest.raises(ArtifactUnavailable, match="not what was kept"):
+        await store.read(TENANT, kept.artifact)
+
+
+async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_path: Path) -> None:
+    store = store_in(tmp_path / "store", ledger)
+    secret = tmp_path / "secret"
+    secret.write_text("{}")
+    forged = Artifact(sha256="b" * 64, uri=os.fspath(secret), bytes=2)
+
+    with pytest.raises(ArtifactUnavailable):
+        await store.read(TENANT, forged)
+
+
+@pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
+async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
+    ledger: Ledger, tmp_path: Path, tenant: str
+) -> None:
+    store = store_in(tmp_path / "store", ledger)
+
+    kept = await store.keep(tenant, BIG)
+
+    # An outcome is in hand: it is not lost over a name.
+    assert kept.artifact is not None and kept.artifact.uri.startswith("ledger:")
+    written = {file.name for file in tmp_path.rglob("*") if file.is_file()}
+    assert {name for name in written if not name.startswith("ledger.db")} == set()
+    for uri in (kept.artifact.uri, "x/sha256/aa"):
+        with pytest.raises(ArtifactUnavailable):
+            await store.read(tenant, kept.artifact.model_copy(update={"uri": uri}))
+
+
+def test_nothing_is_written_for_a_name_that_is_no_tenants(ledger: Ledger) -> None:
+    for tenant in ODD_TENANTS:
+        with pytest.raises(TenantInvalid), ledger.transaction(tenant):
+            raise AssertionError("it was opened")
+    assert ledger.tenants.isdisjoint(ODD_TENANTS)
+
+
+async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    store = store_in(tmp_path, ledger)
+    odd = Artifact(sha256="c" * 64, uri="x", bytes=1).reference()
+
+    kept = await store.keep(TENANT, odd)
+
+    assert kept.value != odd and kept.artifact is not None
+    assert await store.read(TENANT, kept.artifact) == odd
+
+
+async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    store = store_in(tmp_path, ledger)
+    largest = "x" * (LARGEST_INLINE - 2)
+
+    assert (await store.keep(TENANT, largest)).value == largest
+    assert ARTIFACT in (await store.keep(TENANT, largest + "x")).value
+
+
+def test_a_store_that_cannot_be_is_named(ledger: Ledger) -> None:
+    with pytest.raises(ArtifactsMisconfigured, match="nonsense://x"):
+        ArtifactStore("nonsense://x", ledger, largest_inline=LARGEST_INLINE)
