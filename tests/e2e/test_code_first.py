@@ -156,7 +156,7 @@ async def test_text_in_params_is_no_reference_and_a_value_is_made_once(
         given = {"order_id": order_id, "count": str(tmp_path / "count"), "secret": "s3cret"}
         run = await stage.start(code("Literal", **given))
         await run.in_state(RunState.WAITING_EVENT)
-        await told(run, Verb.EVENT, event("e1", 7, key=order_id))
+        await told(run, Verb.EVENT, event("e1", 7, about=order_id))
         result = await run.result()
 
     assert result.output == {"count": 1, "same": True, "event": 7}

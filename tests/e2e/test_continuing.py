@@ -169,7 +169,7 @@ async def test_a_storm_of_signals_loses_and_doubles_none(stage: Stage, order_id:
         # there before it is.
         await until(lambda: executions(stage, run), lambda found: len(found) > 1)
         # Each five times: the first that arrives counts.
-        storm = [event(f"e{n % 20}", n % 20, key=f"k{n % 20}") for n in range(100)]
+        storm = [event(f"e{n % 20}", n % 20, about=f"k{n % 20}") for n in range(100)]
         await asyncio.gather(*(run.handle.signal("event", one) for one in storm))
         result = await run.result(timeout_s=100)
         view = await run.view()
