@@ -8,16 +8,15 @@ would start the run with the old value.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final
 
-from surehand.client.yaml_file import Unreadable, parse_yaml
+from surehand.client.yaml_file import NUMBER, Unreadable, parse_closed, parse_yaml
 from surehand.workflows.plan.plan import Defaults, Plan, Step
 from surehand.workflows.plan.references import INPUT, REFERENCE
 
-#: Quoted text, lists, mappings, and scalars that are not text. Anything else is text as it
-#: stands: ``#5`` is no comment and ``a: b`` no mapping on a command line.
-_TYPED: Final = re.compile(r"""["'\[{].*|-?[0-9].*|true|false|null|~""", re.DOTALL)
+#: Scalars that are neither text nor numbers. What is not one of them, no number, and not in quotes
+#: or brackets, is text as it stands: ``12 #3 Main St`` has no comment, ``a: b`` is no mapping.
+_WORDS: Final = ("true", "false", "null", "~")
 
 
 class OverrideError(Exception):
@@ -73,10 +72,10 @@ def assign(params: Any, text: str) -> None:
 
 
 def _value(path: str, written: str) -> Any:
-    if not _TYPED.fullmatch(written):
-        return written
     try:
-        return parse_yaml(written)
+        if written.startswith(("'", '"', "[", "{")):
+            return parse_closed(written)
+        return parse_yaml(written) if written in _WORDS or NUMBER.fullmatch(written) else written
     except Unreadable as error:
         raise OverrideError(path, f"the value is not YAML: {error.reason}") from error
 

@@ -26,6 +26,11 @@ MAX_DEPTH: Final = 60
 #: What JSON can escape, but neither UTF-8 nor PostgreSQL can hold.
 _UNSTORABLE: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
+_INT: Final = r"-?(?:0|[1-9][0-9]*)"
+_FLOAT: Final = rf"{_INT}(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
+#: What is a number, and not a text that begins with a digit.
+NUMBER: Final = re.compile(f"{_INT}|{_FLOAT}")
+
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _TEXT: Final = "tag:yaml.org,2002:str"
 _PLAIN: Final = {
@@ -34,11 +39,8 @@ _PLAIN: Final = {
         r"true|True|TRUE|false|False|FALSE",
         ["t", "T", "f", "F"],
     ),
-    "tag:yaml.org,2002:int": (r"-?(?:0|[1-9][0-9]*)", list("-0123456789")),
-    "tag:yaml.org,2002:float": (
-        r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)",
-        list("-0123456789"),
-    ),
+    "tag:yaml.org,2002:int": (_INT, list("-0123456789")),
+    "tag:yaml.org,2002:float": (_FLOAT, list("-0123456789")),
     _MERGE: (r"<<", ["<"]),
 }
 
@@ -121,6 +123,20 @@ def parse_yaml(text: str) -> Any:
         Unreadable: If it is not YAML, or holds what JSON cannot carry.
     """
     return _portable(_load_yaml(text))
+
+
+def parse_closed(text: str) -> Any:
+    """Return a value that is written in quotes or brackets, with nothing behind them.
+
+    Raises:
+        Unreadable: If it is not YAML, holds what JSON cannot carry, or more follows.
+    """
+    value = parse_yaml(text)
+    node = yaml.compose(text, Loader=_Loader)
+    block = isinstance(node, yaml.CollectionNode) and not node.flow_style
+    if block or text[node.end_mark.index :].strip():
+        raise Unreadable("file", "more follows its closing quote or bracket")
+    return value
 
 
 def _load_yaml(text: str) -> Any:

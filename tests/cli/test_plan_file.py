@@ -207,6 +207,32 @@ def test_set_changes_values_with_the_types_they_look_like(plan: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("12 #3 Main St", "12 #3 Main St"),
+        ("2 items: red", "2 items: red"),
+        ("5\n6", "5\n6"),
+        ("-x", "-x"),
+        ("0123", "0123"),
+        ("1.5.2", "1.5.2"),
+        ("#5: a text", "#5: a text"),
+        ("-5", -5),
+        ("1.50", 1.5),
+        ("1e3", 1000.0),
+        ("~", None),
+        ("'12'", "12"),
+        ("'a # b'", "a # b"),
+        ("[1, '#2']", [1, "#2"]),
+        ("{a: 5}", {"a": 5}),
+    ],
+)
+def test_set_changes_nothing_of_what_was_typed(plan: Path, typed: str, value: object) -> None:
+    found = load_plan(str(plan), [f"input.note={typed}"]).input["note"]
+
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
     ("override", "where", "reason"),
     [
         ("input.order_di=x", "input.order_di", "input has order_id"),
@@ -218,6 +244,10 @@ def test_set_changes_values_with_the_types_they_look_like(plan: Path) -> None:
         ("input.order_id", "input.order_id", "path=value"),
         ("=x", "", "path=value"),
         ("input.note=[1", "input.note", "not YAML"),
+        ("input.note=[1] # two", "input.note", "more follows"),
+        ("input.note={a: 1} # two", "input.note", "more follows"),
+        ('input.note="a" # b', "input.note", "more follows"),
+        ('input.note="a": b', "input.note", "more follows"),
         ("input.note=9007199254740992", "input.note", "2^53"),
     ],
 )
