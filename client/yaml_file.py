@@ -55,12 +55,21 @@ class Unreadable(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with JSON's scalars, text keys only, and no key written twice."""
+    """SafeLoader with JSON's scalars and text keys only, no tags, and no key written twice."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
     _merged = 0
     """Pairs that merges have copied so far."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        tag = getattr(event, "tag", None)
+        if tag not in (None, _TEXT):
+            raise yaml.MarkedYAMLError(
+                problem=f"the tag {tag} is not taken: only !!str is", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         for key, value in node.value:
@@ -134,7 +143,7 @@ def parse_closed(text: str) -> Any:
     value = parse_yaml(text)
     node = yaml.compose(text, Loader=_Loader)
     block = isinstance(node, yaml.CollectionNode) and not node.flow_style
-    if block or text[node.end_mark.index :].strip():
+    if node is None or block or text[node.end_mark.index :].strip():
         raise Unreadable("file", "more follows its closing quote or bracket")
     return value
 
@@ -150,7 +159,7 @@ def _load_yaml(text: str) -> Any:
         raise Unreadable(f"character {error.position}", "is not allowed in YAML") from error
     except RecursionError as error:
         raise Unreadable("file", "is nested too deeply") from error
-    except ValueError as error:  # an explicit tag with a value that does not fit it
+    except ValueError as error:  # a number of thousands of digits
         raise Unreadable("file", str(error)) from error
 
 
@@ -206,6 +215,4 @@ def _not_portable(value: Any) -> str | None:
         return LOST_DIGITS
     if isinstance(value, str) and _UNSTORABLE.search(value):
         return "text must not contain NUL or half a character (a lone surrogate)"
-    if not isinstance(value, str | int | float | None):
-        return f"a value of type {type(value).__name__} is not JSON; write it as text"
     return None
