@@ -8,7 +8,6 @@ from pydantic import BaseModel
 
 from surehand.client.connection import Connection, Message
 from surehand.process.exits import Left, NoWorker, Unanswered
-from surehand.process.program import command
 
 #: What is true of a message that no worker has taken.
 LEFT: Final = (
@@ -65,7 +64,7 @@ async def deliver(
             raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
         raise Unanswered(
             f"run {run_id}: {await _why_not(server, run_id)}; {LEFT}: look with "
-            f"`{command('show', run_id)}`"
+            f"`{server.settings.command('show', run_id)}`"
         ) from error
 
 

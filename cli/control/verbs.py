@@ -17,7 +17,6 @@ from surehand.cli.verb.params import changed, diff
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Paused as PausedShape
 from surehand.cli.verb.shapes import Steered
-from surehand.cli.verb.text import command
 from surehand.client.delivery import LEFT
 from surehand.client.plan_file import load_plan
 from surehand.client.resume_token import read_token
@@ -69,13 +68,13 @@ async def token(
 
 
 def _token(caller: Caller, run_id: str, paused: Paused) -> Reply:
-    resume = command("resume", run_id, "--as", caller.settings.user)
+    resume = ["resume", run_id, "--as", caller.settings.user, "--token", paused.resume_token]
     return Reply(
         PausedShape(run_id=run_id, message=paused.message, resume_token=paused.resume_token),
         [
             f"Run {run_id}: {paused.message}",
             "Who has this token may resume it, once:",
-            f"  {resume} --token {paused.resume_token}",
+            f"  {caller.settings.command(*resume)}",
         ],
     )
 

@@ -13,7 +13,6 @@ from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Linked as LinkedShape
-from surehand.cli.verb.text import command
 from surehand.client.overrides import OverrideError, override
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.runs import RunView
@@ -148,5 +147,5 @@ async def _start(
     lines += [f"  taken over  {', '.join(taken)}"] if taken else []
     return Reply(
         LinkedShape(run_id=chosen, linked=linked.run_id, taken_over=taken),
-        [*lines, f"  look        {command('show', chosen)}"],
+        [*lines, f"  look        {caller.settings.command('show', chosen)}"],
     )

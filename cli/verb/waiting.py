@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from surehand.cli.verb.text import command, shown_time
+from surehand.cli.verb.text import shown_time
 from surehand.client.connection import Connection
 from surehand.client.query import SilentRun
 from surehand.workflows.contracts.approvals import (
@@ -19,7 +19,6 @@ from surehand.workflows.contracts.approvals import (
 )
 from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.names import YOUR_NAME
 
 #: What a human can say of an effect in doubt, and what comes of it.
@@ -45,9 +44,7 @@ def reject_command(server: Connection, approval_id: str, params_hash: str) -> st
 
 def edit_command(server: Connection, approval_id: str) -> str:
     """Return our own command that asks for other params; PATH and VALUE are to be filled in."""
-    return command(
-        "edit", approval_id, "--set", "PATH=VALUE", *tenant_option(server.settings.tenant)
-    )
+    return server.settings.command("edit", approval_id, "--set", "PATH=VALUE")
 
 
 def sign_command(server: Connection, approval_id: str, params_hash: str) -> str:
@@ -56,9 +53,7 @@ def sign_command(server: Connection, approval_id: str, params_hash: str) -> str:
 
 
 def _decide(verb: str, server: Connection, approval_id: str, params_hash: str) -> str:
-    return command(
-        verb, approval_id, "--params-hash", params_hash, *tenant_option(server.settings.tenant)
-    )
+    return server.settings.command(verb, approval_id, "--params-hash", params_hash)
 
 
 def signal_command(
@@ -90,15 +85,9 @@ def key_option(assurance: Assurance) -> str:
     return " --key KEYFILE" if assurance is Assurance.SIGNED else ""
 
 
-def resolve_command(
-    tenant: str, run_id: str, intervention_id: str, outcome: str = "OUTCOME"
-) -> str:
-    """Return our own command that settles an intervention; OUTCOME is to be filled in."""
-    return command("resolve", intervention_id, outcome, "--run", run_id, *tenant_option(tenant))
-
-
 def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
     """Yield what one thing is that a run waits for, and how to answer it."""
+    command = server.settings.command
     if waiting.kind == "approval":
         yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
         params_hash = waiting.params_hash or ""
@@ -112,25 +101,25 @@ def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator
         yield f"  {command('resume', run_id)}"
     elif waiting.kind == "budget":
         yield f"Step {waiting.step_id}: {waiting.question}"
-        more = command("top-up", run_id, "--steps", "10")
-        yield f"  {more}  # or --tokens 10000, --money 2.50, --time 1h"
+        yield f"  {command('top-up', run_id, '--steps', '10')}"
+        yield "    or with --tokens 10000, --money 2.50, --time 1h"
     elif waiting.kind == "failure":
         yield f"Step {waiting.step_id} has failed: {waiting.question}"
-        again = command("resume", run_id, "--step", waiting.step_id)
-        yield f"  {again}  # or with --way skip, or --way compensate"
+        yield f"  {command('resume', run_id, '--step', waiting.step_id)}"
+        yield "    or with --way skip, or --way compensate"
     elif waiting.kind == "event":
         yield f"Step {waiting.step_id} waits for an event from outside"
-        yield f"  {command('event', run_id)} NAME --about TEXT --id ID"
+        yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"
     elif waiting.kind == "question":
         yield f"Step {waiting.step_id} asks: {waiting.question}"
         if waiting.value is not None:
             yield f"  about  {json.dumps(waiting.value, ensure_ascii=False)}"
-        yield f"  {command('answer', run_id)} {waiting.id}=VALUE"
+        yield f"  {command('answer', run_id, f'{waiting.id}=VALUE')}"
     else:
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         for outcome, what in _OUTCOMES.items():
-            line = resolve_command(server.settings.tenant, run_id, waiting.id, outcome)
-            yield f"  {line}  # {what}"
+            yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"
+            yield f"    {what}"
 
 
 def held_lines(held: HeldApproval) -> Iterator[str]:
@@ -171,11 +160,6 @@ def request_lines(server: Connection, run_id: str, request: ApprovalRequest) -> 
 
 def _edited(request: ApprovalRequest) -> list[str]:
     return [f"{editor} (edited)" for editor in request.editors]
-
-
-def tenant_option(tenant: str) -> list[str]:
-    """Return the option that names a tenant, where commands need it."""
-    return [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
 
 
 def silent_line(run: SilentRun) -> str:
