@@ -674,12 +674,15 @@ def missed_without_receipt(view: RunView, intervention: str) -> tuple[str, str] 
     """Return the first step still to come that refers to the output in question, and how."""
     states = {step.id: step.state for step in view.result.steps}
     for item in view.result.waiting_for:
-        # While a run unwinds, nothing is to come; its questions are of steps in other states.
-        if item.id != intervention or states[item.step_id] is not StepState.NEEDS_INTERVENTION:
+        # While a run unwinds, nothing is to come; its questions are of steps in other states. A
+        # child run's steps, and those that the view has no room for, are not among its own.
+        doubt = states.get(item.step_id) is StepState.NEEDS_INTERVENTION
+        if item.id != intervention or not doubt:
             continue
-        for step in view.plan.steps:
-            for _, reference in references(step.params):
+        for step in view.plan.outlines():
+            texts = [reference for _, text in step.texts() for _, reference in references(text)]
+            for reference in (*texts, *step.conditions):
                 taken = reference.partition(".")[0] == item.step_id
-                if taken and states[step.id] is StepState.PENDING:
+                if taken and states.get(step.id) is StepState.PENDING:
                     return step.id, reference
     return None
