@@ -22,7 +22,7 @@ async def deliver(
     message: BaseModel,
     answer: type[Message],
     *,
-    leave: bool,
+    leave: bool | None,
 ) -> Message:
     """Send something to a run and return its answer; nothing is sent that nobody answers.
 
@@ -35,7 +35,7 @@ async def deliver(
         name: Of the update, and of the signal.
         message: What to send.
         answer: What the run answers with.
-        leave: If no worker answers, leave it with the server.
+        leave: If no worker answers, leave it with the server; ``None``: nobody can wish that.
 
     Raises:
         WrongUse: The run has ended.
@@ -49,9 +49,8 @@ async def deliver(
         await server.require_answer(run_id)
     except NoWorker as error:
         if not leave:
-            raise NoWorker(
-                f"{error}; nothing was sent (with `leave` it is left with the server for later)"
-            ) from error
+            hint = "" if leave is None else " (`--leave`, `leave=True`: left with the server)"
+            raise NoWorker(f"{error}; nothing was sent{hint}") from error
         await server.signal(run_id, name, message)
         raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
     try:

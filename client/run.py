@@ -647,7 +647,7 @@ class Run:
         model: type[Steering],
         *,
         token: str | None = None,
-        leave: bool = False,
+        leave: bool | None = None,
         **values: Any,
     ) -> Acknowledged:
         """Compose a message, prove by key or token who sends it, and deliver it."""

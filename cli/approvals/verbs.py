@@ -180,7 +180,6 @@ async def edit(
         list[str], typer.Option("--set", metavar="PATH=VALUE", help="A param; may be repeated.")
     ],
     reason: options.Reason = "",
-    leave: options.Leave = False,
 ) -> Reply:
     """Change the params of a call that waits: the policy looks at them anew, and asks again.
 
@@ -197,4 +196,4 @@ async def edit(
         raise WrongUse(f"{approval_id}: its params are an artifact, too large to edit here")
     params = changed(request.params, changes)
     caller.printer.lines(diff(request.params, params))
-    return verdict_reply(await client.edit(request, params, reason=reason, leave=leave))
+    return verdict_reply(await client.edit(request, params, reason=reason))

@@ -22,7 +22,7 @@ from surehand.client.plan_file import load_plan
 from surehand.client.resume_token import read_token
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.client.yaml_file import Unreadable, parse_json
-from surehand.process.exits import ExitCode, Left, WrongUse
+from surehand.process.exits import ExitCode, Left, NoWorker, WrongUse
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.steering import CancelMode, Way
 from surehand.workflows.plan.plan import Plan
@@ -104,6 +104,8 @@ async def resume(
 
     Example: python starter.py resume refund-1 --reason 'role given back'
     """
+    if changes and leave:
+        raise WrongUse("--leave: --set changes params of a step, which only a worker can show")
     run_id, text = caller.run_id(run), token
     if text is not None:
         text = (sys.stdin.readline() if text == "-" else text).strip()
@@ -173,9 +175,16 @@ async def answer(
     Example: python starter.py answer refund-1 reason.1='sent twice'
     """
     found = await caller.run(run)
-    view = await found.view()
-    # With those of child runs, by the names under which they are answered here.
-    asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
+    try:
+        view = await found.view()
+    except NoWorker:
+        if not leave:
+            raise
+        named = (text.partition("=")[0] for text in answers)
+        asked = {id_ for id_ in named if _QUESTION.fullmatch(id_)}
+    else:
+        # With those of child runs, by the names under which they are answered here.
+        asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
     said = given(answers, asked)
     if "answers" in said:
         sent = await found.answer_all(said["answers"], reason=reason, leave=leave)
