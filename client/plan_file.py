@@ -137,22 +137,42 @@ def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Pla
     Raises:
         PlanRefused: Every problem found, with its place.
     """
-    if isinstance(source, Plan):
-        if not given:
-            return source
-        document: Any = source.model_dump(mode="json", exclude_defaults=True)
-        name = source.name
-    elif isinstance(source, Mapping):
-        document, name = copy.deepcopy(dict(source)), str(source.get("name", "plan"))
-    else:
-        name = os.fspath(source)
-        document = _read(name)
-    if given and isinstance(document, list):
-        document = {"steps": document}
+    if isinstance(source, Plan) and not given:
+        return source
+    document, name = _document_of(source)
     if given and isinstance(document, dict):
         known = document.get(INPUT)
         document[INPUT] = {**(known if isinstance(known, dict) else {}), **given}
     return plan_of(document, name)
+
+
+def amended_plan(
+    source: PlanSource, known: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> Plan:
+    """Return a plan for a run that goes on; without an input of its own it keeps the run's.
+
+    Args:
+        source: The plan, its document, or its file.
+        known: The run's input.
+        overrides: As for :func:`load_plan`.
+
+    Raises:
+        PlanRefused: Every problem found, with its place.
+    """
+    document, name = _document_of(source)
+    if isinstance(document, dict) and not document.get(INPUT):
+        document[INPUT] = dict(known)
+    return plan_of(document, name, overrides)
+
+
+def _document_of(source: PlanSource) -> tuple[Any, str]:
+    """Return a plan's document, which may be changed, and what it is called."""
+    if isinstance(source, Plan):
+        return source.model_dump(mode="json", exclude_defaults=True), source.name
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source)), str(source.get("name", "plan"))
+    document = _read(os.fspath(source))
+    return {"steps": document} if isinstance(document, list) else document, os.fspath(source)
 
 
 def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:

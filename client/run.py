@@ -18,7 +18,7 @@ from surehand.client.following import Watch, until_ended, until_settled
 from surehand.client.launch import taken_up
 from surehand.client.messages import Seen, composed, decided, signed
 from surehand.client.outcome import state_of
-from surehand.client.plan_file import PlanSource, plan_from
+from surehand.client.plan_file import PlanSource, amended_plan
 from surehand.client.resume_token import new_token, read_token
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
 from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict, VerdictCode
@@ -558,7 +558,7 @@ class Run:
         """Give the run another plan: what is done stays, what waits is asked anew.
 
         Args:
-            plan: The plan, its document, or its file.
+            plan: The plan, its document, or its file; without an input it keeps the run's.
             based_on: The plan version that its author has seen (``view.plan_version``).
             drops: Steps with a standing effect that the new plan does not have, on purpose.
             reason: Recorded with it.
@@ -578,7 +578,7 @@ class Run:
         return await self._steer(
             Verb.AMEND,
             Amend,
-            plan=plan_from(plan),
+            plan=amended_plan(plan, (await self.view()).plan.input),
             based_on=based_on,
             drops=tuple(drops),
             reason=reason,

@@ -18,7 +18,7 @@ from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Paused as PausedShape
 from surehand.cli.verb.shapes import Steered
 from surehand.client.delivery import LEFT
-from surehand.client.plan_file import load_plan
+from surehand.client.plan_file import amended_plan
 from surehand.client.resume_token import read_token
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.client.yaml_file import Unreadable, parse_json
@@ -315,9 +315,7 @@ async def amend(
     """
     found = await caller.run(run)
     view = await found.view()
-    document = load_plan(plan, changes or [])
-    if not document.input:
-        document = document.model_copy(update={"input": view.plan.input})
+    document = amended_plan(plan, view.plan.input, changes or [])
     lines = list(_changes(view.plan, document))
     if not lines:
         raise WrongUse(f"{plan}: this is the plan that the run has")

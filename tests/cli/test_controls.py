@@ -157,6 +157,23 @@ def test_an_amendment_shows_what_changes(verbs: Verbs, new_run: NewRun, tmp_path
     assert "plan     refund, version 2: another" in shown(verbs, run.name)
 
 
+def test_an_amendment_without_an_input_keeps_the_runs(
+    verbs: Verbs, new_run: NewRun, tmp_path: Path
+) -> None:
+    run = new_run()
+    plan = json.loads(verbs("show", run.name, "--json").out)["plan"]
+    given = plan.pop("input")
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({**plan, "goal": "another"}))
+    assert "${input.order_id}" in file.read_text()
+
+    said = verbs("amend", run.name, str(file))
+
+    assert said.code == 0, said
+    now = json.loads(verbs("show", run.name, "--json").out)["plan"]
+    assert (now["goal"], now["input"]) == ("another", given)
+
+
 def test_an_amendment_is_asked_about_on_a_terminal(
     verbs: Verbs, new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
