@@ -8,11 +8,12 @@ would start the run with the old value.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from surehand.client.yaml_file import NUMBER, Unreadable, parse_closed, parse_yaml
 from surehand.workflows.plan.plan import Defaults, Plan, Step
-from surehand.workflows.plan.references import INPUT, REFERENCE
+from surehand.workflows.plan.references import INPUT
 
 #: Scalars that are neither text nor numbers. What is not one of them, no number, and not in quotes
 #: or brackets, is text as it stands: ``12 #3 Main St`` has no comment, ``a: b`` is no mapping.
@@ -122,8 +123,8 @@ def _may_be_added(document: Any, above: list[str], last: str) -> bool:
         return last in Step.model_fields
     if above == [INPUT]:
         written = json.dumps(document.get("steps"), default=str)
-        used = (match[1].split(".") for match in REFERENCE.finditer(written))
-        return any(path[0] == INPUT and path[1:2] == [last] for path in used)
+        # In references and in conditions, which have no braces.
+        return re.search(rf"\b{INPUT}\.{re.escape(last)}(?!\w|-[A-Za-z])", written) is not None
     return False
 
 

@@ -266,6 +266,29 @@ def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path) -> None:
     assert changed.input == {"order_id": "a", "note": ""}
 
 
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        ("{id: a, ask: 'Is it ${input.n}?'}", "ask.question"),
+        ("{id: a, wait: {event: e, about: '${input.n}'}}", "wait.about"),
+        ("{id: a, tool: t, for_each: '${input.n}'}", "for_each"),
+        ("{id: a, tool: t, fallback: {tool: u, params: {x: '${input.n}'}}}", "fallback.params.x"),
+        ("{id: a, tool: t, params: {x: '${input.n}'}}", "params.x"),
+        ("{id: a, tool: t, when: input.n > 5}", "when"),
+    ],
+)
+def test_an_input_that_nobody_gives_is_missed_wherever_it_is_used_and_can_be_set_then(
+    plan: Path, step: str, where: str
+) -> None:
+    plan.write_text(f"steps: [{step}]")
+
+    [(found, reason)] = problems(plan)
+
+    assert (found, "--set input.n=" in reason) == (f"steps.0 (a).{where}", True)
+    assert load_plan(str(plan), ["input.n=7"]).input == {"n": 7}
+    assert problems(plan, "input.m=7")[0][0] == "input.m"
+
+
 def test_the_refund_example_takes_another_order() -> None:
     assert load_plan(REFUND, ["input.order_id=order-7"]).input == {"order_id": "order-7"}
 
