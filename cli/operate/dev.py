@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
@@ -21,7 +20,7 @@ from surehand.client.query import look_at
 from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
-from surehand.process.dev_server import DevServer, DevServerFailed
+from surehand.process.dev_server import DEFAULT_UI_PORT, DevServer, DevServerFailed, local_port
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import (
     OF_STATE,
@@ -31,7 +30,6 @@ from surehand.process.exits import (
     WrongUse,
 )
 from surehand.process.program import CALLED_AS, CHECKOUT, command
-from surehand.process.settings import DEFAULT_UI_URL
 from surehand.process.sources import ENV_FILE, SETTINGS_FILE
 from surehand.process.temporal_cli import CliMissing, find_cli
 from surehand.workflows.contracts.runs import RunView
@@ -39,7 +37,6 @@ from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
 
 #: Where server, ledger and worker leave their files.
 _FOLDER: Final = Path(".surehand")
-_HERE: Final = ("127.0.0.1", "localhost", "::1")
 #: Seconds between two looks, at files and processes and at what waits.
 _LOOK: Final = 0.5
 _STATES: Final = ", ".join(
@@ -104,21 +101,22 @@ async def _watch(caller: Caller, server: DevServer | None, worker: _Worker) -> E
 def _server(caller: Caller, running: ExitStack) -> DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
     address = find_target(caller.environment).address
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if host not in _HERE or _listens(host, int(port)):
+    shown = caller.settings.ui_url.partition("//")[2]
+    try:
+        port, ui_port = local_port(address), local_port(shown) or DEFAULT_UI_PORT
+    except DevServerFailed as error:
+        raise WrongUse(str(error)) from error
+    if port is None or _listens(port):
         # Whatever listens there: the first question to it says if it is no Temporal server.
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
-    shown = urlsplit(caller.settings.ui_url)
-    wanted = shown.port if shown.hostname in _HERE and shown.port else _port_of(DEFAULT_UI_URL)
     try:
         server = DevServer.start(
             cli=find_cli(log=caller.printer.say),
             db_file=_FOLDER / "temporal.db",
             log_file=_FOLDER / "temporal.log",
-            port=int(port),
-            ui_port=0 if _listens("127.0.0.1", wanted) else wanted,
+            port=port,
+            ui_port=0 if _listens(ui_port) else ui_port,
         )
     except (CliMissing, DevServerFailed) as error:
         raise NotReachable(str(error)) from error
@@ -127,13 +125,9 @@ def _server(caller: Caller, running: ExitStack) -> DevServer | None:
     return server
 
 
-def _port_of(url: str) -> int:
-    return urlsplit(url).port or 0
-
-
-def _listens(host: str, port: int) -> bool:
+def _listens(port: int) -> bool:
     try:
-        socket.create_connection((host, port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
         return False
     return True
