@@ -10,22 +10,12 @@ from typing import Final
 from surehand.cli.verb.params import diff
 from surehand.cli.verb.shapes import ShownApproval, ShownHeld
 from surehand.cli.verb.text import compact, shown_time
-from surehand.cli.verb.waiting import (
-    approve_command,
-    approver_of,
-    edit_command,
-    held_lines,
-    key_option,
-    reject_command,
-    sign_command,
-    signal_command,
-)
+from surehand.cli.verb.waiting import commands_of, held_lines
 from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.process.exits import NotFound
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
-    ApprovalRequest,
     ApprovalState,
     Assurance,
     SettledApproval,
@@ -92,29 +82,13 @@ def _shown(
         diff=diff(replaced.request.params, request.params) if replaced and edited else [],
         open=open_,
         web_ui=server.web_ui(run_id),
-        commands=_commands(server, run_id, request) if open_ else {},
+        commands=commands_of(server, run_id, request) if open_ else {},
     )
 
 
 def _before(run_id: str, step_id: str, approval_id: str) -> str:
     """Return the id of the step's request before this one; one that cannot be for the first."""
     return approval_id_of(run_id, step_id, int(approval_id.rpartition("/")[2]) - 1)
-
-
-def _commands(server: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
-    approval_id, params_hash = request.approval_id, request.params_hash
-    signed = key_option(request.assurance)
-    commands = {
-        "approve": approve_command(server, approval_id, params_hash) + signed,
-        "reject": reject_command(server, approval_id, params_hash) + signed,
-        "edit": edit_command(server, approval_id) + signed,
-        "sign": sign_command(server, approval_id, params_hash) + key_option(Assurance.SIGNED),
-    }
-    if not signed:
-        commands["temporal"] = signal_command(
-            server, run_id, approval_id, params_hash, approver_of(server, request)
-        )
-    return commands
 
 
 def approval_lines(

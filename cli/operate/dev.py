@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -14,9 +13,9 @@ from typing import Final
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.waiting import request_lines, waiting_lines
+from surehand.cli.verb.waiting import open_items
 from surehand.client.connection import Connection
-from surehand.client.query import look_at
+from surehand.client.query import Looked, look_at
 from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
@@ -32,7 +31,6 @@ from surehand.process.exits import (
 from surehand.process.program import CALLED_AS, CHECKOUT, command
 from surehand.process.sources import ENV_FILE, SETTINGS_FILE
 from surehand.process.temporal_cli import CliMissing, find_cli
-from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
 
 #: Where server, ledger and worker leave their files.
@@ -195,18 +193,13 @@ async def _ask(caller: Caller) -> None:
     target = find_target(caller.environment)
     # A worker that starts anew is silent for a moment, which is nothing to tell.
     server = Connection(await connect(target, quiet=True), target, caller.settings)
-    told: set[str] = set()
+    told: set[tuple[str, str, str]] = set()
     trouble = ""
     while True:
         try:
             waiting = [run async for run in server.listed(_WAITING, _MOST)]
-            for view in (await look_at(server, waiting)).views:
-                for waits_for, lines in _open(server, view):
-                    if waits_for not in told:
-                        told.add(waits_for)
-                        caller.printer.say()
-                        for line in lines:
-                            caller.printer.say(line)
+            looked = await look_at(server, waiting)
+            told = tell_new(caller.printer, server, looked, told)
             trouble = ""
         except SurehandError as error:  # the server is gone for a moment, if it is not ours
             if trouble != str(error):
@@ -215,13 +208,22 @@ async def _ask(caller: Caller) -> None:
         await asyncio.sleep(_LOOK)
 
 
-def _open(server: Connection, view: RunView) -> Iterator[tuple[str, Iterator[str]]]:
-    run_id = view.result.run_id
-    for request in view.pending:
-        yield f"{run_id} {request.params_hash}", request_lines(server, run_id, request)
-    for waiting in view.result.waiting_for:
-        if waiting.kind != "approval":
-            yield f"{run_id} {waiting.kind} {waiting.id}", waiting_lines(server, run_id, waiting)
+def tell_new(
+    printer: Printer, server: Connection, looked: Looked, told: set[tuple[str, str, str]]
+) -> set[tuple[str, str, str]]:
+    """Show what runs wait for and was not told; return what has been told and still waits."""
+    silent = {run.run_id for run in looked.silent}
+    now = {key for key in told if key[0] in silent}
+    for view in looked.views:
+        own = {request.approval_id for request in view.pending}
+        for key, lines in open_items(server, view.result, view.pending):
+            if key[1] == "approval" and key[2] not in own:
+                continue  # a child run's, which is looked at itself
+            now.add(key)
+            if key not in told:
+                printer.say()
+                printer.lines(lines)
+    return now
 
 
 def _stamps() -> dict[Path, int]:

@@ -60,6 +60,7 @@ async def follow(
         async with deadline:
             with watching(printer, server) as watch:
                 result = await until_settled(server, run_id, watch, stay=printer.attended)
+                pending = watch.pending
     except OutOfReach as error:
         return await kept(printer, server, run_id, error)
     except TimeoutError as error:
@@ -68,8 +69,8 @@ async def follow(
         printer.warn(goes_on)
         raise
     if printer.json_output:
-        printer.lines(open_lines(server, result))
-    lines = ["", *result_lines(result), *open_lines(server, result)]
+        printer.lines(open_lines(server, result, pending))
+    lines = ["", *result_lines(result), *open_lines(server, result, pending)]
     return Reply(result, lines, _exit_code(result.state))
 
 

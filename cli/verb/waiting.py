@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from surehand.cli.verb.text import shown_time
@@ -17,6 +17,7 @@ from surehand.workflows.contracts.approvals import (
     DecisionOutcome,
     HeldApproval,
 )
+from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.names import YOUR_NAME
@@ -32,39 +33,34 @@ _OUTCOMES: Final = {
 }
 
 
-def approve_command(server: Connection, approval_id: str, params_hash: str) -> str:
-    """Return our own command that approves exactly these params."""
-    return _decide("approve", server, approval_id, params_hash)
+def commands_of(server: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
+    """Return the commands that answer a request, by verb; what is in capitals is to be filled in.
+
+    Where decisions have to be signed, all of ours name a key, and there is none for the plain
+    Temporal CLI.
+    """
+    id_, seen = request.approval_id, ["--params-hash", request.params_hash]
+    key = ["--key", "KEYFILE"]
+    signed = key if request.assurance is Assurance.SIGNED else []
+    command = server.settings.command
+    commands = {
+        "approve": command("approve", id_, *seen, *signed),
+        "reject": command("reject", id_, *seen, *signed),
+        "edit": command("edit", id_, "--set", "PATH=VALUE", *signed),
+        "sign": command("sign", id_, *seen, *key),
+    }
+    if not signed:
+        commands["temporal"] = _signal_command(server, run_id, request)
+    return commands
 
 
-def reject_command(server: Connection, approval_id: str, params_hash: str) -> str:
-    """Return our own command that rejects exactly these params."""
-    return _decide("reject", server, approval_id, params_hash)
-
-
-def edit_command(server: Connection, approval_id: str) -> str:
-    """Return our own command that asks for other params; PATH and VALUE are to be filled in."""
-    return server.settings.command("edit", approval_id, "--set", "PATH=VALUE")
-
-
-def sign_command(server: Connection, approval_id: str, params_hash: str) -> str:
-    """Return our own command that prints a signed approval of exactly these params."""
-    return _decide("sign", server, approval_id, params_hash)
-
-
-def _decide(verb: str, server: Connection, approval_id: str, params_hash: str) -> str:
-    return server.settings.command(verb, approval_id, "--params-hash", params_hash)
-
-
-def signal_command(
-    server: Connection, run_id: str, approval_id: str, params_hash: str, approver: str
-) -> str:
+def _signal_command(server: Connection, run_id: str, request: ApprovalRequest) -> str:
     """Return the plain Temporal CLI's command that approves exactly these params."""
     decision = Decision(
-        approval_id=approval_id,
-        params_hash=params_hash,
+        approval_id=request.approval_id,
+        params_hash=request.params_hash,
         outcome=DecisionOutcome.APPROVE,
-        approver=approver,
+        approver=_approver_of(server, request),
     )
     parts = ["temporal", "workflow", "signal", *server.temporal_options()]
     parts += ["--workflow-id", run_id, "--name", Verb.DECIDE]
@@ -72,7 +68,7 @@ def signal_command(
     return shlex.join(parts)
 
 
-def approver_of(server: Connection, request: ApprovalRequest) -> str:
+def _approver_of(server: Connection, request: ApprovalRequest) -> str:
     """Return who is named as approver: you, unless your yes might not count."""
     user, asked = server.settings.user, {request.requested_by, *request.editors}
     # Who has which role, only the ledger knows.
@@ -80,9 +76,23 @@ def approver_of(server: Connection, request: ApprovalRequest) -> str:
     return YOUR_NAME if barred else user
 
 
-def key_option(assurance: Assurance) -> str:
-    """Return what a command that decides needs beside itself; KEYFILE is to be filled in."""
-    return " --key KEYFILE" if assurance is Assurance.SIGNED else ""
+def open_items(
+    server: Connection, result: RunResult, pending: Sequence[ApprovalRequest]
+) -> Iterator[tuple[tuple[str, str, str], Iterator[str]]]:
+    """Yield each thing that a run waits for: what tells it from others, and its lines.
+
+    Args:
+        server: Where the run is.
+        result: Where it stands.
+        pending: Its requests, as far as they are known.
+    """
+    run_id, requests = result.run_id, {request.approval_id: request for request in pending}
+    for waiting in result.waiting_for:
+        request = requests.get(waiting.id)
+        lines = waiting_lines(server, run_id, waiting)
+        if request is not None:
+            lines = request_lines(server, run_id, request)
+        yield (run_id, waiting.kind, waiting.id), lines
 
 
 def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
@@ -90,9 +100,8 @@ def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator
     command = server.settings.command
     if waiting.kind == "approval":
         yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
-        params_hash = waiting.params_hash or ""
-        yield f"  {approve_command(server, waiting.id, params_hash)}"
-        yield f"  {signal_command(server, run_id, waiting.id, params_hash, YOUR_NAME)}"
+        yield f"  {command('show', waiting.id)}"
+        yield "    shows its params, and the commands that decide on it"
     elif waiting.kind == "permission":
         yield f"Step {waiting.step_id} is {waiting.question}"
         yield f"  {command('resume', run_id)}"
@@ -149,13 +158,9 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
 def request_lines(server: Connection, run_id: str, request: ApprovalRequest) -> Iterator[str]:
     """Yield everything an approver has to see, then the commands that approve it."""
     yield from request_details(request)
-    signed = key_option(request.assurance)
-    yield f"  {approve_command(server, request.approval_id, request.params_hash)}{signed}"
-    if signed:
-        yield f"  {sign_command(server, request.approval_id, request.params_hash)}{signed}"
-    else:
-        seen = request.approval_id, request.params_hash
-        yield f"  {signal_command(server, run_id, *seen, approver_of(server, request))}"
+    commands = commands_of(server, run_id, request)
+    yield f"  {commands['approve']}"
+    yield f"  {commands.get('temporal', commands['sign'])}"
 
 
 def _edited(request: ApprovalRequest) -> list[str]:

@@ -192,7 +192,7 @@ def test_the_signal_line_that_is_shown_approves(
 ) -> None:
     run = new_run()
     approvals = verbs("pending", "--json").document()["approvals"]
-    [line] = [one["temporal_command"] for one in approvals if one["run_id"] == run.name]
+    [line] = [one["commands"]["temporal"] for one in approvals if one["run_id"] == run.name]
     program, *arguments = shlex.split(line)
     assert program == "temporal"
 

@@ -9,13 +9,21 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from rich.live import Live
+from rich.spinner import Spinner
 
-from surehand.cli.verb.waiting import request_lines, waiting_lines
+from surehand.cli.operate.dev import tell_new
+from surehand.cli.runs.watch import LiveWatch
+from surehand.cli.verb.printer import Printer
+from surehand.cli.verb.render import open_lines
+from surehand.cli.verb.waiting import commands_of, request_lines, waiting_lines
 from surehand.client.connection import Connection
+from surehand.client.query import Looked, SilentRun
 from surehand.process.connect import Target
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.states import Waiting
+from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.states import RunState, Waiting
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plan.policy import Requirement
 
@@ -101,3 +109,61 @@ def test_what_to_do_about_a_terminated_run_names_the_tenant() -> None:
     verbs = [words.split()[0] for words in COMMAND.findall(told)]
     assert verbs == ["effects", "unwind", "reconcile"]
     assert all(words.endswith("--tenant acme") for words in COMMAND.findall(told))
+
+
+def test_where_decisions_are_signed_each_command_names_a_key_and_none_goes_around_it() -> None:
+    asked = request("bob").model_copy(update={"assurance": Assurance.SIGNED})
+
+    commands = commands_of(UMA, "refund-1", asked)
+
+    assert set(commands) == {"approve", "reject", "edit", "sign"}
+    assert all(line.endswith("--key KEYFILE") for line in commands.values())
+    assert "temporal" not in "".join(request_lines(UMA, "refund-1", asked))
+
+
+def result(*waiting: Waiting) -> RunResult:
+    return RunResult(
+        run_id="refund-1", state=RunState.WAITING_APPROVAL, steps=[], waiting_for=list(waiting)
+    )
+
+
+def test_who_waits_sees_the_params_of_what_is_asked_and_its_own_commands() -> None:
+    asked = request("bob").model_copy(
+        update={"assurance": Assurance.SIGNED, "params": {"amount": "5"}}
+    )
+    waiting = Waiting(kind="approval", id=asked.approval_id, step_id="refund", question="Refund")
+
+    lines = "\n".join(map(str, open_lines(UMA, result(waiting), [asked])))
+
+    assert '"amount": "5"' in lines
+    assert "--key KEYFILE" in lines and "temporal workflow signal" not in lines
+
+
+def test_what_is_asked_again_is_told_again_and_what_still_waits_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
+    printer, told = Printer(json_output=False), set[tuple[str, str, str]]()
+    for waiting in ([failed], [failed], [], [failed]):
+        view = RunView.model_construct(result=result(*waiting), pending=[])
+        told = tell_new(printer, UMA, Looked([view], []), told)
+    silent = SilentRun(
+        run_id="refund-1", task_queue="q", state="", pending_approvals=0, reason="nobody"
+    )
+    told = tell_new(printer, UMA, Looked([], [silent]), told)
+    tell_new(printer, UMA, Looked([view], []), told)
+
+    assert capsys.readouterr().out.count("has failed: no money") == 2
+
+
+def test_a_step_that_fails_again_at_a_terminal_is_told_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
+    spinner = Spinner("dots")
+    printer = Printer(json_output=False)
+    watch = LiveWatch(printer, UMA, Live(spinner, console=printer.console), spinner)
+    for waiting in ([failed], [failed], [], [failed]):
+        watch.show(RunView.model_construct(result=result(*waiting), pending=[]))
+
+    assert capsys.readouterr().out.count("has failed: no money") == 2
