@@ -254,6 +254,8 @@ def _debug_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _prepare_streams() -> None:
+    if sys.stdin is None:
+        sys.stdin = io.StringIO()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us (`>&-`)
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (stays open to the end)

@@ -144,6 +144,7 @@ async def cancel(
 
     Example: python starter.py cancel refund-1 --mode keep --reason 'all well'
     """
+    options.refuse_lone_timeout(wait, timeout)
     found = await caller.run(run)
     try:
         answer = await found.cancel(mode, reason=reason, leave=leave)
@@ -262,9 +263,9 @@ async def event(
 
     Example: python starter.py event refund-1 returned --about order-7 --id dhl-9
     """
-    found = await caller.run(run)
     # An event is used once: nothing is guessed.
     output = None if payload is None else json_of(payload, "--payload is no JSON")
+    found = await caller.run(run)
     sent = await found.send_event(
         name, event_id, about=about, payload=output, reason=reason, leave=leave
     )

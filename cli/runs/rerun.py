@@ -35,6 +35,7 @@ async def retry(
 
     Example: python starter.py retry refund-1 --wait
     """
+    options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
     if view.result.state not in ENDED:
         raise WrongUse(
@@ -60,6 +61,7 @@ async def fork(
 
     Example: python starter.py fork refund-1 --from restock --set input.shelf=B
     """
+    options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
     linked = Linked(run_id=source, outputs=outputs_before(view, step))
     plan = changed_plan(view.plan, changes)

@@ -40,6 +40,7 @@ async def start(
 
     Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait
     """
+    options.refuse_lone_timeout(wait, timeout)
     parsed = load_plan(plan, changes or [])
     chosen = chosen_run_id(caller.tenant, run_id or new_run_name(parsed.name))
     client = await caller.client()
