@@ -124,6 +124,10 @@ def test_a_token_of_another_run_is_named(verbs: Verbs, new_run: NewRun) -> None:
         (["fork", "RUN", "--from", "nowhere"], "the plan's steps are order"),
         (["fork", "RUN", "--from", "mail"], "has not succeeded"),
         (["retry", "RUN"], "it goes on by itself"),
+        (
+            ["fork", "RUN", "--from", "order", "--set", "steps.mail.after=[nowhere]"],
+            "steps.4 (mail).after: there is no step 'nowhere'",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(

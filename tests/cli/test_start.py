@@ -94,6 +94,15 @@ def test_the_same_run_id_with_another_input_is_refused(verbs: Verbs, new_run: Ne
     assert "exists already, with another plan or input" in other.line()
 
 
+def test_the_same_run_id_for_another_user_is_refused(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    other = verbs(*run.start, "--for", "bob")
+
+    assert other.code == 2
+    assert "exists already, with another user" in other.line()
+
+
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
 @pytest.mark.parametrize("modules", ["surehand.examples.shop.tools", "", "not.there"])
 def test_a_plan_that_does_not_fit_the_tools_is_refused_with_file_and_path(
