@@ -6,6 +6,7 @@ ledger or the tools import ``activities/`` when they are called.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
@@ -37,10 +38,10 @@ from surehand.cli.people import principal, standing
 from surehand.cli.plans import verbs as plan_verbs
 from surehand.cli.runs import artifacts, checkpoints, rerun, show, simulate, start
 from surehand.cli.verb import options
-from surehand.cli.verb.text import plain
+from surehand.cli.verb.printer import Printer
 from surehand.drill import verb as drill
 from surehand.process import VERSION
-from surehand.process.exits import MEANINGS, ExitCode
+from surehand.process.exits import MEANINGS, ExitCode, SurehandError
 from surehand.process.program import program
 
 
@@ -207,10 +208,11 @@ def run(arguments: Sequence[str]) -> int:
         arguments: The command line without the program's name.
     """
     flags = Flags()
-    if any(_LONE.search(argument) for argument in arguments):
-        _complain("the command line is not UTF-8 text")
-        return ExitCode.WRONG_USE
     _prepare_streams()
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    printer = Printer(json_output="--json" in arguments[:end])
+    if any(_LONE.search(argument) for argument in arguments):
+        return _complain(printer, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
     try:
         code = build()(
             args=_debug_first(arguments) or ["--help"],
@@ -221,23 +223,26 @@ def run(arguments: Sequence[str]) -> int:
         return int(code or 0) if arguments else ExitCode.WRONG_USE
     except typer.TyperException as error:
         text = error.format_message().replace("Value error, ", "")
-        _complain(f"{text} (`--help` shows how)")
-        return ExitCode.WRONG_USE
+        return _complain(printer, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
-    except SystemExit:  # so Rich and Typer leave when the reader of the output has gone
-        return ExitCode.OUTPUT_CLOSED
     except OSError as error:
-        _complain(f"{error.strerror or error} ({error.filename or 'writing the output'})")
+        # With --json, too, without a document: the output is what fails.
+        printer.warn(f"{error.strerror or error} ({error.filename or 'writing the output'})")
         return ExitCode.OUTPUT_LOST
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # So Rich and Typer leave when the reader of the output has gone.
+        cause = error.__context__ if isinstance(error, SystemExit) else None
+        if isinstance(cause, OSError) and cause.errno == errno.EPIPE:
+            return ExitCode.OUTPUT_CLOSED
         if flags.debug:
             traceback.print_exc()
-        _complain(
+        return _complain(
+            printer,
             f"unexpected {type(error).__name__}: {error}; this is a mistake of ours: "
-            f"run it again as `{program()} --debug ...` and report what that prints"
+            f"run it again as `{program()} --debug ...` and report what that prints",
+            ExitCode.UNEXPECTED,
         )
-        return ExitCode.UNEXPECTED
 
 
 def _debug_first(arguments: Sequence[str]) -> list[str]:
@@ -249,6 +254,8 @@ def _debug_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _prepare_streams() -> None:
+    if sys.stdin is None:
+        sys.stdin = io.StringIO()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us (`>&-`)
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (stays open to the end)
@@ -258,5 +265,6 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _complain(text: str) -> None:
-    print(f"surehand: {plain(text)}", file=sys.stderr)
+def _complain(printer: Printer, text: str, code: ExitCode) -> ExitCode:
+    printer.error(SurehandError(text, code=code))
+    return code

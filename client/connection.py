@@ -36,7 +36,7 @@ from surehand.process.exits import (
     SurehandError,
     WrongUse,
 )
-from surehand.process.program import command, program
+from surehand.process.program import program
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import (
@@ -123,7 +123,7 @@ class Connection:
         """
         found = await self.describe(run_id)
         if found.status is not WorkflowExecutionStatus.RUNNING:
-            raise WrongUse(_end_of(found))
+            raise WrongUse(self._end_of(found))
         return found
 
     async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
@@ -226,7 +226,7 @@ class Connection:
             queue = f"task queue {found.task_queue}"
             if found.status in _CUT_OFF:
                 raise NoWorker(
-                    f"no worker ({queue}) can tell where it stood: {_end_of(found)}"
+                    f"no worker ({queue}) can tell where it stood: {self._end_of(found)}"
                 ) from error
             raise NoWorker(f"{error} ({queue}): start one with `{program('worker')}`") from error
         finally:
@@ -260,6 +260,22 @@ class Connection:
             cause = error.cause
             reason = cause.message if isinstance(cause, ApplicationError) else str(cause)
             raise Refused(f"run {run_id} refused it: {reason}") from error
+
+    def _end_of(self, run: WorkflowExecutionDescription) -> str:
+        over = "nothing can be sent to it any more"
+        if run.status not in _CUT_OFF:
+            return f"run {run.id} has ended: {over}"
+        todo = self.what_to_do(run.id)
+        return f"run {run.id} has ended, it {_CUT_OFF[run.status]}: {over}. {todo}"
+
+    def what_to_do(self, run_id: str) -> str:
+        """Return what to do about a run that the server has ended."""
+        command = self.settings.command
+        return (
+            f"Nothing more of it is undone by itself: `{command('effects', run_id)}` lists what it"
+            f" did, `{command('unwind', run_id)}` undoes it, `{command('reconcile')}` settles what"
+            " is in doubt, or asks a human"
+        )
 
     def _of_rpc(self, error: RPCError, run_id: str) -> SurehandError:
         code, text = error.status, error.message
@@ -319,19 +335,3 @@ def understood(value: Any, model: type[Message], what: str) -> Message:
 
 def _no_worker(run_id: str) -> NoWorker:
     return NoWorker(f"no worker answers for run {run_id}")
-
-
-def _end_of(run: WorkflowExecutionDescription) -> str:
-    over = "nothing can be sent to it any more"
-    if run.status in _CUT_OFF:
-        return f"run {run.id} has ended, it {_CUT_OFF[run.status]}: {over}. {what_to_do(run.id)}"
-    return f"run {run.id} has ended: {over}"
-
-
-def what_to_do(run_id: str) -> str:
-    """Return what to do about a run that the server has ended."""
-    return (
-        f"Nothing more of it is undone by itself: `{command('effects', run_id)}` lists what it"
-        f" did, `{command('unwind', run_id)}` undoes it, `{command('reconcile')}` settles what is"
-        " in doubt, or asks a human"
-    )

@@ -8,7 +8,6 @@ from pydantic import BaseModel
 
 from surehand.client.connection import Connection, Message
 from surehand.process.exits import Left, NoWorker, Unanswered
-from surehand.process.program import command
 
 #: What is true of a message that no worker has taken.
 LEFT: Final = (
@@ -23,7 +22,7 @@ async def deliver(
     message: BaseModel,
     answer: type[Message],
     *,
-    leave: bool,
+    leave: bool | None,
 ) -> Message:
     """Send something to a run and return its answer; nothing is sent that nobody answers.
 
@@ -36,7 +35,7 @@ async def deliver(
         name: Of the update, and of the signal.
         message: What to send.
         answer: What the run answers with.
-        leave: If no worker answers, leave it with the server.
+        leave: If no worker answers, leave it with the server; ``None``: nobody can wish that.
 
     Raises:
         WrongUse: The run has ended.
@@ -50,9 +49,8 @@ async def deliver(
         await server.require_answer(run_id)
     except NoWorker as error:
         if not leave:
-            raise NoWorker(
-                f"{error}; nothing was sent (with `leave` it is left with the server for later)"
-            ) from error
+            hint = "" if leave is None else " (`--leave`, `leave=True`: left with the server)"
+            raise NoWorker(f"{error}; nothing was sent{hint}") from error
         await server.signal(run_id, name, message)
         raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
     try:
@@ -65,7 +63,7 @@ async def deliver(
             raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
         raise Unanswered(
             f"run {run_id}: {await _why_not(server, run_id)}; {LEFT}: look with "
-            f"`{command('show', run_id)}`"
+            f"`{server.settings.command('show', run_id)}`"
         ) from error
 
 

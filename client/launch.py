@@ -126,10 +126,10 @@ def composed(
 
 
 async def launch(server: Connection, request: StartRun) -> bool:
-    """Start a run; return ``False`` if the same run (id and plan) exists already.
+    """Start a run; return ``False`` if the same run exists already.
 
     Raises:
-        WrongUse: A run of this id exists with another plan.
+        WrongUse: A run of this id exists with another plan, or for another user.
     """
     if await _start(server, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
         return True
@@ -143,12 +143,19 @@ async def launch(server: Connection, request: StartRun) -> bool:
     again = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
     if refused and await _start(server, request, again):
         return True
-    if (await _first_request(server, request.run_id)).plan != request.plan:
+    first = await _first_request(server, request.run_id)
+    if _wish(first) != _wish(request):
+        part = "plan or input" if first.plan != request.plan else "user or durability"
         raise WrongUse(
-            f"run {request.run_id} exists already, with another plan or input; nothing was "
-            "started: choose another run id"
+            f"run {request.run_id} exists already, with another {part}; nothing was started:"
+            " choose another run id"
         )
     return False
+
+
+def _wish(request: StartRun) -> dict[str, Any]:
+    """Return what people ask for with a start; when a worker begins anew is its own affair."""
+    return {**request.content(), "continue_after": None}
 
 
 async def _start(server: Connection, request: StartRun, reuse: WorkflowIDReusePolicy) -> bool:

@@ -14,11 +14,13 @@ from surehand.client.signing import USUAL_SIGNATURE, claims_for, fresh_claims, r
 from surehand.process.exits import WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.signing import SteeringClaims
 from surehand.workflows.contracts.steering import Steering, Verb
 from surehand.workflows.deliveries import Malformed, parse
 from surehand.workflows.identity import NotCanonical, digest
 
+M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=Steering)
 
 
@@ -70,11 +72,12 @@ def decided(
         lasts: How long a signature counts.
 
     Raises:
-        WrongUse: The approval id or the key cannot be used.
+        WrongUse: The approval id, the reason or the key cannot be used.
         NoSuchRun: It is another tenant's.
     """
     run_id, approval_id = find_approval(settings.tenant, seen.approval_id)
-    decision = Decision(
+    decision = composed(
+        Decision,
         approval_id=approval_id,
         params_hash=seen.params_hash,
         outcome=outcome,
@@ -93,8 +96,8 @@ def decided(
     return run_id, decision.model_copy(update={"signature": sign(key, claims)})
 
 
-def composed(model: type[S], **values: Any) -> S:
-    """Return a message that steers a run.
+def composed(model: type[M], **values: Any) -> M:
+    """Return a message to a run.
 
     Raises:
         WrongUse: It is none, and why.

@@ -23,7 +23,6 @@ from surehand.client.connection import (
     Connection,
     require_readable,
     understood,
-    what_to_do,
 )
 from surehand.process.exits import (
     CutOff,
@@ -115,7 +114,7 @@ async def run_result(server: Connection, run_id: str) -> RunResult:
         if isinstance(cause, TerminatedError):
             why = f" ({cause.message})" if cause.message else ""
             raise CutOff(
-                f"run {run_id} was terminated from outside{why}. {what_to_do(run_id)}"
+                f"run {run_id} was terminated from outside{why}. {server.what_to_do(run_id)}"
             ) from error
         raise CutOff(f"run {run_id} failed: {cause}") from error
     return understood(result, RunResult, f"the result of run {run_id}")

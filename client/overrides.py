@@ -11,13 +11,13 @@ import json
 import re
 from typing import Any, Final
 
-from surehand.client.yaml_file import Unreadable, parse_yaml
+from surehand.client.yaml_file import NUMBER, Unreadable, parse_closed, parse_yaml
 from surehand.workflows.plan.plan import Defaults, Plan, Step
-from surehand.workflows.plan.references import INPUT, REFERENCE
+from surehand.workflows.plan.references import INPUT
 
-#: Quoted text, lists, mappings, and scalars that are not text. Anything else is text as it
-#: stands: ``#5`` is no comment and ``a: b`` no mapping on a command line.
-_TYPED: Final = re.compile(r"""["'\[{].*|-?[0-9].*|true|false|null|~""", re.DOTALL)
+#: Scalars that are neither text nor numbers. What is not one of them, no number, and not in quotes
+#: or brackets, is text as it stands: ``12 #3 Main St`` has no comment, ``a: b`` is no mapping.
+_WORDS: Final = ("true", "false", "null", "~")
 
 
 class OverrideError(Exception):
@@ -73,10 +73,10 @@ def assign(params: Any, text: str) -> None:
 
 
 def _value(path: str, written: str) -> Any:
-    if not _TYPED.fullmatch(written):
-        return written
     try:
-        return parse_yaml(written)
+        if written.startswith(("'", '"', "[", "{")):
+            return parse_closed(written)
+        return parse_yaml(written) if written in _WORDS or NUMBER.fullmatch(written) else written
     except Unreadable as error:
         raise OverrideError(path, f"the value is not YAML: {error.reason}") from error
 
@@ -123,8 +123,8 @@ def _may_be_added(document: Any, above: list[str], last: str) -> bool:
         return last in Step.model_fields
     if above == [INPUT]:
         written = json.dumps(document.get("steps"), default=str)
-        used = (match[1].split(".") for match in REFERENCE.finditer(written))
-        return any(path[0] == INPUT and path[1:2] == [last] for path in used)
+        # In references and in conditions, which have no braces.
+        return re.search(rf"\b{INPUT}\.{re.escape(last)}(?!\w|-[A-Za-z])", written) is not None
     return False
 
 

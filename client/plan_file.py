@@ -137,22 +137,42 @@ def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Pla
     Raises:
         PlanRefused: Every problem found, with its place.
     """
-    if isinstance(source, Plan):
-        if not given:
-            return source
-        document: Any = source.model_dump(mode="json", exclude_defaults=True)
-        name = source.name
-    elif isinstance(source, Mapping):
-        document, name = copy.deepcopy(dict(source)), str(source.get("name", "plan"))
-    else:
-        name = os.fspath(source)
-        document = _read(name)
-    if given and isinstance(document, list):
-        document = {"steps": document}
+    if isinstance(source, Plan) and not given:
+        return source
+    document, name = _document_of(source)
     if given and isinstance(document, dict):
         known = document.get(INPUT)
         document[INPUT] = {**(known if isinstance(known, dict) else {}), **given}
     return plan_of(document, name)
+
+
+def amended_plan(
+    source: PlanSource, known: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> Plan:
+    """Return a plan for a run that goes on; without an input of its own it keeps the run's.
+
+    Args:
+        source: The plan, its document, or its file.
+        known: The run's input.
+        overrides: As for :func:`load_plan`.
+
+    Raises:
+        PlanRefused: Every problem found, with its place.
+    """
+    document, name = _document_of(source)
+    if isinstance(document, dict) and not document.get(INPUT):
+        document[INPUT] = dict(known)
+    return plan_of(document, name, overrides)
+
+
+def _document_of(source: PlanSource) -> tuple[Any, str]:
+    """Return a plan's document, which may be changed, and what it is called."""
+    if isinstance(source, Plan):
+        return source.model_dump(mode="json", exclude_defaults=True), source.name
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source)), str(source.get("name", "plan"))
+    document = _read(os.fspath(source))
+    return {"steps": document} if isinstance(document, list) else document, os.fspath(source)
 
 
 def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
@@ -203,19 +223,14 @@ def _outlines(document: Any) -> Iterator[Outline]:
         step_id, after = known.get("id", f"step{number}"), known.get("after")
         own = {**defaults, **known} if isinstance(defaults, dict) else known
         gotos = {name: own.get(name) for name in ("on_no", "on_failure", "on_reject")}
-        ask, each, when = known.get("ask"), known.get("for_each"), known.get("when")
+        each, when = known.get("for_each"), known.get("when")
         yield Outline(
             id=step_id if isinstance(step_id, str) else f"step{number}",
             after=tuple(item for item in after if isinstance(item, str))
             if isinstance(after, list)
             else None,
             params=known.get("params"),
-            texts_of={
-                "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
-                "wait.about": _within(known.get("wait"), "about"),
-                "for_each": each,
-                "fallback.params": _within(known.get("fallback"), "params"),
-            },
+            texts_of=_texts_of(known),
             names=frozenset({str(known.get("item", "item"))} if each else ()),
             conditions=names_in(when if isinstance(when, str) else None),
             gotos={
@@ -224,6 +239,17 @@ def _outlines(document: Any) -> Iterator[Outline]:
                 if isinstance(follows, dict) and isinstance(follows.get("goto"), str)
             },
         )
+
+
+def _texts_of(step: dict[str, Any]) -> dict[str, Any]:
+    """Return what may refer to earlier steps and the input beside the params."""
+    ask = step.get("ask")
+    return {
+        "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
+        "wait.about": _within(step.get("wait"), "about"),
+        "for_each": step.get("for_each"),
+        "fallback.params": _within(step.get("fallback"), "params"),
+    }
 
 
 def _within(value: Any, name: str) -> Any:
@@ -278,7 +304,8 @@ def _missing_input(document: Any, inside: str = "") -> Iterator[PlanError]:
     for where, step in _written(document, inside):
         named = [
             found
-            for found in references(step.get("params"), f"{where}.params")
+            for part, text in {"params": step.get("params"), **_texts_of(step)}.items()
+            for found in references(text, f"{where}.{part}")
             if PATH.fullmatch(found[1]) and found[1].split(".")[0] == INPUT
         ]
         when = step.get("when")

@@ -18,7 +18,7 @@ from surehand.client.following import Watch, until_ended, until_settled
 from surehand.client.launch import taken_up
 from surehand.client.messages import Seen, composed, decided, signed
 from surehand.client.outcome import state_of
-from surehand.client.plan_file import PlanSource, plan_from
+from surehand.client.plan_file import PlanSource, amended_plan
 from surehand.client.resume_token import new_token, read_token
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
 from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict, VerdictCode
@@ -558,7 +558,7 @@ class Run:
         """Give the run another plan: what is done stays, what waits is asked anew.
 
         Args:
-            plan: The plan, its document, or its file.
+            plan: The plan, its document, or its file; without an input it keeps the run's.
             based_on: The plan version that its author has seen (``view.plan_version``).
             drops: Steps with a remaining effect that the new plan does not have, on purpose.
             reason: Recorded with it.
@@ -578,7 +578,7 @@ class Run:
         return await self._steer(
             Verb.AMEND,
             Amend,
-            plan=plan_from(plan),
+            plan=amended_plan(plan, (await self.view()).plan.input),
             based_on=based_on,
             drops=tuple(drops),
             reason=reason,
@@ -647,7 +647,7 @@ class Run:
         model: type[Steering],
         *,
         token: str | None = None,
-        leave: bool = False,
+        leave: bool | None = None,
         **values: Any,
     ) -> Acknowledged:
         """Compose a message, prove by key or token who sends it, and deliver it."""
@@ -674,12 +674,15 @@ def missed_without_receipt(view: RunView, intervention: str) -> tuple[str, str] 
     """Return the first step still to come that refers to the output in question, and how."""
     states = {step.id: step.state for step in view.result.steps}
     for item in view.result.waiting_for:
-        # While a run unwinds, nothing is to come; its questions are of steps in other states.
-        if item.id != intervention or states[item.step_id] is not StepState.NEEDS_INTERVENTION:
+        # While a run unwinds, nothing is to come; its questions are of steps in other states. A
+        # child run's steps, and those that the view has no room for, are not among its own.
+        doubt = states.get(item.step_id) is StepState.NEEDS_INTERVENTION
+        if item.id != intervention or not doubt:
             continue
-        for step in view.plan.steps:
-            for _, reference in references(step.params):
+        for step in view.plan.outlines():
+            texts = [reference for _, text in step.texts() for _, reference in references(text)]
+            for reference in (*texts, *step.conditions):
                 taken = reference.partition(".")[0] == item.step_id
-                if taken and states[step.id] is StepState.PENDING:
+                if taken and states.get(step.id) is StepState.PENDING:
                     return step.id, reference
     return None

@@ -26,6 +26,11 @@ MAX_DEPTH: Final = 60
 #: What JSON can escape, but neither UTF-8 nor PostgreSQL can hold.
 _UNSTORABLE: Final = re.compile("[\\x00\\ud800-\\udfff]")
 
+_INT: Final = r"-?(?:0|[1-9][0-9]*)"
+_FLOAT: Final = rf"{_INT}(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
+#: What is a number, and not a text that begins with a digit.
+NUMBER: Final = re.compile(f"{_INT}|{_FLOAT}")
+
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _TEXT: Final = "tag:yaml.org,2002:str"
 _PLAIN: Final = {
@@ -34,11 +39,8 @@ _PLAIN: Final = {
         r"true|True|TRUE|false|False|FALSE",
         ["t", "T", "f", "F"],
     ),
-    "tag:yaml.org,2002:int": (r"-?(?:0|[1-9][0-9]*)", list("-0123456789")),
-    "tag:yaml.org,2002:float": (
-        r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)",
-        list("-0123456789"),
-    ),
+    "tag:yaml.org,2002:int": (_INT, list("-0123456789")),
+    "tag:yaml.org,2002:float": (_FLOAT, list("-0123456789")),
     _MERGE: (r"<<", ["<"]),
 }
 
@@ -53,12 +55,21 @@ class Unreadable(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with JSON's scalars, text keys only, and no key written twice."""
+    """SafeLoader with JSON's scalars and text keys only, no tags, and no key written twice."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
     _merged = 0
     """Pairs that merges have copied so far."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        tag = getattr(event, "tag", None)
+        if tag not in (None, _TEXT):
+            raise yaml.MarkedYAMLError(
+                problem=f"the tag {tag} is not taken: only !!str is", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         for key, value in node.value:
@@ -123,6 +134,20 @@ def parse_yaml(text: str) -> Any:
     return _portable(_load_yaml(text))
 
 
+def parse_closed(text: str) -> Any:
+    """Return a value that is written in quotes or brackets, with nothing behind them.
+
+    Raises:
+        Unreadable: If it is not YAML, holds what JSON cannot carry, or more follows.
+    """
+    value = parse_yaml(text)
+    node = yaml.compose(text, Loader=_Loader)
+    block = isinstance(node, yaml.CollectionNode) and not node.flow_style
+    if node is None or block or text[node.end_mark.index :].strip():
+        raise Unreadable("file", "more follows its closing quote or bracket")
+    return value
+
+
 def _load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
@@ -134,7 +159,7 @@ def _load_yaml(text: str) -> Any:
         raise Unreadable(f"character {error.position}", "is not allowed in YAML") from error
     except RecursionError as error:
         raise Unreadable("file", "is nested too deeply") from error
-    except ValueError as error:  # an explicit tag with a value that does not fit it
+    except ValueError as error:  # a number of thousands of digits
         raise Unreadable("file", str(error)) from error
 
 
@@ -190,6 +215,4 @@ def _not_portable(value: Any) -> str | None:
         return LOST_DIGITS
     if isinstance(value, str) and _UNSTORABLE.search(value):
         return "text must not contain NUL or half a character (a lone surrogate)"
-    if not isinstance(value, str | int | float | None):
-        return f"a value of type {type(value).__name__} is not JSON; write it as text"
     return None

@@ -25,8 +25,11 @@ from surehand.process.temporal_cli import CliMissing, find_cli, say
 
 #: Where Temporal's clients look for a server that nobody has named.
 DEFAULT_PORT: Final = 7233
-#: What ``--wait`` can connect to.
-_ADDRESS: Final = re.compile(r".+:\d{1,5}")
+DEFAULT_UI_PORT: Final = 8233
+#: How people name the address that the server listens at.
+HERE: Final = ("127.0.0.1", "localhost")
+_PORTS: Final = range(1, 65536)
+_ADDRESS: Final = re.compile(r".+:(\d{1,5})")
 #: Seconds. First starts take 1 to 4 on two busy cores; a broken one ends by itself.
 START_TIMEOUT: Final = 60.0
 #: Seconds that somebody waits before being told what for.
@@ -50,6 +53,22 @@ DYNAMIC_CONFIG: Final = {
 
 class DevServerFailed(Exception):
     """The embedded Temporal server did not start; the message holds its own last words."""
+
+
+def local_port(address: str) -> int | None:
+    """Return the port of an address at which the server can listen; ``None`` if it is elsewhere.
+
+    Raises:
+        DevServerFailed: It is here, and its port is none.
+    """
+    return _port_in(address) if address.rpartition(":")[0] in HERE else None
+
+
+def _port_in(address: str) -> int:
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[1]) not in _PORTS:
+        raise DevServerFailed(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
+    return int(found[1])
 
 
 def _port(wanted: int, option: str = "--port") -> int:
@@ -161,13 +180,13 @@ def wait_until_serving(
     Raises:
         DevServerFailed: It did not answer in time.
     """
-    host, _, port = address.rpartition(":")
+    host, port = address.rpartition(":")[0], _port_in(address)
     ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", address]
     began = time.monotonic()
     while time.monotonic() - began < START_TIMEOUT:
         meanwhile()
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            socket.create_connection((host.strip("[]"), port), timeout=1).close()
             if subprocess.run([cli, *ask], capture_output=True, timeout=5).returncode == 0:
                 return
         except (OSError, subprocess.TimeoutExpired):
@@ -189,8 +208,6 @@ def _wait(cli: Path, port: int | None) -> None:
         address = f"127.0.0.1:{port}" if port else find_target(read_environment()).address
     except SurehandError as error:
         raise DevServerFailed(str(error)) from error
-    if not _ADDRESS.fullmatch(address):
-        raise DevServerFailed(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
     patience = time.monotonic() + SILENT_FOR
 
     def tell() -> None:
@@ -211,9 +228,14 @@ def _usual_port() -> int:
         named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
     except SourceError as error:
         raise DevServerFailed(str(error)) from error
-    host, _, port = named.rpartition(":")
-    here = host in ("127.0.0.1", "localhost") and port.isdecimal()
-    return int(port) if here else DEFAULT_PORT
+    return local_port(named) or DEFAULT_PORT
+
+
+def _wanted(text: str) -> int:
+    """Return the port that an option names; 0 stands for a free one."""
+    if text != "0" and not (text.isdecimal() and int(text) in _PORTS):
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {_PORTS[-1]}")
+    return int(text)
 
 
 def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
@@ -234,9 +256,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="devserver.py", description="Embedded Temporal server.")
     parser.add_argument("--db", type=Path, default=Path(".surehand/temporal.db"), metavar="FILE")
     parser.add_argument(
-        "--port", type=int, help="default: that of TEMPORAL_ADDRESS, else 7233; 0 takes a free one"
+        "--port",
+        type=_wanted,
+        help="default: that of TEMPORAL_ADDRESS, else 7233; 0 takes a free one",
     )
-    parser.add_argument("--ui-port", type=int, default=8233, help="0 takes a free one")
+    parser.add_argument(
+        "--ui-port", type=_wanted, default=DEFAULT_UI_PORT, help="0 takes a free one"
+    )
     parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
     parser.add_argument(
         "--wait",

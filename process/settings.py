@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from surehand.process.exits import WrongUse
+from surehand.process.program import command
 from surehand.process.sources import (
     DEFAULT_DEPLOYMENT,
     DEFAULT_TASK_QUEUE,
@@ -42,6 +43,11 @@ class ClientSettings(BaseModel):
     ui_url: str
     key: Path | None = None
     """The private key that decisions are signed with."""
+
+    def command(self, *parts: str) -> str:
+        """Return a command of ours that acts in this tenant, ready to paste."""
+        tenant = [] if self.tenant == DEFAULT_TENANT else ["--tenant", self.tenant]
+        return command(*parts, *tenant)
 
 
 def read_environment() -> dict[str, str]:

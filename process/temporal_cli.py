@@ -59,11 +59,16 @@ def find_cli(*, log: Callable[[str], object] = say) -> Path:
         return Path(named).resolve()
     if on_path := shutil.which("temporal"):
         return Path(on_path).resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cached = Path(base, "surehand", f"temporal-{CLI_VERSION}")
-    if not cached.exists():
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        _fill(cached, log)
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cached = Path(base, "surehand", f"temporal-{CLI_VERSION}")
+        if not cached.exists():
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            _fill(cached, log)
+    except (OSError, RuntimeError) as error:  # no home, or none that can be written to
+        raise CliMissing(
+            f"The Temporal CLI is not on PATH and cannot be kept here ({error}); {_WHAT_TO_DO}"
+        ) from error
     return cached
 
 

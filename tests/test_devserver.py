@@ -135,6 +135,42 @@ def test_a_failed_build_names_its_reason_and_leaves_the_cache_empty(bare: Path) 
     assert [path.suffix for path in (bare / "cache/surehand").iterdir()] == [".lock"]
 
 
+@pytest.mark.parametrize("where", ["file", "none"])
+def test_a_cache_that_cannot_be_made_is_one_line(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where == "file":
+        (bare / "cache").write_text("")
+    else:  # a user of a container whom no file knows
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", lambda: Path("~nobody-of-that-name").expanduser())
+    with pytest.raises(CliMissing, match=r"cannot be kept here .*TEMPORAL_CLI_PATH"):
+        find_cli()
+
+
+def test_a_port_that_cannot_be_is_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dev_server.main(["--port", "99999"])
+    assert ended.value.code == 2
+    assert "99999 is no port: 0 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [("127.0.0.1:7233", 7233), ("localhost:1", 1), ("[::1]:7233", None), ("there:7233", None)],
+)
+def test_the_server_can_listen_where_it_binds_and_nowhere_else(
+    address: str, port: int | None
+) -> None:
+    assert dev_server.local_port(address) == port
+
+
+@pytest.mark.parametrize("address", ["localhost:abc", "127.0.0.1:70000", "localhost:0"])
+def test_an_address_here_whose_port_cannot_be_is_named(address: str) -> None:
+    with pytest.raises(DevServerFailed, match=f"{address} is not a host:port"):
+        dev_server.local_port(address)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     server = DevServer.start(db_file=tmp_path_factory.mktemp("server") / "temporal.db")

@@ -339,7 +339,7 @@ class Toolbox:
         return [self._tools[name].spec() for name in self.names()]
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """Return the user's own line that failed, and what to do about a module that is not there."""
     ours = (__file__, importlib.__file__)
     lines = [
@@ -365,7 +365,7 @@ def load_toolbox(modules: Iterable[str]) -> Toolbox:
             module = importlib.import_module(module_name)
         except ToolboxError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script's way to say that a key is missing
             raise ToolboxError(
                 f"tool module {module_name!r} (SUREHAND_TOOL_MODULES) cannot be imported: "
                 f"{type(error).__name__}: {error}{_where(error)}"

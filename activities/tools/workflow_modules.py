@@ -24,7 +24,7 @@ def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
         where = f"workflow module {module_name!r} (SUREHAND_WORKFLOW_MODULES)"
         try:
             module = importlib.import_module(module_name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = f"cannot be imported: {type(error).__name__}: {error}"
             raise WorkflowModulesError(f"{where} {reason}") from error
         own = {

@@ -9,22 +9,13 @@ from typing import Final
 
 from surehand.cli.verb.params import diff
 from surehand.cli.verb.shapes import ShownApproval, ShownHeld
-from surehand.cli.verb.text import command, compact, shown_time
-from surehand.cli.verb.waiting import (
-    approve_command,
-    approver_of,
-    edit_command,
-    held_lines,
-    key_option,
-    reject_command,
-    sign_command,
-    signal_command,
-)
+from surehand.cli.verb.text import compact, shown_time
+from surehand.cli.verb.waiting import commands_of, held_lines
 from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.process.exits import NotFound
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
-    ApprovalRequest,
     ApprovalState,
     Assurance,
     SettledApproval,
@@ -74,7 +65,8 @@ def _shown(
     one = known.get(approval_id)
     if one is None:
         asked = f"it has {', '.join(list(known)[-3:])}" if known else "it has asked for none"
-        raise NotFound(f"approval not found: {approval_id}; {asked} (`{command('show', run_id)}`)")
+        look = server.settings.command("show", run_id)
+        raise NotFound(f"approval not found: {approval_id}; {asked} (`{look}`)")
     request = one.request
     open_ = reachable and one.state is ApprovalState.PENDING
     replaced = known.get(_before(run_id, request.step_id, approval_id))
@@ -90,7 +82,7 @@ def _shown(
         diff=diff(replaced.request.params, request.params) if replaced and edited else [],
         open=open_,
         web_ui=server.web_ui(run_id),
-        commands=_commands(server, run_id, request) if open_ else {},
+        commands=commands_of(server, run_id, request) if open_ else {},
     )
 
 
@@ -99,23 +91,9 @@ def _before(run_id: str, step_id: str, approval_id: str) -> str:
     return approval_id_of(run_id, step_id, int(approval_id.rpartition("/")[2]) - 1)
 
 
-def _commands(server: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
-    approval_id, params_hash = request.approval_id, request.params_hash
-    signed = key_option(request.assurance)
-    commands = {
-        "approve": approve_command(server, approval_id, params_hash) + signed,
-        "reject": reject_command(server, approval_id, params_hash) + signed,
-        "edit": edit_command(server, approval_id) + signed,
-        "sign": sign_command(server, approval_id, params_hash) + key_option(Assurance.SIGNED),
-    }
-    if not signed:
-        commands["temporal"] = signal_command(
-            server, run_id, approval_id, params_hash, approver_of(server, request)
-        )
-    return commands
-
-
-def approval_lines(one: ShownApproval | ShownHeld, now: datetime | None = None) -> Iterator[str]:
+def approval_lines(
+    settings: ClientSettings, one: ShownApproval | ShownHeld, now: datetime | None = None
+) -> Iterator[str]:
     """Yield everything about one approval; ``now`` is this machine's time."""
     if isinstance(one, ShownHeld):
         yield from held_lines(one)
@@ -129,7 +107,7 @@ def approval_lines(one: ShownApproval | ShownHeld, now: datetime | None = None) 
         yield f"  effect     key {one.key}"
     if one.resources:
         yield f"  resources  {', '.join(one.resources)}"
-    yield from _params(one)
+    yield from _params(settings, one)
     yield f"  hash       {one.params_hash}"
     yield f"  undo       {one.undo}"
     yield f"  asked by   {one.askers}"
@@ -156,9 +134,10 @@ def _state(one: ShownApproval) -> str:
     return f"{_STATES[one.state]}{by}{reason}"
 
 
-def _params(one: ShownApproval) -> Iterator[str]:
+def _params(settings: ClientSettings, one: ShownApproval) -> Iterator[str]:
     if as_artifact(one.params) is not None:
-        yield f"  params     {compact(one.params)}: `{command('artifacts', one.run_id)}`"
+        listed = settings.command("artifacts", one.run_id)
+        yield f"  params     {compact(one.params)}: `{listed}`"
         return
     first, *more = json.dumps(one.params, indent=2, ensure_ascii=False).splitlines()
     yield f"  params     {first}"

@@ -15,11 +15,9 @@ from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.render import verdict_text
 from surehand.cli.verb.shapes import PendingApproval, PendingList
 from surehand.cli.verb.waiting import (
-    approve_command,
-    approver_of,
+    commands_of,
     held_lines,
     request_lines,
-    signal_command,
     silent_line,
     waiting_lines,
 )
@@ -85,14 +83,7 @@ def _approvals(server: Connection, views: list[RunView]) -> list[PendingApproval
         PendingApproval(
             **request.model_dump(),
             run_id=view.result.run_id,
-            approve_command=approve_command(server, request.approval_id, request.params_hash),
-            temporal_command=signal_command(
-                server,
-                view.result.run_id,
-                request.approval_id,
-                request.params_hash,
-                approver_of(server, request),
-            ),
+            commands=commands_of(server, view.result.run_id, request),
         )
         for view in views
         for request in view.pending
@@ -135,7 +126,7 @@ async def _decide(
     caller: Caller, seen: SeenRequest, outcome: DecisionOutcome, reason: str, leave: bool
 ) -> Reply:
     # Before a server is looked for: an id or a key that cannot be used needs none.
-    run_id, _ = decided(caller.settings, seen, outcome)
+    run_id, _ = decided(caller.settings, seen, outcome, reason=reason)
     run = (await caller.client()).run(run_id)
     return verdict_reply(await run.decide(seen, outcome, reason=reason, leave=leave))
 
@@ -180,7 +171,6 @@ async def edit(
         list[str], typer.Option("--set", metavar="PATH=VALUE", help="A param; may be repeated.")
     ],
     reason: options.Reason = "",
-    leave: options.Leave = False,
 ) -> Reply:
     """Change the params of a call that waits: the policy looks at them anew, and asks again.
 
@@ -197,4 +187,4 @@ async def edit(
         raise WrongUse(f"{approval_id}: its params are an artifact, too large to edit here")
     params = changed(request.params, changes)
     caller.printer.lines(diff(request.params, params))
-    return verdict_reply(await client.edit(request, params, reason=reason, leave=leave))
+    return verdict_reply(await client.edit(request, params, reason=reason))

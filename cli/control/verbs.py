@@ -17,13 +17,12 @@ from surehand.cli.verb.params import changed, diff
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Paused as PausedShape
 from surehand.cli.verb.shapes import Steered
-from surehand.cli.verb.text import command
 from surehand.client.delivery import LEFT
-from surehand.client.plan_file import load_plan
+from surehand.client.plan_file import amended_plan
 from surehand.client.resume_token import read_token
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.client.yaml_file import Unreadable, parse_json
-from surehand.process.exits import ExitCode, Left, WrongUse
+from surehand.process.exits import ExitCode, Left, NoWorker, WrongUse
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.steering import CancelMode, Way
 from surehand.workflows.plan.plan import Plan
@@ -69,13 +68,13 @@ async def token(
 
 
 def _token(caller: Caller, run_id: str, paused: Paused) -> Reply:
-    resume = command("resume", run_id, "--as", caller.settings.user)
+    resume = ["resume", run_id, "--as", caller.settings.user, "--token", paused.resume_token]
     return Reply(
         PausedShape(run_id=run_id, message=paused.message, resume_token=paused.resume_token),
         [
             f"Run {run_id}: {paused.message}",
             "Who has this token may resume it, once:",
-            f"  {resume} --token {paused.resume_token}",
+            f"  {caller.settings.command(*resume)}",
         ],
     )
 
@@ -105,6 +104,8 @@ async def resume(
 
     Example: python starter.py resume refund-1 --reason 'role given back'
     """
+    if changes and leave:
+        raise WrongUse("--leave: --set changes params of a step, which only a worker can show")
     run_id, text = caller.run_id(run), token
     if text is not None:
         text = (sys.stdin.readline() if text == "-" else text).strip()
@@ -143,6 +144,7 @@ async def cancel(
 
     Example: python starter.py cancel refund-1 --mode keep --reason 'all well'
     """
+    options.refuse_lone_timeout(wait, timeout)
     found = await caller.run(run)
     try:
         answer = await found.cancel(mode, reason=reason, leave=leave)
@@ -174,9 +176,16 @@ async def answer(
     Example: python starter.py answer refund-1 reason.1='sent twice'
     """
     found = await caller.run(run)
-    view = await found.view()
-    # With those of child runs, by the names under which they are answered here.
-    asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
+    try:
+        view = await found.view()
+    except NoWorker:
+        if not leave:
+            raise
+        named = (text.partition("=")[0] for text in answers)
+        asked = {id_ for id_ in named if _QUESTION.fullmatch(id_)}
+    else:
+        # With those of child runs, by the names under which they are answered here.
+        asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
     said = given(answers, asked)
     if "answers" in said:
         sent = await found.answer_all(said["answers"], reason=reason, leave=leave)
@@ -254,9 +263,9 @@ async def event(
 
     Example: python starter.py event refund-1 returned --about order-7 --id dhl-9
     """
-    found = await caller.run(run)
     # An event is used once: nothing is guessed.
     output = None if payload is None else json_of(payload, "--payload is no JSON")
+    found = await caller.run(run)
     sent = await found.send_event(
         name, event_id, about=about, payload=output, reason=reason, leave=leave
     )
@@ -307,9 +316,7 @@ async def amend(
     """
     found = await caller.run(run)
     view = await found.view()
-    document = load_plan(plan, changes or [])
-    if not document.input:
-        document = document.model_copy(update={"input": view.plan.input})
+    document = amended_plan(plan, view.plan.input, changes or [])
     lines = list(_changes(view.plan, document))
     if not lines:
         raise WrongUse(f"{plan}: this is the plan that the run has")

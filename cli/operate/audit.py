@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from temporalio.api.common.v1 import Payload
@@ -18,18 +18,16 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, read_settings
 from surehand.cli.verb.printer import Lines, Reply, Styled
 from surehand.cli.verb.shapes import AuditReport
-from surehand.cli.verb.text import command, counted
+from surehand.cli.verb.text import counted
 from surehand.client.connection import Connection
 from surehand.client.ids import find_run_id
 from surehand.client.launch import every_event
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.history.audit import Break
-
-#: What makes the files that `audit --file` reads.
-_MADE_BY: Final = f"`{command('events')} RUN --export FILE` writes one"
 
 
 async def audit(
@@ -50,14 +48,14 @@ async def audit(
     if (run is None) == (file is None):
         raise WrongUse("name either a RUN or an exported file (--file)")
     if file is not None:
-        return _reply(_audit_file(file, signer))
+        return _reply(caller.settings, _audit_file(caller.settings, file, signer))
     if signer is not None:
         raise WrongUse("--signer is for an exported file (--file)")
     run_id = find_run_id(caller.tenant, run or "")
-    return _reply(await _audit_run(caller, run_id))
+    return _reply(caller.settings, await _audit_run(caller, run_id))
 
 
-def _audit_file(file: Path, signer: Path | None) -> AuditReport:
+def _audit_file(settings: ClientSettings, file: Path, signer: Path | None) -> AuditReport:
     from surehand.activities.ledger.history.audit import (
         NotAnExport,
         verify_chain,
@@ -66,16 +64,17 @@ def _audit_file(file: Path, signer: Path | None) -> AuditReport:
     from surehand.activities.ledger.history.signatures import read_export, verify_signature
 
     key = None if signer is None else read_public_key(signer)[1]
+    made_by = f"`{settings.command('events', 'RUN', '--export', 'FILE')}` writes one"
     try:
         events, token = read_export(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise WrongUse(f"{file}: {error.strerror or 'cannot be read'}; {_MADE_BY}") from error
+        raise WrongUse(f"{file}: {error.strerror or 'cannot be read'}; {made_by}") from error
     except UnicodeDecodeError as error:
-        raise WrongUse(f"{file}: byte {error.start} is no UTF-8 text; {_MADE_BY}") from error
+        raise WrongUse(f"{file}: byte {error.start} is no UTF-8 text; {made_by}") from error
     except NotAnExport as error:
-        raise WrongUse(f"{file}: {error}; {_MADE_BY}") from error
+        raise WrongUse(f"{file}: {error}; {made_by}") from error
     if not events:
-        raise WrongUse(f"{file}: no events in it; {_MADE_BY}")
+        raise WrongUse(f"{file}: no events in it; {made_by}")
     found = verify_chain(events) or verify_signature(events, token, key) or verify_story(events)
     report = _shape(str(events[0]["run_id"]), events, found, _compared_with(token, key))
     shown = None if token is None else shown_signature(token, verified=key is not None)
@@ -181,11 +180,11 @@ def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) 
     )
 
 
-def _reply(report: AuditReport) -> Reply:
-    return Reply(report, _lines(report), ExitCode.DONE if report.ok else ExitCode.BROKEN)
+def _reply(settings: ClientSettings, report: AuditReport) -> Reply:
+    return Reply(report, _lines(settings, report), ExitCode.DONE if report.ok else ExitCode.BROKEN)
 
 
-def _lines(report: AuditReport) -> Lines:
+def _lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
         yield f"Run {report.run_id}: BROKEN at {report.first_break}"
         return
@@ -199,7 +198,7 @@ def _lines(report: AuditReport) -> Lines:
     names = report.unverified_approvals
     if names:
         yield f"Unverified approvals (unsigned): {len(names)}, by {', '.join(sorted(set(names)))}."
-    asks = f"answer with `{command('resolve')}`; `{command('interventions', report.run_id)}` asks"
+    asks = f"`{settings.command('interventions', report.run_id)}` says how to answer it"
     left = [
         *(f"not undone: {entry}" for entry in report.uncompensated),
         *(f"in doubt, nobody knows whether it happened: {entry}" for entry in report.in_doubt),

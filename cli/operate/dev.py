@@ -6,22 +6,20 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.waiting import request_lines, waiting_lines
+from surehand.cli.verb.waiting import open_items
 from surehand.client.connection import Connection
-from surehand.client.query import look_at
+from surehand.client.query import Looked, look_at
 from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
-from surehand.process.dev_server import DevServer, DevServerFailed
+from surehand.process.dev_server import DEFAULT_UI_PORT, DevServer, DevServerFailed, local_port
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import (
     OF_STATE,
@@ -31,15 +29,12 @@ from surehand.process.exits import (
     WrongUse,
 )
 from surehand.process.program import CALLED_AS, CHECKOUT, command
-from surehand.process.settings import DEFAULT_UI_URL
 from surehand.process.sources import ENV_FILE, SETTINGS_FILE
 from surehand.process.temporal_cli import CliMissing, find_cli
-from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
 
 #: Where server, ledger and worker leave their files.
 _FOLDER: Final = Path(".surehand")
-_HERE: Final = ("127.0.0.1", "localhost", "::1")
 #: Seconds between two looks, at files and processes and at what waits.
 _LOOK: Final = 0.5
 _STATES: Final = ", ".join(
@@ -104,21 +99,22 @@ async def _watch(caller: Caller, server: DevServer | None, worker: _Worker) -> E
 def _server(caller: Caller, running: ExitStack) -> DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
     address = find_target(caller.environment).address
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if host not in _HERE or _listens(host, int(port)):
+    shown = caller.settings.ui_url.partition("//")[2]
+    try:
+        port, ui_port = local_port(address), local_port(shown) or DEFAULT_UI_PORT
+    except DevServerFailed as error:
+        raise WrongUse(str(error)) from error
+    if port is None or _listens(port):
         # Whatever listens there: the first question to it says if it is no Temporal server.
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
-    shown = urlsplit(caller.settings.ui_url)
-    wanted = shown.port if shown.hostname in _HERE and shown.port else _port_of(DEFAULT_UI_URL)
     try:
         server = DevServer.start(
             cli=find_cli(log=caller.printer.say),
             db_file=_FOLDER / "temporal.db",
             log_file=_FOLDER / "temporal.log",
-            port=int(port),
-            ui_port=0 if _listens("127.0.0.1", wanted) else wanted,
+            port=port,
+            ui_port=0 if _listens(ui_port) else ui_port,
         )
     except (CliMissing, DevServerFailed) as error:
         raise NotReachable(str(error)) from error
@@ -127,13 +123,9 @@ def _server(caller: Caller, running: ExitStack) -> DevServer | None:
     return server
 
 
-def _port_of(url: str) -> int:
-    return urlsplit(url).port or 0
-
-
-def _listens(host: str, port: int) -> bool:
+def _listens(port: int) -> bool:
     try:
-        socket.create_connection((host, port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
         return False
     return True
@@ -201,18 +193,13 @@ async def _ask(caller: Caller) -> None:
     target = find_target(caller.environment)
     # A worker that starts anew is silent for a moment, which is nothing to tell.
     server = Connection(await connect(target, quiet=True), target, caller.settings)
-    told: set[str] = set()
+    told: set[tuple[str, str, str]] = set()
     trouble = ""
     while True:
         try:
             waiting = [run async for run in server.listed(_WAITING, _MOST)]
-            for view in (await look_at(server, waiting)).views:
-                for waits_for, lines in _open(server, view):
-                    if waits_for not in told:
-                        told.add(waits_for)
-                        caller.printer.say()
-                        for line in lines:
-                            caller.printer.say(line)
+            looked = await look_at(server, waiting)
+            told = tell_new(caller.printer, server, looked, told)
             trouble = ""
         except SurehandError as error:  # the server is gone for a moment, if it is not ours
             if trouble != str(error):
@@ -221,13 +208,22 @@ async def _ask(caller: Caller) -> None:
         await asyncio.sleep(_LOOK)
 
 
-def _open(server: Connection, view: RunView) -> Iterator[tuple[str, Iterator[str]]]:
-    run_id = view.result.run_id
-    for request in view.pending:
-        yield f"{run_id} {request.params_hash}", request_lines(server, run_id, request)
-    for waiting in view.result.waiting_for:
-        if waiting.kind != "approval":
-            yield f"{run_id} {waiting.kind} {waiting.id}", waiting_lines(server, run_id, waiting)
+def tell_new(
+    printer: Printer, server: Connection, looked: Looked, told: set[tuple[str, str, str]]
+) -> set[tuple[str, str, str]]:
+    """Show what runs wait for and was not told; return what has been told and still waits."""
+    silent = {run.run_id for run in looked.silent}
+    now = {key for key in told if key[0] in silent}
+    for view in looked.views:
+        own = {request.approval_id for request in view.pending}
+        for key, lines in open_items(server, view.result, view.pending):
+            if key[1] == "approval" and key[2] not in own:
+                continue  # a child run's, which is looked at itself
+            now.add(key)
+            if key not in told:
+                printer.say()
+                printer.lines(lines)
+    return now
 
 
 def _stamps() -> dict[Path, int]:

@@ -13,8 +13,7 @@ from surehand.cli.verb import options
 from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox, rows_reply
 from surehand.cli.verb.printer import Reply, table_or
 from surehand.cli.verb.shapes import LedgerRows, ToolList
-from surehand.cli.verb.text import command, counted
-from surehand.cli.verb.waiting import resolve_command
+from surehand.cli.verb.text import counted
 from surehand.process.exits import OutputLost, WrongUse
 
 _EFFECT_COLUMNS: Final = ("step_id", "tool", "key", "generation", "state", "calls", "error")
@@ -83,7 +82,7 @@ async def events(
     # Of the file, which no document tells of.
     caller.printer.say(
         f"{counted(len(chain), 'event')} written to {export}, head {head.hash}{signed},"
-        f" verify with: {command('audit', '--file', str(export), *signer)}"
+        f" verify with: {caller.settings.command('audit', '--file', str(export), *signer)}"
     )
     return Reply(LedgerRows(run_id=run_id, rows=rows), ())
 
@@ -104,7 +103,9 @@ async def interventions(
         rows = await ledger.transact(caller.tenant, interventions_of, run_id, only_open=only_open)
     reply = rows_reply(run_id, _INTERVENTION_COLUMNS, rows, "No interventions")
     asked = [
-        resolve_command(caller.tenant, row["run_id"], row["intervention_id"])
+        caller.settings.command(
+            "resolve", row["intervention_id"], "OUTCOME", "--run", row["run_id"]
+        )
         for row in rows
         if row["state"] == "open"
     ]

@@ -30,9 +30,10 @@ from surehand.cli.verb.ledger_door import (
 from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.probes import ping
 from surehand.cli.verb.shapes import ReconcileReport, Scheduled, UnwindReport
-from surehand.cli.verb.text import command, counted
+from surehand.cli.verb.text import counted
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.names import RECONCILE, UNWIND
 from surehand.workflows.options import LONGEST_RECONCILE
@@ -73,7 +74,7 @@ async def reconcile(
         done = await _reconcile(server, settings, ledger, asked)
         for_a_human = await ledger.transact(caller.tenant, open_interventions)
     report = ReconcileReport(**done.model_dump(exclude={"next"}), for_a_human=for_a_human)
-    return Reply(report, _lines(report))
+    return Reply(report, _lines(caller.settings, report))
 
 
 async def _reconcile(
@@ -96,7 +97,7 @@ async def _reconcile(
         raise NotReachable(f"the Temporal server: {error}") from error
 
 
-def _lines(report: ReconcileReport) -> Lines:
+def _lines(settings: ClientSettings, report: ReconcileReport) -> Lines:
     yield (
         f"Looked at {report.looked_at}: {report.committed} committed,"
         f" {report.not_applied} proven not applied, {report.asked} put in front of a"
@@ -114,11 +115,11 @@ def _lines(report: ReconcileReport) -> Lines:
         if stopped.more_remaining:
             yield f"  and {stopped.more_remaining} more"
         if stopped.remaining:
-            yield f"  undo them: {command('unwind', stopped.run_id)}"
+            yield f"  undo them: {settings.command('unwind', stopped.run_id)}"
     if report.stopped_unnamed:
         yield f"and {counted(report.stopped_unnamed, 'run')} more, which people have been told of"
     if report.for_a_human:
-        line = command("interventions", "--open")
+        line = settings.command("interventions", "--open")
         yield f"Waiting for a human: {report.for_a_human}, listed by `{line}`."
 
 

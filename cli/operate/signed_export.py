@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from surehand.cli.verb.shapes import ExportSignature
-from surehand.cli.verb.text import command, shown_time
+from surehand.cli.verb.text import shown_time
 from surehand.client.signing import read_key, sign
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.settings import ClientSettings
@@ -41,7 +41,7 @@ def signed_head(
         run_id = str(events[0]["run_id"]) if events else ""
         raise SurehandError(
             f"not signed, and not written: the chain is broken at {found}"
-            f" (`{command('audit', run_id)}`)",
+            f" (`{settings.command('audit', run_id)}`)",
             code=ExitCode.BROKEN,
         )
     claims = ExportClaims(

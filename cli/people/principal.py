@@ -26,8 +26,7 @@ from surehand.cli.verb.shapes import (
     PrincipalPart,
     PrincipalShown,
 )
-from surehand.cli.verb.text import command, plain, shown_time
-from surehand.cli.verb.waiting import tenant_option
+from surehand.cli.verb.text import plain, shown_time
 from surehand.client.signing import new_key
 from surehand.process.exits import NotFound, WrongUse
 from surehand.workflows.contracts.base import LONGEST_NAME
@@ -291,7 +290,7 @@ async def list_principals(
         for one in found
     ]
     columns = ("principal", "roles", "permissions", "keys")
-    nothing = f"No principals: {command('principal', 'add', 'NAME')}"
+    nothing = f"No principals: {caller.settings.command('principal', 'add', 'NAME')}"
     return Reply(PrincipalList(principals=found), table_or(columns, rows, nothing))
 
 
@@ -308,7 +307,7 @@ def keygen(
     owner = checked_name(caller.settings.user)
     kid = new_key(file)
     public = f"{file}.pub"
-    register = command("principal", "key", owner, public, *tenant_option(caller.tenant))
+    register = caller.settings.command("principal", "key", owner, public)
     return Reply(
         NewKey(kid=kid, private_key=str(file), public_key=public, register_command=register),
         [

@@ -24,8 +24,7 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.verb.printer import Reply, table_or
 from surehand.cli.verb.shapes import StandingChanged, StandingList, StandingShown, StandingState
-from surehand.cli.verb.text import command, counted, shown_time
-from surehand.cli.verb.waiting import tenant_option
+from surehand.cli.verb.text import counted, shown_time
 from surehand.client.signing import NONCE, USUAL_SIGNATURE, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
 from surehand.workflows.contracts.signing import audience
@@ -359,7 +358,7 @@ async def _add(caller: Caller, settings: Settings, given: StandingGrant) -> Repl
     assert now is not None, "it was written in that transaction"
     one = _shown(now, settings)
     mark = "" if one.signed else " (unverified)"
-    revoke_command = command("standing", "revoke", one.standing_id, *tenant_option(caller.tenant))
+    revoke_command = caller.settings.command("standing", "revoke", one.standing_id)
     return Reply(
         StandingChanged(standing=one, changed=True),
         [

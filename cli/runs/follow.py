@@ -13,7 +13,6 @@ from surehand.cli.runs.watch import StoryWatch, watching
 from surehand.cli.verb.printer import Printer, Reply
 from surehand.cli.verb.render import headline, open_lines, result_lines
 from surehand.cli.verb.shapes import KeptRun
-from surehand.cli.verb.text import command
 from surehand.client.connection import Connection
 from surehand.client.following import LOOK_LIMIT, Watch, until_settled
 from surehand.client.outcome import CUT_OFF_BY_SERVER, code_of, state_of
@@ -55,12 +54,13 @@ async def follow(
         SurehandError: The time is over, or the run ended without a result.
         NotReachable: The server has been silent for too long.
     """
-    goes_on = f"run {run_id} goes on: look with `{command('show', run_id)}`"
+    goes_on = _goes_on(server, run_id)
     deadline = asyncio.timeout(None if limit is None else limit.total_seconds())
     try:
         async with deadline:
             with watching(printer, server) as watch:
                 result = await until_settled(server, run_id, watch, stay=printer.attended)
+                pending = watch.pending
     except OutOfReach as error:
         return await kept(printer, server, run_id, error)
     except TimeoutError as error:
@@ -69,9 +69,13 @@ async def follow(
         printer.warn(goes_on)
         raise
     if printer.json_output:
-        printer.lines(open_lines(server, result))
-    lines = ["", *result_lines(result), *open_lines(server, result)]
+        printer.lines(open_lines(server, result, pending))
+    lines = ["", *result_lines(result), *open_lines(server, result, pending)]
     return Reply(result, lines, _exit_code(result.state))
+
+
+def _goes_on(server: Connection, run_id: str) -> str:
+    return f"run {run_id} goes on: look with `{server.settings.command('show', run_id)}`"
 
 
 def _exit_code(state: str) -> ExitCode:
@@ -96,7 +100,7 @@ async def tell(printer: Printer, server: Connection, run_id: str) -> Reply | Exi
     try:
         result = await until_settled(server, run_id, watch, stay=True)
     except asyncio.CancelledError:
-        printer.warn(f"run {run_id} goes on: look with `{command('show', run_id)}`")
+        printer.warn(_goes_on(server, run_id))
         raise
     except OutOfReach as error:
         return await kept(printer, server, run_id, error)

@@ -13,8 +13,7 @@ from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Linked as LinkedShape
-from surehand.cli.verb.text import command
-from surehand.client.overrides import OverrideError, override
+from surehand.client.plan_file import amended_plan
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
@@ -36,6 +35,7 @@ async def retry(
 
     Example: python starter.py retry refund-1 --wait
     """
+    options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
     if view.result.state not in ENDED:
         raise WrongUse(
@@ -43,8 +43,8 @@ async def retry(
         )
     if view.result.state is RunState.COMPLETED:
         raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
-    plan, linked = changed_plan(view.plan, changes), Linked(run_id=source)
-    return await _start(caller, plan, run_id, linked, for_user, wait, timeout)
+    plan = amended_plan(view.plan, view.plan.input, changes or [])
+    return await _start(caller, plan, run_id, Linked(run_id=source), for_user, wait, timeout)
 
 
 async def fork(
@@ -61,9 +61,10 @@ async def fork(
 
     Example: python starter.py fork refund-1 --from restock --set input.shelf=B
     """
+    options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
     linked = Linked(run_id=source, outputs=outputs_before(view, step))
-    plan = changed_plan(view.plan, changes)
+    plan = amended_plan(view.plan, view.plan.input, changes or [])
     return await _start(caller, plan, run_id, linked, for_user, wait, timeout)
 
 
@@ -109,23 +110,6 @@ async def _look(caller: Caller, run: str) -> tuple[str, RunView]:
     return source, await server.view(source)
 
 
-def changed_plan(plan: Plan, changes: list[str] | None) -> Plan:
-    """Return a recorded plan with ``--set`` changes.
-
-    Raises:
-        WrongUse: One does not fit.
-    """
-    document = plan.model_dump(mode="json", exclude_defaults=True)
-    try:
-        for change in changes or []:
-            override(document, change)
-        return Plan.model_validate(document)
-    except OverrideError as error:
-        raise WrongUse(f"--set {error}") from error
-    except ValueError as error:
-        raise WrongUse(f"--set: the plan is not valid then: {error}") from error
-
-
 async def _start(
     caller: Caller,
     plan: Plan,
@@ -148,5 +132,5 @@ async def _start(
     lines += [f"  taken over  {', '.join(taken)}"] if taken else []
     return Reply(
         LinkedShape(run_id=chosen, linked=linked.run_id, taken_over=taken),
-        [*lines, f"  look        {command('show', chosen)}"],
+        [*lines, f"  look        {caller.settings.command('show', chosen)}"],
     )

@@ -23,7 +23,7 @@ from surehand.cli.verb.printer import Reply, Styled, table_or
 from surehand.cli.verb.render import view_lines
 from surehand.cli.verb.shapes import CutOffRun, RunList, RunSummary, ShownRun
 from surehand.cli.verb.text import shown_time
-from surehand.client.connection import Connection, what_to_do
+from surehand.client.connection import Connection
 from surehand.client.ids import find_approval
 from surehand.client.launch import PLAN_MEMO
 from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of, told_by_calls
@@ -159,7 +159,7 @@ async def show(
             raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
         run_id, approval_id = find_approval(caller.tenant, run)
         one = await find_shown(await caller.server(), run_id, approval_id)
-        return Reply(one, approval_lines(one))
+        return Reply(one, approval_lines(caller.settings, one))
     run_id = caller.run_id(run)
     server = await caller.server()
     found = await server.describe(run_id)
@@ -173,13 +173,13 @@ async def show(
     except (NoWorker, NeverTakenUp):
         if state not in CUT_OFF_BY_SERVER:
             raise
-        return await _cut_off(found, web_ui)
+        return await _cut_off(server, found)
     cut_off, told = state in CUT_OFF_BY_SERVER, await told_by_calls(found)
     before: list[str | Styled] = []
     if cut_off:
         view = _without_requests(view)
         before = [Styled(f"The server has ended this run ({state}).", "red")]
-        before += [what_to_do(run_id), "It stood at:"]
+        before += [server.what_to_do(run_id), "It stood at:"]
     shown = ShownRun(
         **view.model_dump(),
         state=state,
@@ -198,7 +198,7 @@ def _without_requests(view: RunView) -> RunView:
     return view.model_copy(update={"pending": [], "held": [], "result": result})
 
 
-async def _cut_off(found: WorkflowExecutionDescription, web_ui: str) -> Reply:
+async def _cut_off(server: Connection, found: WorkflowExecutionDescription) -> Reply:
     run = CutOffRun(
         run_id=found.id,
         state=state_of(found),
@@ -207,7 +207,7 @@ async def _cut_off(found: WorkflowExecutionDescription, web_ui: str) -> Reply:
         ended_at=found.close_time,
         plan=await found.memo_value(PLAN_MEMO, "", type_hint=str),
         last_known_state=last_own_state(found),
-        web_ui=web_ui,
+        web_ui=server.web_ui(found.id),
     )
     ended = [] if run.ended_at is None else [f"  ended    {shown_time(run.ended_at)}"]
     return Reply(
@@ -219,7 +219,7 @@ async def _cut_off(found: WorkflowExecutionDescription, web_ui: str) -> Reply:
             *ended,
             f"  was      {run.last_known_state}, as far as the server knows",
             f"  web ui   {run.web_ui}",
-            what_to_do(run.run_id),
+            server.what_to_do(run.run_id),
             f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.",
         ],
     )

@@ -9,13 +9,13 @@ import typer
 
 from surehand.cli.plans.shapes import SimulatedStep, Simulation
 from surehand.cli.plans.tool_check import named_tools
-from surehand.cli.runs.rerun import changed_plan
 from surehand.cli.runs.simulated_steps import CannotHold, CheckedCall, Known, Simulated
 from surehand.cli.runs.simulation import simulate
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settings, translated
 from surehand.cli.verb.printer import Lines, Reply, Table
+from surehand.client.plan_file import amended_plan
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.tools import Effect, ToolSpec
 from surehand.workflows.plan.plan import Plan
@@ -176,7 +176,7 @@ def plan_to_simulate(
         )
     if not changes:
         return recording.plan
-    plan = changed_plan(recording.plan, changes)
+    plan = amended_plan(recording.plan, recording.plan.input, changes)
     if toolbox is not None:
         from surehand.activities.tools.describing import describe_plan
 

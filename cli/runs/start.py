@@ -40,6 +40,7 @@ async def start(
 
     Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait
     """
+    options.refuse_lone_timeout(wait, timeout)
     parsed = load_plan(plan, changes or [])
     chosen = chosen_run_id(caller.tenant, run_id or new_run_name(parsed.name))
     client = await caller.client()
@@ -74,14 +75,14 @@ async def _report(caller: Caller, run: Run) -> Reply:
     state = state_of(found)
     queue = caller.settings.task_queue
     if not started:
-        lines = [f"It is {state}: {command('show', run_id)}"]
+        lines = [f"It is {state}: {caller.settings.command('show', run_id)}"]
     else:
         silent = "" if taken else f", but no worker has taken it up yet (task queue {queue})"
         if not taken and (await probes.polling(server.client, queue)).seen:
             silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
         if not taken and found.workflow_type not in (WORKFLOW, MODEL_RUN):
             silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
-        look = f"  look    {command('show', run_id)}"
+        look = f"  look    {caller.settings.command('show', run_id)}"
         lines = [f"Run {run_id} started{silent}", look, f"  web ui  {server.web_ui(run_id)}"]
     shown = Started(
         run_id=run_id,

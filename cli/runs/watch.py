@@ -13,14 +13,14 @@ from rich.text import Text
 from surehand.cli.verb.printer import Printer, rich_table
 from surehand.cli.verb.render import STEP_COLUMNS, step_rows
 from surehand.cli.verb.text import plain, shown_time
-from surehand.cli.verb.waiting import waiting_lines
+from surehand.cli.verb.waiting import open_items
 from surehand.client.connection import Connection
-from surehand.client.following import Watch
+from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import RunView, TimelineLine
 
 
 @contextmanager
-def watching(printer: Printer, server: Connection) -> Iterator[Watch]:
+def watching(printer: Printer, server: Connection) -> Iterator[LineWatch | LiveWatch]:
     """Show a run as fits where the output goes: a table that is gone at the end, or lines."""
     if not printer.console.is_terminal:
         yield LineWatch(printer)
@@ -36,9 +36,11 @@ class LineWatch:
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
         self._said: dict[str, str] = {}
+        self.pending: list[ApprovalRequest] = []
 
     def show(self, view: RunView) -> None:
         """Print what has changed since the last time."""
+        self.pending = view.pending
         self._said.pop("note", None)
         for step in view.result.steps:
             again = f", attempt {step.attempts}" if step.attempts > 1 else ""
@@ -102,7 +104,7 @@ class LiveWatch:
     def __init__(self, printer: Printer, server: Connection, live: Live, spinner: Spinner) -> None:
         self._printer = printer
         self._server = server
-        self._asked: set[str] = set()
+        self._asked: set[tuple[str, str, str]] = set()
         self._view: RunView | None = None
         self._note = ""
         self._live = live
@@ -114,6 +116,11 @@ class LiveWatch:
         self._note = ""
         self._ask(view)
         self._draw()
+
+    @property
+    def pending(self) -> list[ApprovalRequest]:
+        """Return the requests that waited when the run was seen last."""
+        return [] if self._view is None else self._view.pending
 
     def note(self, text: str) -> None:
         """Draw why nothing moves."""
@@ -131,8 +138,9 @@ class LiveWatch:
 
     def _ask(self, view: RunView) -> None:
         """Print each question above the table, unwrapped, so that its commands can be pasted."""
-        for waiting in view.result.waiting_for:
-            if waiting.id not in self._asked:
-                self._asked.add(waiting.id)
-                for line in waiting_lines(self._server, view.result.run_id, waiting):
-                    self._printer.say(line)
+        items = dict(open_items(self._server, view.result, view.pending))
+        for key, lines in items.items():
+            if key not in self._asked:
+                self._printer.lines(lines)
+        # What has been answered may be asked again.
+        self._asked = set(items)

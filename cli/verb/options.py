@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from surehand.cli.verb.caller import Caller, perform
+from surehand.process.exits import WrongUse
 from surehand.workflows.plan.policy import parse_duration
 
 
@@ -32,6 +33,16 @@ def duration(text: str) -> timedelta:
     if not isinstance(parsed, timedelta) or parsed <= timedelta(0):
         raise typer.BadParameter(f"{text!r} is not a duration such as 90s, 10m or 2h")
     return parsed
+
+
+def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
+    """Refuse a time limit for a wait that was not asked for.
+
+    Raises:
+        WrongUse: There is one.
+    """
+    if timeout is not None and not wait:
+        raise WrongUse("--timeout is for --wait")
 
 
 def lasting(name: str, meaning: str, **more: Any) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 from surehand.cli.verb.printer import Lines, Styled, Table
 from surehand.cli.verb.text import compact, shown_time
-from surehand.cli.verb.waiting import held_lines, request_lines, waiting_lines
+from surehand.cli.verb.waiting import held_lines, open_items, request_lines
 from surehand.client.connection import Connection
 from surehand.client.outcome import Told
-from surehand.workflows.contracts.approvals import Verdict, VerdictCode
+from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict, VerdictCode
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.plan.durability import Durability
@@ -55,11 +56,13 @@ def _steps_lines(result: RunResult) -> Lines:
             yield f"  {effect.tool} {_key(effect)}: {effect.state}{reason}"
 
 
-def open_lines(server: Connection, result: RunResult) -> Lines:
+def open_lines(
+    server: Connection, result: RunResult, pending: Sequence[ApprovalRequest] = ()
+) -> Lines:
     """Yield what a run waits for, with the commands that answer it."""
-    for waiting in result.waiting_for:
+    for _, lines in open_items(server, result, pending):
         yield ""
-        yield from waiting_lines(server, result.run_id, waiting)
+        yield from lines
 
 
 def view_lines(server: Connection, view: RunView, told: Told) -> Lines:

@@ -104,8 +104,8 @@ class PendingApproval(ApprovalRequest):
     """An approval request with the commands that answer it."""
 
     run_id: str
-    approve_command: str
-    temporal_command: str
+    commands: dict[str, str]
+    """``approve``, ``reject``, ``edit``, ``sign``, and ``temporal`` if that needs no signature."""
 
 
 class ShownApproval(ApprovalRequest):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from surehand.cli.verb.text import command, shown_time
+from surehand.cli.verb.text import shown_time
 from surehand.client.connection import Connection
 from surehand.client.query import SilentRun
 from surehand.workflows.contracts.approvals import (
@@ -17,9 +17,9 @@ from surehand.workflows.contracts.approvals import (
     DecisionOutcome,
     HeldApproval,
 )
+from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.names import YOUR_NAME
 
 #: What a human can say of an effect in doubt, and what comes of it.
@@ -33,43 +33,34 @@ _OUTCOMES: Final = {
 }
 
 
-def approve_command(server: Connection, approval_id: str, params_hash: str) -> str:
-    """Return our own command that approves exactly these params."""
-    return _decide("approve", server, approval_id, params_hash)
+def commands_of(server: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
+    """Return the commands that answer a request, by verb; what is in capitals is to be filled in.
+
+    Where decisions have to be signed, all of ours name a key, and there is none for the plain
+    Temporal CLI.
+    """
+    id_, seen = request.approval_id, ["--params-hash", request.params_hash]
+    key = ["--key", "KEYFILE"]
+    signed = key if request.assurance is Assurance.SIGNED else []
+    command = server.settings.command
+    commands = {
+        "approve": command("approve", id_, *seen, *signed),
+        "reject": command("reject", id_, *seen, *signed),
+        "edit": command("edit", id_, "--set", "PATH=VALUE", *signed),
+        "sign": command("sign", id_, *seen, *key),
+    }
+    if not signed:
+        commands["temporal"] = _signal_command(server, run_id, request)
+    return commands
 
 
-def reject_command(server: Connection, approval_id: str, params_hash: str) -> str:
-    """Return our own command that rejects exactly these params."""
-    return _decide("reject", server, approval_id, params_hash)
-
-
-def edit_command(server: Connection, approval_id: str) -> str:
-    """Return our own command that asks for other params; PATH and VALUE are to be filled in."""
-    return command(
-        "edit", approval_id, "--set", "PATH=VALUE", *tenant_option(server.settings.tenant)
-    )
-
-
-def sign_command(server: Connection, approval_id: str, params_hash: str) -> str:
-    """Return our own command that prints a signed approval of exactly these params."""
-    return _decide("sign", server, approval_id, params_hash)
-
-
-def _decide(verb: str, server: Connection, approval_id: str, params_hash: str) -> str:
-    return command(
-        verb, approval_id, "--params-hash", params_hash, *tenant_option(server.settings.tenant)
-    )
-
-
-def signal_command(
-    server: Connection, run_id: str, approval_id: str, params_hash: str, approver: str
-) -> str:
+def _signal_command(server: Connection, run_id: str, request: ApprovalRequest) -> str:
     """Return the plain Temporal CLI's command that approves exactly these params."""
     decision = Decision(
-        approval_id=approval_id,
-        params_hash=params_hash,
+        approval_id=request.approval_id,
+        params_hash=request.params_hash,
         outcome=DecisionOutcome.APPROVE,
-        approver=approver,
+        approver=_approver_of(server, request),
     )
     parts = ["temporal", "workflow", "signal", *server.temporal_options()]
     parts += ["--workflow-id", run_id, "--name", Verb.DECIDE]
@@ -77,7 +68,7 @@ def signal_command(
     return shlex.join(parts)
 
 
-def approver_of(server: Connection, request: ApprovalRequest) -> str:
+def _approver_of(server: Connection, request: ApprovalRequest) -> str:
     """Return who is named as approver: you, unless your yes might not count."""
     user, asked = server.settings.user, {request.requested_by, *request.editors}
     # Who has which role, only the ledger knows.
@@ -85,25 +76,32 @@ def approver_of(server: Connection, request: ApprovalRequest) -> str:
     return YOUR_NAME if barred else user
 
 
-def key_option(assurance: Assurance) -> str:
-    """Return what a command that decides needs beside itself; KEYFILE is to be filled in."""
-    return " --key KEYFILE" if assurance is Assurance.SIGNED else ""
+def open_items(
+    server: Connection, result: RunResult, pending: Sequence[ApprovalRequest]
+) -> Iterator[tuple[tuple[str, str, str], Iterator[str]]]:
+    """Yield each thing that a run waits for: what tells it from others, and its lines.
 
-
-def resolve_command(
-    tenant: str, run_id: str, intervention_id: str, outcome: str = "OUTCOME"
-) -> str:
-    """Return our own command that settles an intervention; OUTCOME is to be filled in."""
-    return command("resolve", intervention_id, outcome, "--run", run_id, *tenant_option(tenant))
+    Args:
+        server: Where the run is.
+        result: Where it stands.
+        pending: Its requests, as far as they are known.
+    """
+    run_id, requests = result.run_id, {request.approval_id: request for request in pending}
+    for waiting in result.waiting_for:
+        request = requests.get(waiting.id)
+        lines = waiting_lines(server, run_id, waiting)
+        if request is not None:
+            lines = request_lines(server, run_id, request)
+        yield (run_id, waiting.kind, waiting.id), lines
 
 
 def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
     """Yield what one thing is that a run waits for, and how to answer it."""
+    command = server.settings.command
     if waiting.kind == "approval":
         yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
-        params_hash = waiting.params_hash or ""
-        yield f"  {approve_command(server, waiting.id, params_hash)}"
-        yield f"  {signal_command(server, run_id, waiting.id, params_hash, YOUR_NAME)}"
+        yield f"  {command('show', waiting.id)}"
+        yield "    shows its params, and the commands that decide on it"
     elif waiting.kind == "permission":
         yield f"Step {waiting.step_id} is {waiting.question}"
         yield f"  {command('resume', run_id)}"
@@ -112,25 +110,25 @@ def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator
         yield f"  {command('resume', run_id)}"
     elif waiting.kind == "budget":
         yield f"Step {waiting.step_id}: {waiting.question}"
-        more = command("top-up", run_id, "--steps", "10")
-        yield f"  {more}  # or --tokens 10000, --money 2.50, --time 1h"
+        yield f"  {command('top-up', run_id, '--steps', '10')}"
+        yield "    or with --tokens 10000, --money 2.50, --time 1h"
     elif waiting.kind == "failure":
         yield f"Step {waiting.step_id} has failed: {waiting.question}"
-        again = command("resume", run_id, "--step", waiting.step_id)
-        yield f"  {again}  # or with --way skip, or --way compensate"
+        yield f"  {command('resume', run_id, '--step', waiting.step_id)}"
+        yield "    or with --way skip, or --way compensate"
     elif waiting.kind == "event":
         yield f"Step {waiting.step_id} waits for an event from outside"
-        yield f"  {command('event', run_id)} NAME --about TEXT --id ID"
+        yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"
     elif waiting.kind == "question":
         yield f"Step {waiting.step_id} asks: {waiting.question}"
         if waiting.value is not None:
             yield f"  about  {json.dumps(waiting.value, ensure_ascii=False)}"
-        yield f"  {command('answer', run_id)} {waiting.id}=VALUE"
+        yield f"  {command('answer', run_id, f'{waiting.id}=VALUE')}"
     else:
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         for outcome, what in _OUTCOMES.items():
-            line = resolve_command(server.settings.tenant, run_id, waiting.id, outcome)
-            yield f"  {line}  # {what}"
+            yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"
+            yield f"    {what}"
 
 
 def held_lines(held: HeldApproval) -> Iterator[str]:
@@ -160,22 +158,13 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
 def request_lines(server: Connection, run_id: str, request: ApprovalRequest) -> Iterator[str]:
     """Yield everything an approver has to see, then the commands that approve it."""
     yield from request_details(request)
-    signed = key_option(request.assurance)
-    yield f"  {approve_command(server, request.approval_id, request.params_hash)}{signed}"
-    if signed:
-        yield f"  {sign_command(server, request.approval_id, request.params_hash)}{signed}"
-    else:
-        seen = request.approval_id, request.params_hash
-        yield f"  {signal_command(server, run_id, *seen, approver_of(server, request))}"
+    commands = commands_of(server, run_id, request)
+    yield f"  {commands['approve']}"
+    yield f"  {commands.get('temporal', commands['sign'])}"
 
 
 def _edited(request: ApprovalRequest) -> list[str]:
     return [f"{editor} (edited)" for editor in request.editors]
-
-
-def tenant_option(tenant: str) -> list[str]:
-    """Return the option that names a tenant, where commands need it."""
-    return [] if tenant == DEFAULT_TENANT else ["--tenant", tenant]
 
 
 def silent_line(run: SilentRun) -> str:

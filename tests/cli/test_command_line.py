@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,12 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["start", REFUND, "--timeout", "soon"], "such as 90s, 10m or 2h"),
         (["start", REFUND, "--timeout", "0s"], "such as 90s, 10m or 2h"),
         (["start", REFUND, "--timeout", f"{'9' * 30}d"], "too long"),
+        (["start", REFUND, "--timeout", "5m"], "--timeout is for --wait"),
+        (["cancel", "r", "--timeout", "5m"], "--timeout is for --wait"),
+        (["retry", "r", "--timeout", "5m"], "--timeout is for --wait"),
+        (["fork", "r", "--from", "s", "--timeout", "5m"], "--timeout is for --wait"),
+        (["event", "r", "e", "--id", "1", "--payload", "{"], "--payload is no JSON"),
+        (["approve", "r/s/1", "--params-hash", "x", "--reason", "a\0b"], "reason: "),
         (["start", REFUND, "--as", ""], "name yourself"),
         (["start", REFUND, "--as", "x" * 201], "name yourself"),
         (["start", REFUND, "--tenant", ""], "tenant ''"),
@@ -232,6 +239,56 @@ def test_an_error_is_a_json_document_where_json_was_asked_for(
     app.run([*arguments, "--json"])
 
     assert json.loads(capsys.readouterr().out)["exit_code"] == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["checkpoint", "r", "--at", "0"], ["list", "--limit", "0"], ["strat"], ["show", "r\udcff"]],
+    ids=" ".join,
+)
+def test_wrong_use_is_a_json_document_too(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run([*arguments, "--json"]) == ExitCode.WRONG_USE
+
+    written = capsys.readouterr()
+    document = json.loads(written.out)
+    assert document["exit_code"] == 2
+    assert document["error"] in written.err
+
+
+def test_a_tool_module_that_ends_the_process_is_named_with_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "keyless_tools.py").write_text("import sys\nsys.exit('no key')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "keyless_tools")
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", f"sqlite:///{tmp_path}/ledger.db")
+
+    assert app.run(["tools"]) == ExitCode.WRONG_USE
+    assert "'keyless_tools'" in (said := complaint(capsys))
+    assert "no key" in said
+
+
+def test_an_exit_that_no_closed_output_explains_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave() -> None:
+        raise SystemExit("gone")
+
+    monkeypatch.setattr(app, "build", leave)
+
+    assert app.run(["list"]) == ExitCode.UNEXPECTED
+    assert "SystemExit: gone" in complaint(capsys)
+
+
+def test_a_token_is_no_token_where_there_is_no_stdin_to_read_it_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+
+    assert app.run(["resume", "r", "--token", "-"]) == ExitCode.WRONG_USE
+    assert "resume token" in complaint(capsys)
 
 
 def test_temporals_configuration_is_read_from_the_env_file(

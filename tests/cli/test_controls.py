@@ -124,6 +124,10 @@ def test_a_token_of_another_run_is_named(verbs: Verbs, new_run: NewRun) -> None:
         (["fork", "RUN", "--from", "nowhere"], "the plan's steps are order"),
         (["fork", "RUN", "--from", "mail"], "has not succeeded"),
         (["retry", "RUN"], "it goes on by itself"),
+        (
+            ["fork", "RUN", "--from", "order", "--set", "steps.mail.after=[nowhere]"],
+            "steps.4 (mail).after: there is no step 'nowhere'",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(
@@ -155,6 +159,23 @@ def test_an_amendment_shows_what_changes(verbs: Verbs, new_run: NewRun, tmp_path
     assert step and '+     "subject": "Sorry",' in changes
     assert "Step refund" not in said.out
     assert "plan     refund, version 2: another" in shown(verbs, run.name)
+
+
+def test_an_amendment_without_an_input_keeps_the_runs(
+    verbs: Verbs, new_run: NewRun, tmp_path: Path
+) -> None:
+    run = new_run()
+    plan = json.loads(verbs("show", run.name, "--json").out)["plan"]
+    given = plan.pop("input")
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({**plan, "goal": "another"}))
+    assert "${input.order_id}" in file.read_text()
+
+    said = verbs("amend", run.name, str(file))
+
+    assert said.code == 0, said
+    now = json.loads(verbs("show", run.name, "--json").out)["plan"]
+    assert (now["goal"], now["input"]) == ("another", given)
 
 
 def test_an_amendment_is_asked_about_on_a_terminal(

@@ -109,6 +109,18 @@ def test_a_server_that_is_there_is_used_and_stays(
     assert pid_of(dev, "server start-dev")
 
 
+@pytest.mark.parametrize("address", ["localhost:abc", "127.0.0.1:70000"])
+def test_an_address_that_cannot_be_is_one_line(
+    address: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    wrong = {"TEMPORAL_ADDRESS": address, "SUREHAND_DATABASE_URL": "sqlite:///ledger.db"}
+
+    ended = Starter({**settings, **wrong}, tmp_path)("dev")
+
+    assert ended.code == ExitCode.WRONG_USE
+    assert f"{address} is not a host:port" in ended.line()
+
+
 def test_without_a_ledger_it_says_how_to_begin(tmp_path: Path) -> None:
     ended = Starter({"SUREHAND_USER": "ana"}, tmp_path)("dev")
 

@@ -114,6 +114,46 @@ def test_a_decision_that_is_left_with_the_server_counts_once_however_often_it_is
     assert deserted.events("decision.refused") == []
 
 
+def test_an_answer_that_is_left_with_the_server_counts_once_a_worker_is_back(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {**settings, "SUREHAND_TASK_QUEUE": f"deserted-{uuid.uuid4().hex[:8]}"}
+    verbs, run = Verbs(own, tmp_path, monkeypatch), f"asks-{uuid.uuid4().hex[:8]}"
+    (tmp_path / "asks.yaml").write_text("steps: [{id: why, ask: 'Why?'}, {id: who, ask: 'Who?'}]")
+    start = ("start", "asks.yaml", "--run-id", run, "--wait")
+    with WorkerProcess(own, tmp_path / "first") as first:
+        first.wait_ready()
+        assert verbs(*start).code == 10
+    with monkeypatch.context() as impatient:
+        impatient.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
+        refused = verbs("answer", run, "why.1=sent twice")
+        left = verbs("answer", run, "why.1=sent twice", "--leave")
+        paused = verbs("pause", run)
+
+    assert (refused.code, left.code, paused.code) == (4, 0, 4)
+    assert delivery.LEFT in left.out
+    assert "nothing was sent" in paused.line() and "leave" not in paused.line()
+    with WorkerProcess(own, tmp_path / "second") as second:
+        second.wait_ready()
+        assert verbs(*start).code == 10
+        [why, who] = verbs("show", run, "--json").document()["result"]["steps"]
+    assert (why["output"], who["state"]) == ("sent twice", "waiting_input")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("edit", "r/refund/1", "--set", "amount=50"), ("resume", "r", "--set", "amount=50")],
+    ids=["edit", "resume"],
+)
+def test_nothing_is_left_with_the_server_that_changes_params_nobody_can_show(
+    lonely: Verbs, arguments: tuple[str, ...]
+) -> None:
+    refused = lonely(*arguments, "--leave")
+
+    assert refused.code == 2
+    assert "--leave" in refused.line()
+
+
 @pytest.mark.parametrize("verb", ["show", "approve", "pending"])
 def test_whoever_waits_for_a_worker_is_told_so_once_on_stderr(
     deserted: Deserted, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +220,7 @@ def test_cancel_and_resolve_send_nothing_either(deserted: Deserted) -> None:
     ):
         refused = deserted.verbs(*arguments)
         assert refused.code == 4
-        assert "nothing was sent" in refused.line()
+        assert "nothing was sent (`--leave`" in refused.line()
         assert f"(task queue {deserted.queue})" in refused.line()
 
 

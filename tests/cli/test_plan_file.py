@@ -207,6 +207,32 @@ def test_set_changes_values_with_the_types_they_look_like(plan: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("12 #3 Main St", "12 #3 Main St"),
+        ("2 items: red", "2 items: red"),
+        ("5\n6", "5\n6"),
+        ("-x", "-x"),
+        ("0123", "0123"),
+        ("1.5.2", "1.5.2"),
+        ("#5: a text", "#5: a text"),
+        ("-5", -5),
+        ("1.50", 1.5),
+        ("1e3", 1000.0),
+        ("~", None),
+        ("'12'", "12"),
+        ("'a # b'", "a # b"),
+        ("[1, '#2']", [1, "#2"]),
+        ("{a: 5}", {"a": 5}),
+    ],
+)
+def test_set_changes_nothing_of_what_was_typed(plan: Path, typed: str, value: object) -> None:
+    found = load_plan(str(plan), [f"input.note={typed}"]).input["note"]
+
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
     ("override", "where", "reason"),
     [
         ("input.order_di=x", "input.order_di", "input has order_id"),
@@ -218,6 +244,10 @@ def test_set_changes_values_with_the_types_they_look_like(plan: Path) -> None:
         ("input.order_id", "input.order_id", "path=value"),
         ("=x", "", "path=value"),
         ("input.note=[1", "input.note", "not YAML"),
+        ("input.note=[1] # two", "input.note", "more follows"),
+        ("input.note={a: 1} # two", "input.note", "more follows"),
+        ('input.note="a" # b', "input.note", "more follows"),
+        ('input.note="a": b', "input.note", "more follows"),
         ("input.note=9007199254740992", "input.note", "2^53"),
     ],
 )
@@ -234,6 +264,29 @@ def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path) -> None:
     changed = load_plan(str(plan), ["input.order_id=a", "input.note="])
 
     assert changed.input == {"order_id": "a", "note": ""}
+
+
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        ("{id: a, ask: 'Is it ${input.n}?'}", "ask.question"),
+        ("{id: a, wait: {event: e, about: '${input.n}'}}", "wait.about"),
+        ("{id: a, tool: t, for_each: '${input.n}'}", "for_each"),
+        ("{id: a, tool: t, fallback: {tool: u, params: {x: '${input.n}'}}}", "fallback.params.x"),
+        ("{id: a, tool: t, params: {x: '${input.n}'}}", "params.x"),
+        ("{id: a, tool: t, when: input.n > 5}", "when"),
+    ],
+)
+def test_an_input_that_nobody_gives_is_missed_wherever_it_is_used_and_can_be_set_then(
+    plan: Path, step: str, where: str
+) -> None:
+    plan.write_text(f"steps: [{step}]")
+
+    [(found, reason)] = problems(plan)
+
+    assert (found, "--set input.n=" in reason) == (f"steps.0 (a).{where}", True)
+    assert load_plan(str(plan), ["input.n=7"]).input == {"n": 7}
+    assert problems(plan, "input.m=7")[0][0] == "input.m"
 
 
 def test_the_refund_example_takes_another_order() -> None:

@@ -11,11 +11,13 @@ import pytest
 from surehand.cli.approvals.one_approval import approval_lines
 from surehand.cli.verb.shapes import ShownApproval
 from surehand.client import connection
+from surehand.process.settings import ClientSettings
 from surehand.workflows.plan.policy import Escalate, Requirement
 from tests.cli.starter import REFUND, Run, Verbs
 
 NewRun = Callable[..., Run]
 
+ACME = ClientSettings(tenant="acme", user="uma", task_queue="q", ui_url="http://ui")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
@@ -139,7 +141,7 @@ def lines_of(**changes: object) -> str:
         "open": True,
         "web_ui": "http://127.0.0.1",
     }
-    return "\n".join(approval_lines(ShownApproval.model_validate(one | changes), NOW))
+    return "\n".join(approval_lines(ACME, ShownApproval.model_validate(one | changes), NOW))
 
 
 def test_the_time_left_and_what_follows_it_are_said() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import signal
 import subprocess
@@ -91,6 +92,15 @@ def test_the_same_run_id_with_another_input_is_refused(verbs: Verbs, new_run: Ne
 
     assert other.code == 2
     assert "exists already, with another plan or input" in other.line()
+
+
+def test_the_same_run_id_for_another_user_is_refused(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run()
+
+    other = verbs(*run.start, "--for", "bob")
+
+    assert other.code == 2
+    assert "exists already, with another user" in other.line()
 
 
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
@@ -191,7 +201,7 @@ def test_the_signal_line_that_is_shown_approves(
 ) -> None:
     run = new_run()
     approvals = verbs("pending", "--json").document()["approvals"]
-    [line] = [one["temporal_command"] for one in approvals if one["run_id"] == run.name]
+    [line] = [one["commands"]["temporal"] for one in approvals if one["run_id"] == run.name]
     program, *arguments = shlex.split(line)
     assert program == "temporal"
 
@@ -199,3 +209,18 @@ def test_the_signal_line_that_is_shown_approves(
 
     assert verbs(*run.start, "--wait").code == 0
     assert shop.counts(run.order)["refunds"] == 1
+
+
+def test_every_hint_of_a_tenants_run_names_the_tenant(verbs: Verbs, run: Run) -> None:
+    acme = ("--tenant", "acme")
+
+    told = [verbs(*run.start, *acme), verbs(*run.start, *acme), verbs("pause", run.name, *acme)]
+    told += [verbs("resume", run.name, *acme), verbs("show", f"{run.name}/no/1", *acme)]
+    told += [verbs(*run.start, *acme, "--wait"), verbs("cancel", run.name, *acme, "--wait")]
+    told += [verbs("retry", run.name, *acme), verbs("interventions", *acme)]
+
+    assert [one.code for one in told] == [0, 0, 0, 0, 2, 10, 30, 0, 0]
+    shown = "".join(one.out + one.err for one in told)
+    pasted = re.findall(r"python starter\.py [^`\n]+", shown)
+    assert len(pasted) > 4
+    assert [line for line in pasted if not line.endswith("--tenant acme")] == []

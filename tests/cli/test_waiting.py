@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.live import Live
+from rich.spinner import Spinner
 
-from surehand.cli.verb.waiting import request_lines, waiting_lines
+from surehand.cli.operate.dev import tell_new
+from surehand.cli.runs.watch import LiveWatch
+from surehand.cli.verb.printer import Printer
+from surehand.cli.verb.render import open_lines
+from surehand.cli.verb.waiting import commands_of, request_lines, waiting_lines
 from surehand.client.connection import Connection
-from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.states import Waiting
+from surehand.client.query import Looked, SilentRun
+from surehand.process.connect import Target
+from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.states import RunState, Waiting
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plan.policy import Requirement
 
-UMA = cast(
-    Connection,
-    SimpleNamespace(
-        settings=SimpleNamespace(user="uma", tenant="default"), temporal_options=lambda: []
-    ),
-)
+
+def connection(tenant: str) -> Connection:
+    target = Target(address="localhost:7233", namespace="default", options={})
+    settings = ClientSettings(tenant=tenant, user="uma", task_queue="q", ui_url="http://ui")
+    return Connection(cast(Any, None), target, settings)
+
+
+UMA = connection("default")
+COMMAND = re.compile(r"python starter\.py ([^`\n]+)")
 
 
 def request(requested_by: str, **requirement: Any) -> ApprovalRequest:
@@ -64,9 +77,93 @@ def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted() -> 
 
     _, *lines = waiting_lines(UMA, "refund-1", doubt)
 
-    pasted = [shlex.split(line, comments=True) for line in lines]
+    pasted = [shlex.split(line) for line in lines[::2]]
     outcomes = ["happened", "not-happened", "call-off", "compensated", "undo", "give-up"]
     assert pasted == [
         ["python", "starter.py", "resolve", "iv-1", outcome, "--run", "refund-1"]
         for outcome in outcomes
     ]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["approval", "intervention", "permission", "pause", "question", "event", "budget", "failure"],
+)
+def test_whatever_a_run_waits_for_its_commands_name_the_tenant_and_are_lines_of_their_own(
+    kind: Any,
+) -> None:
+    waiting = Waiting(kind=kind, id="refund[0].1", step_id="refund[0]", question="Why?")
+
+    lines = "\n".join(waiting_lines(connection("acme"), "acme/refund-1", waiting))
+
+    pasted = [shlex.split(line) for line in COMMAND.findall(lines)]
+    assert pasted
+    assert all(words[-2:] == ["--tenant", "acme"] for words in pasted)
+    assert "#" not in lines
+    assert "refund[0].1=" not in lines or "'refund[0].1=VALUE'" in lines  # a glob to some shells
+
+
+def test_what_to_do_about_a_terminated_run_names_the_tenant() -> None:
+    told = connection("acme").what_to_do("acme/refund-1")
+
+    verbs = [words.split()[0] for words in COMMAND.findall(told)]
+    assert verbs == ["effects", "unwind", "reconcile"]
+    assert all(words.endswith("--tenant acme") for words in COMMAND.findall(told))
+
+
+def test_where_decisions_are_signed_each_command_names_a_key_and_none_goes_around_it() -> None:
+    asked = request("bob").model_copy(update={"assurance": Assurance.SIGNED})
+
+    commands = commands_of(UMA, "refund-1", asked)
+
+    assert set(commands) == {"approve", "reject", "edit", "sign"}
+    assert all(line.endswith("--key KEYFILE") for line in commands.values())
+    assert "temporal" not in "".join(request_lines(UMA, "refund-1", asked))
+
+
+def result(*waiting: Waiting) -> RunResult:
+    return RunResult(
+        run_id="refund-1", state=RunState.WAITING_APPROVAL, steps=[], waiting_for=list(waiting)
+    )
+
+
+def test_who_waits_sees_the_params_of_what_is_asked_and_its_own_commands() -> None:
+    asked = request("bob").model_copy(
+        update={"assurance": Assurance.SIGNED, "params": {"amount": "5"}}
+    )
+    waiting = Waiting(kind="approval", id=asked.approval_id, step_id="refund", question="Refund")
+
+    lines = "\n".join(map(str, open_lines(UMA, result(waiting), [asked])))
+
+    assert '"amount": "5"' in lines
+    assert "--key KEYFILE" in lines and "temporal workflow signal" not in lines
+
+
+def test_what_is_asked_again_is_told_again_and_what_still_waits_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
+    printer, told = Printer(json_output=False), set[tuple[str, str, str]]()
+    for waiting in ([failed], [failed], [], [failed]):
+        view = RunView.model_construct(result=result(*waiting), pending=[])
+        told = tell_new(printer, UMA, Looked([view], []), told)
+    silent = SilentRun(
+        run_id="refund-1", task_queue="q", state="", pending_approvals=0, reason="nobody"
+    )
+    told = tell_new(printer, UMA, Looked([], [silent]), told)
+    tell_new(printer, UMA, Looked([view], []), told)
+
+    assert capsys.readouterr().out.count("has failed: no money") == 2
+
+
+def test_a_step_that_fails_again_at_a_terminal_is_told_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
+    spinner = Spinner("dots")
+    printer = Printer(json_output=False)
+    watch = LiveWatch(printer, UMA, Live(spinner, console=printer.console), spinner)
+    for waiting in ([failed], [failed], [], [failed]):
+        watch.show(RunView.model_construct(result=result(*waiting), pending=[]))
+
+    assert capsys.readouterr().out.count("has failed: no money") == 2

@@ -288,9 +288,10 @@ class Plan(Written):
     @cached_property
     def _incoherences(self) -> list[PlanProblem]:
         # Looked for once: pydantic asks again, and twice, for each message that a plan is put into.
-        return incoherences(self._outlines())
+        return incoherences(self.outlines())
 
-    def _outlines(self) -> list[Outline]:
+    def outlines(self) -> list[Outline]:
+        """Return each step as far as its place in the plan goes."""
         return [
             Outline(
                 id=step.id,
@@ -334,12 +335,12 @@ class Plan(Written):
     @cached_property
     def dependencies(self) -> dict[str, frozenset[str]]:
         """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
-        return waits_for(self._outlines())
+        return waits_for(self.outlines())
 
     @cached_property
     def uses(self) -> dict[str, frozenset[str]]:
         """Return, for each step, the steps whose outputs it refers to."""
-        return uses(self._outlines())
+        return uses(self.outlines())
 
     def on_no(self, step: Step) -> OnNo:
         """Return what follows when this step's tool answers no."""
