@@ -209,15 +209,15 @@ class Recorder:
         ahead.begun = Begun(following, claimed, self.asked)
         return commit
 
-    async def say_no(self, entry: Entry, answer: No) -> SaidNo:
-        """Record that the tool answered no."""
+    async def say_no(self, entry: Entry, answer: No) -> Entry:
+        """Record that the tool answered no; returns the entry: it may be in doubt all the same."""
         recorded = await self.write(
             lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
         )
-        if not recorded:
+        if recorded is None:
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return SaidNo(answer.reason, answer.code, False)
+        return recorded
 
     async def fail(self, entry: Entry, failure: Failure) -> timedelta | None:
         """Record a call that has not applied the effect; returns the pause before the next one."""

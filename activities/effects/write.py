@@ -249,7 +249,7 @@ class EffectCall:
             return await self._failed(entry, self._classified(error))
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
-            return await self._recorder.say_no(entry, answer.cleaned())
+            return await self._said_no(entry, answer.cleaned())
         return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead)
 
     async def _call_in_ledger(self, entry: Entry) -> CallResult:
@@ -258,7 +258,7 @@ class EffectCall:
             receipt = await self._recorder.in_long_transaction(partial(self._work, entry))
         except _GaveUp as ended:
             if isinstance(ended.why, No):
-                return await self._recorder.say_no(entry, ended.why)
+                return await self._said_no(entry, ended.why)
             if isinstance(ended.why, NeedsAnswer):
                 return await self._recorder.wants_answer(entry, ended.why)
             return await self._failed(entry, ended.why)
@@ -317,6 +317,19 @@ class EffectCall:
         tool = self.tool
         return classify_call(error, tool.name, tool.fn.__module__, tool.errors)
 
+    async def _said_no(self, entry: Entry, answer: No) -> CallResult:
+        said = await self._recorder.say_no(entry, answer)
+        if said.state == "in_doubt":
+            return await self._no_more_repeats(said, f"was answered no: {answer.reason}")
+        return SaidNo(answer.reason, answer.code, False)
+
+    async def _no_more_repeats(self, doubtful: Entry, ended: str) -> CallResult:
+        """Settle an entry whose repeat proves nothing of the call before it."""
+        if self.tool.lookup is not None:
+            return await self.reconcile(doubtful)
+        why = f"an earlier call was never answered, and calling again {ended}"
+        return await self._recorder.ask(doubtful, why)
+
     async def _failed(self, entry: Entry, failure: Failure) -> CallResult:
         message = f"{self.tool.name}: {failure.message}"
         if failure.failure_class is FailureClass.IN_DOUBT:
@@ -324,10 +337,7 @@ class EffectCall:
         delay = await self._recorder.fail(entry, failure)
         if delay is None and entry.unproven:
             doubtful = replace(entry, state="in_doubt")
-            if self.tool.lookup is not None:
-                return await self.reconcile(doubtful)
-            why = f"an earlier call was never answered, and calling again ended with: {message}"
-            return await self._recorder.ask(doubtful, why)
+            return await self._no_more_repeats(doubtful, f"ended with: {message}")
         self.before_report()
         if delay is None:
             raise stop(ErrorType.TOOL_FAILED, message)

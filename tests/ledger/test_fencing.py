@@ -22,7 +22,7 @@ Write = Callable[[Transaction, ClaimRequest, Entry], Any]
 WRITES: dict[str, tuple[Write, Any]] = {
     "renew": (lambda tx, request, entry: outcomes.renew(tx, entry), False),
     "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, Kept("late")), None),
-    "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), False),
+    "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), None),
     "fail": (
         lambda tx, request, entry: outcomes.fail(tx, request, entry, "x", "", delay=None), None,
     ),

@@ -143,9 +143,21 @@ def _committed(
         step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
 
 
-def answer_no(tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str) -> bool:
-    """Record that the tool answered no: it did not happen, and this step is told so again."""
-    touched = tx.execute(
+def answer_no(
+    tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str
+) -> Entry | None:
+    """Record that the tool answered no: it did not happen, and this step is told so again.
+
+    Where an earlier call may have happened, its repeat speaks of itself only ("already refunded"
+    may be the earlier call's work): the entry stays in doubt, and is not called again before that
+    is settled. A lookup speaks of both.
+
+    Returns:
+        The entry as it stands then, or ``None`` when it is not ours.
+    """
+    if entry.unproven and entry.state == "claimed":
+        return _no_to_repeat(tx, request, entry, reason)
+    row = tx.one(
         update(effects)
         .where(_guard(tx, entry))
         .values(
@@ -155,16 +167,45 @@ def answer_no(tx: Transaction, request: ClaimRequest, entry: Entry, reason: str,
             recovering_ms=None,
             settled_ms=tx.now_ms,
         )
+        .returning(effects)
     )
-    if touched:
-        entry.tell(
-            tx,
-            "effect.answered_no",
-            code=code,
+    if row is None:
+        return None
+    entry.tell(
+        tx,
+        "effect.answered_no",
+        code=code,
+    )
+    recovery.verified(tx, entry, "failed", action="resume")
+    _finish(tx, request, error=reason, error_class="no")
+    return Entry.from_row(row)
+
+
+def _no_to_repeat(
+    tx: Transaction, request: ClaimRequest, entry: Entry, reason: str
+) -> Entry | None:
+    row = tx.one(
+        update(effects)
+        .where(_guard(tx, entry))
+        .values(
+            state="in_doubt",
+            failures={**entry.failures, NO_MORE_REPEATS: 1},
+            error=reason,
+            lease_until_ms=None,
         )
-        recovery.verified(tx, entry, "failed", action="resume")
-        _finish(tx, request, error=reason, error_class="no")
-    return bool(touched)
+        .returning(effects)
+    )
+    if row is None:
+        return None
+    entry.tell(
+        tx,
+        "effect.in_doubt",
+        rule="no_to_a_repeat",
+        evidence=digest(reason),
+        action="reconcile",
+    )
+    _finish(tx, request, error=reason, error_class="in_doubt")
+    return Entry.from_row(row)
 
 
 def fail(
