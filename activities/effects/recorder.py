@@ -219,10 +219,14 @@ class Recorder:
         self.crash(CrashPoint.AFTER_OUTCOME)
         return recorded
 
-    async def fail(self, entry: Entry, failure: Failure) -> timedelta | None:
-        """Record a call that has not applied the effect; returns the pause before the next one."""
+    async def fail(self, entry: Entry, failure: Failure) -> tuple[Entry, timedelta | None]:
+        """Record a call that has not applied the effect.
 
-        def record(tx: Transaction) -> tuple[int | None, timedelta | None]:
+        Returns:
+            The entry as it stands then, and the pause before the next call.
+        """
+
+        def record(tx: Transaction) -> tuple[Entry | None, timedelta | None]:
             class_, text = failure.failure_class.value, failure.message
             delay = self._next_try(entry, failure, tx.now_ms)
             return outcomes.fail(tx, self.request, entry, class_, text, delay=delay), delay
@@ -231,7 +235,7 @@ class Recorder:
         if recorded is None:
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return delay
+        return recorded, delay
 
     def _next_try(self, entry: Entry, failure: Failure, now_ms: int) -> timedelta | None:
         """Return the pause before the call is tried again; ``None``: it is not."""

@@ -334,10 +334,9 @@ class EffectCall:
         message = f"{self.tool.name}: {failure.message}"
         if failure.failure_class is FailureClass.IN_DOUBT:
             return await self._recorder.unsettled(entry, failure.message)
-        delay = await self._recorder.fail(entry, failure)
-        if delay is None and entry.unproven:
-            doubtful = replace(entry, state="in_doubt")
-            return await self._no_more_repeats(doubtful, f"ended with: {message}")
+        failed, delay = await self._recorder.fail(entry, failure)
+        if delay is None and failed.state == "in_doubt":
+            return await self._no_more_repeats(failed, f"ended with: {message}")
         self.before_report()
         if delay is None:
             raise stop(ErrorType.TOOL_FAILED, message)

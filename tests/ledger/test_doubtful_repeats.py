@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.ledger.core.tables import effects, interventions
-from surehand.activities.ledger.steps.entries import Asked, Claimed, Mismatch
+from surehand.activities.ledger.steps.entries import NO_MORE_REPEATS, Asked, Claimed, Mismatch
 from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.failures import Permanent
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
@@ -108,6 +108,19 @@ async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: 
     other = scene.claim(request_for(scene, refund, params=OTHER_PARAMS))
     assert isinstance(other, Claimed)
     assert other.entry.generation == 2
+
+
+async def test_what_must_not_be_repeated_is_not_repeated_after_a_lookup_that_fails(
+    scene: Scene,
+) -> None:
+    provider = Provider([LOST, Permanent("account closed")])
+    broken = looked_up(RuntimeError("its index is being rebuilt"))
+
+    result = await last_of(scene, provider.tool(dedupes=DEDUPES, lookup=broken, settle=AT_ONCE))
+
+    assert isinstance(result, Asked)
+    assert len(provider.keys) == 2
+    assert scene.row(effects)["failures"][NO_MORE_REPEATS] == 1
 
 
 async def test_what_a_human_has_settled_as_not_happened_is_doubted_no_more(scene: Scene) -> None:

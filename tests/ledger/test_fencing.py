@@ -167,10 +167,12 @@ def test_failures_are_counted_by_class_over_the_attempts_of_their_step(scene: Sc
         request = scene.call(attempt=attempt)
         entry = scene.claimed(request)
         with scene.tx() as tx:
-            counts.append(outcomes.fail(tx, request, entry, class_, "again", delay=LEASE))
+            failed = outcomes.fail(tx, request, entry, class_, "again", delay=LEASE)
+        assert failed is not None
+        counts.append(failed.failures)
 
-    assert counts == [0, 1, 0]
-    assert (scene.row(effects))["failures"] == {"transient": 2, "rate_limited": 1}
+    assert counts == [{"transient": 1}, {"transient": 2}, {"transient": 2, "rate_limited": 1}]
+    assert (scene.row(effects))["failures"] == counts[-1]
     attempts = scene.rows(steps)
     assert [row["error_class"] for row in attempts] == ["transient", "transient", "rate_limited"]
 

@@ -216,7 +216,7 @@ def fail(
     message: str,
     *,
     delay: timedelta | None,
-) -> int | None:
+) -> Entry | None:
     """Record that this call did not apply the effect.
 
     The same failure again under the same token is the first one: the answer to it may have been
@@ -234,14 +234,14 @@ def fail(
         delay: Pause before the next try; ``None`` says that there is none.
 
     Returns:
-        How many failures of this class the entry had before, or ``None`` when it is not ours.
+        The entry as it stands then, or ``None`` when it is not ours.
     """
     earlier = entry.failures.get(failure_class, 0)
     failures = {**entry.failures, failure_class: earlier + 1}
     if entry.unproven and delay is None:
         failures[NO_MORE_REPEATS] = 1
     state = "in_doubt" if entry.unproven else "failed"
-    touched = tx.execute(
+    row = tx.one(
         update(effects)
         .where(_guard(tx, entry))
         .values(
@@ -252,11 +252,11 @@ def fail(
             recovering_ms=entry.recovering_ms if entry.unproven else None,
             settled_ms=None if entry.unproven else tx.now_ms,
         )
+        .returning(effects)
     )
-    if not touched:
-        ended = replace(entry, state=state)
-        row = tx.one(select(effects.c.failures).where(_guard(tx, ended)))
-        return earlier if row is not None and row["failures"] == failures else None
+    if row is None:
+        row = tx.one(select(effects).where(_guard(tx, replace(entry, state=state))))
+        return Entry.from_row(row) if row is not None and row["failures"] == failures else None
     entry.tell(
         tx,
         "effect.failed",
@@ -268,7 +268,7 @@ def fail(
     if not entry.unproven:
         recovery.verified(tx, entry, "failed", action="call_again")
     _finish(tx, request, error=message, error_class=failure_class)
-    return earlier
+    return Entry.from_row(row)
 
 
 def leave_in_doubt(
