@@ -24,7 +24,7 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.outputs import clean_text, to_json
-from surehand.activities.worker import clock
+from surehand.process import clock
 from surehand.workflows.errors import ErrorType
 
 log = structlog.get_logger()

@@ -31,7 +31,6 @@ from surehand.activities.tools.answers import No
 from surehand.activities.tools.failures import Failure
 from surehand.activities.tools.questions import Answers, NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.worker import clock
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead
@@ -95,7 +94,7 @@ class Recorder:
     answers: tuple[Any, ...] = ()
     head: ChainHead | None = field(default=None, init=False)
     """The run's chain after the newest of this attempt's transactions."""
-    asked: float = field(default=0.0, init=False)
+    began: float = field(default=0.0, init=False)
     """When the newest transaction began, by ``clock.now()``."""
     _now_ms: int | None = field(default=None, init=False)
     """The same by the database's clock."""
@@ -121,7 +120,7 @@ class Recorder:
         def whole(tx: Transaction) -> tuple[T, Transaction]:
             return work(tx), tx
 
-        self.asked, ledger = clock.now(), self.worker.ledger
+        ledger = self.worker.ledger
         transact = ledger.transact_first if first else ledger.transact
         result, tx = await transact(self.request.tenant, whole)
         self._note(tx)
@@ -133,15 +132,14 @@ class Recorder:
         Raises:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
-        self.asked, request = clock.now(), self.request
-        ledger = self.worker.ledger
+        ledger, request = self.worker.ledger, self.request
         async with ledger.long_transaction(request.tenant, request.timeout) as opened:
             result = await work(opened)
         self._note(opened.tx)
         return result
 
     def _note(self, tx: Transaction) -> None:
-        self._now_ms = tx.now_ms
+        self._now_ms, self.began = tx.now_ms, tx.began
         self.head = tx.heads.get(self.request.run_id, self.head)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
@@ -206,7 +204,7 @@ class Recorder:
             log.warning("ahead.claim_failed", step_id=following.call.step_id, error=repr(error))
             return await self.write(record)
         # Also where it is not claimed: an answer that was lost may have said that it is.
-        ahead.begun = Begun(following, claimed, self.asked)
+        ahead.begun = Begun(following, claimed, self.began)
         return commit
 
     async def say_no(self, entry: Entry, answer: No) -> Entry:

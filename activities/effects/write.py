@@ -35,7 +35,7 @@ from surehand.activities.effects.resource_leases import (
     HeldResources,
 )
 from surehand.activities.ledger.core.session import LongTransaction, Session
-from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import claim_entry, claims, outcomes
 from surehand.activities.ledger.steps.entries import (
     UNASKED,
@@ -61,10 +61,10 @@ from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.worker import clock
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
+from surehand.process import clock
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
@@ -129,7 +129,7 @@ class EffectCall:
 
     async def _run(self, begun: Begun | None) -> CallResult:
         if begun is not None and begun.claimed is not None:
-            self._recorder.asked = begun.asked
+            self._recorder.began = begun.began
             return await self._go_on(begun.claimed)
         self._recorder.crash(CrashPoint.BEFORE_CLAIM)
         return await self._go_on(await self._claim())
@@ -202,7 +202,7 @@ class EffectCall:
                 lease=request.lease,
                 every=self.worker.renew_every,
                 timeout=request.timeout,
-                claimed=self._recorder.asked,
+                claimed=self._recorder.began,
                 under=self.held.kept,
             )
         except Exception as error:
@@ -222,7 +222,7 @@ class EffectCall:
         return await self._recorder.ask(kept, why)
 
     async def _call(self, entry: Entry) -> CallResult:
-        if clock.now() >= self._recorder.asked + self.request.lease.total_seconds():
+        if clock.now() >= self._recorder.began + self.request.lease.total_seconds():
             # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
             return await self._go_on(await self._claim())
         if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
@@ -234,12 +234,12 @@ class EffectCall:
             return await self._call_in_ledger(entry)
         try:
             answer = await hold(
-                self._watched(self._recorder.asked, self._recorder.context(entry)),
+                self._watched(self._recorder.began, self._recorder.context(entry)),
                 lambda: self._renew(entry),
                 lease=self.request.lease,
                 every=self.worker.renew_every,
                 timeout=self.request.timeout,
-                claimed=self._recorder.asked,
+                claimed=self._recorder.began,
                 under=self.held.kept,
             )
         except NeedsAnswer as asked:
@@ -300,8 +300,12 @@ class EffectCall:
         assert commit is not None, "the entry's row is locked by this transaction"
         return kept.value
 
-    async def _renew(self, entry: Entry) -> bool:
-        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)
+    async def _renew(self, entry: Entry) -> float | None:
+        def renew(tx: Transaction) -> float | None:
+            return tx.began if outcomes.renew(tx, entry) else None
+
+        # Beside the recorder: what that knows of is what the attempt itself does.
+        return await self.worker.ledger.transact_first(self.request.tenant, renew)
 
     async def _watched(self, claimed: float, context: ToolContext) -> Any:
         # Inside the call's own task: one that ignores its cancellation stays watched.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +24,9 @@ from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.process import clock
 from surehand.workflows.options import LEDGER_TIMEOUT
-from tests.ledger.attempts import Payment, request_for
+from tests.ledger.attempts import Payment, Provider, request_for
 from tests.ledger.scene import Scene
 
 #: What a call may wait for its renewal at most, on a busy machine.
@@ -78,6 +79,35 @@ async def test_a_neighbours_transactions_cost_nobody_its_lease(scene: Scene, oth
     assert isinstance(result, Done)
     assert notes == ["Transient"] * neighbours
     assert scene.events(type_="effect.in_doubt") == []
+
+
+class Crowded(Turns):
+    """Turns that are waited for longer than a lease lasts, by this process's own clock."""
+
+    waited = 0
+
+    @asynccontextmanager
+    async def turn(self, **how: Any) -> AsyncIterator[None]:
+        async with super().turn(**how):
+            self.waited += 1
+            assert self.waited < 10, "it claims again and again, and never calls"
+            yield
+
+
+async def test_waiting_for_a_turn_counts_for_no_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load each claim waits, and is as fresh as ever once its transaction has begun."""
+    turns, real_now = Crowded.of(scene.ledger.engine), clock.now
+    assert isinstance(turns, Crowded)
+    monkeypatch.setattr(scene.ledger, "_turns", turns)
+    monkeypatch.setattr(clock, "now", lambda: real_now() + turns.waited * 2 * LEASE.total_seconds())
+    refund = Provider([{"id": "r-1"}]).tool(recovery="human")
+
+    result = await attempt(scene, refund, LEASE).run()
+
+    assert isinstance(result, Done)
+    assert turns.waited == 2, "its claim and its outcome"
 
 
 async def test_tenants_take_turns_in_making_transactional_calls(scene: Scene, other: Scene) -> None:

@@ -38,6 +38,7 @@ from surehand.activities.ledger.core.engine import (
 )
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
+from surehand.process import clock
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.identity import tenant_problem
 
@@ -365,9 +366,11 @@ class Ledger:
     @contextmanager
     def _begin(self, tenant: str, limit: timedelta) -> Iterator[Transaction]:
         with self.engine.begin() as connection:
+            # After all waiting: for a turn, a connection, and on SQLite for another writer.
+            began = clock.now()
             now_ms = enter_transaction(connection, tenant, limit)
-            last_seen = self._heads[tenant]
-            tx = Transaction(connection, tenant, now_ms, self._channels, last_seen=last_seen)
+            seen = self._heads[tenant]
+            tx = Transaction(connection, tenant, now_ms, began, self._channels, last_seen=seen)
             yield tx
             tx.write_events()
 
