@@ -142,45 +142,6 @@ async def call_within(
             await asyncio.wait({running}, timeout=stopped_within)
 
 
-async def hold(
-    call: Awaitable[T],
-    renew: Callable[[], Awaitable[float | None]],
-    *,
-    lease: timedelta,
-    every: timedelta,
-    timeout: timedelta,
-    claimed: float | None = None,
-    under: Sequence[KeptLease] = (),
-) -> T:
-    """Await a call within its deadline, renewing its effect's lease beside it.
-
-    Args:
-        call: The tool's call.
-        renew: As in ``keeping``.
-        lease: The lease's time limit.
-        every: How often to renew it.
-        timeout: Deadline of the call.
-        claimed: When the claim's transaction began, by ``clock.now()``: lease and deadline
-            count from then; ``None`` is now.
-        under: Leases of resources that the call runs under, too.
-
-    Raises:
-        LeaseLost: The lease could not be kept.
-        DeadlineOver: No answer in time.
-        CallCancelled: The call has cancelled itself.
-    """
-    start = clock.now() if claimed is None else claimed
-    async with keeping(renew, lease=lease, every=every, since=start) as kept:
-        return await call_within(
-            call,
-            (kept, *under),
-            timeout=timeout,
-            since=start,
-            # While it still runs, its resources are not given to others.
-            stopped_within=None if under else 1.0,
-        )
-
-
 async def _keep(
     state: KeptLease,
     renew: Callable[[], Awaitable[float | None]],

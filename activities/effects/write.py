@@ -8,10 +8,12 @@ outcome in another transaction, guarded by the fencing token. What it finds in d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import structlog
 from pydantic import BaseModel
@@ -19,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
-from surehand.activities.effects.lease import hold
+from surehand.activities.effects.lease import KeptLease, call_within, keeping
 from surehand.activities.effects.next_claim import Ahead, Begun
 from surehand.activities.effects.reconcile import Settling
 from surehand.activities.effects.recorder import (
@@ -70,6 +72,7 @@ from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 #: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
 _CLAIM_TRIES: Final = 3
@@ -196,30 +199,24 @@ class EffectCall:
         assert tool.lookup is not None, "only its tool says that it is to be asked"
         said, evidence = "unknown", None
         try:
-            answer: object = await hold(
-                tool.lookup(self.params, self._recorder.context(entry)),
-                lambda: self._renew(entry),
-                lease=request.lease,
-                every=self.worker.renew_every,
-                timeout=request.timeout,
-                claimed=self._recorder.began,
-                under=self.held.kept,
-            )
+            looking = tool.lookup(self.params, self._recorder.context(entry))
+            async with self._keeping(entry) as kept:
+                answer: object = await self._within(looking, kept)
         except Exception as error:
             log.info("effect.not_observed", entry_id=entry.entry_id, error=classify(error).message)
         else:
             said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
             evidence = digest(to_json(answer))
-        kept = await self._recorder.in_ledger(
+        observed = await self._recorder.in_ledger(
             lambda tx: claim_entry.keep_observed(tx, request, entry, said, evidence)
         )
-        if kept is None:
+        if observed is None:
             self._recorder.fenced()
         if said == "not_found" or entry.recovering_ms is None:
-            return kept
+            return observed
         # Another attempt has died over this call: what is so now may be its work.
         why = "a crash left its outcome unknown, and its lookup does not say that it is still to do"
-        return await self._recorder.ask(kept, why)
+        return await self._recorder.ask(observed, why)
 
     async def _call(self, entry: Entry) -> CallResult:
         if clock.now() >= self._recorder.began + self.request.lease.total_seconds():
@@ -232,16 +229,14 @@ class EffectCall:
             await self._recorder.not_begun(entry, message, BUSY_PAUSE)
         if self.tool.transactional:
             return await self._call_in_ledger(entry)
+        # Until its outcome is recorded, too: before that, a large receipt is kept elsewhere.
+        async with self._keeping(entry) as kept:
+            return await self._call_under(entry, kept)
+
+    async def _call_under(self, entry: Entry, kept: KeptLease) -> CallResult:
+        calling = self._watched(self._recorder.began, self._recorder.context(entry))
         try:
-            answer = await hold(
-                self._watched(self._recorder.began, self._recorder.context(entry)),
-                lambda: self._renew(entry),
-                lease=self.request.lease,
-                every=self.worker.renew_every,
-                timeout=self.request.timeout,
-                claimed=self._recorder.began,
-                under=self.held.kept,
-            )
+            answer = await self._within(calling, kept)
         except NeedsAnswer as asked:
             return await self._recorder.wants_answer(entry, asked)
         except Exception as error:
@@ -299,6 +294,25 @@ class EffectCall:
         await transaction.do(self.held.mark, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
         return kept.value
+
+    def _keeping(self, entry: Entry) -> AbstractAsyncContextManager[KeptLease]:
+        return keeping(
+            partial(self._renew, entry),
+            lease=self.request.lease,
+            every=self.worker.renew_every,
+            since=self._recorder.began,
+        )
+
+    async def _within(self, call: Awaitable[T], kept: KeptLease) -> T:
+        resources = self.held.kept
+        return await call_within(
+            call,
+            (kept, *resources),
+            timeout=self.request.timeout,
+            since=self._recorder.began,
+            # While it still runs, its resources are not given to others.
+            stopped_within=None if resources else 1.0,
+        )
 
     async def _renew(self, entry: Entry) -> float | None:
         def renew(tx: Transaction) -> float | None:

@@ -20,6 +20,7 @@ from surehand.activities.ledger.core.engine import (
     TRANSACTIONAL,
 )
 from surehand.activities.ledger.core.store import Places, Turns
+from surehand.activities.ledger.core.tables import effects
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
@@ -27,7 +28,7 @@ from surehand.activities.worker.crash_points import Crash
 from surehand.process import clock
 from surehand.workflows.options import LEDGER_TIMEOUT
 from tests.ledger.attempts import Payment, Provider, request_for
-from tests.ledger.scene import Scene
+from tests.ledger.scene import LARGEST_INLINE, Scene
 
 #: What a call may wait for its renewal at most, on a busy machine.
 LEASE = timedelta(seconds=5)
@@ -79,6 +80,28 @@ async def test_a_neighbours_transactions_cost_nobody_its_lease(scene: Scene, oth
     assert isinstance(result, Done)
     assert notes == ["Transient"] * neighbours
     assert scene.events(type_="effect.in_doubt") == []
+
+
+async def test_a_lease_is_kept_until_the_outcome_is_recorded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the artifact store takes a large receipt."""
+    until = list[int]()
+
+    async def slow(*_: Any) -> None:
+        until.append(scene.row(effects)["lease_until_ms"])
+        while until[-1] == until[0]:
+            until.append(scene.row(effects)["lease_until_ms"])
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(scene.artifacts.blobs, "put", slow)
+    refund = Provider(["r" * 2 * LARGEST_INLINE]).tool(recovery="human")
+
+    result = await attempt(scene, refund, LEASE).run()
+
+    assert isinstance(result, Done)
+    assert until[-1] > until[0], "the lease is renewed while the store takes the receipt"
+    assert scene.row(effects)["state"] == "committed"
 
 
 class Crowded(Turns):

@@ -16,7 +16,6 @@ from surehand.activities.effects.lease import (
     DeadlineOver,
     LeaseLost,
     call_within,
-    hold,
     keeping,
 )
 from surehand.activities.ledger.core.engine import LedgerUnavailable
@@ -55,7 +54,8 @@ async def held(
     lease: timedelta = LONG,
     timeout: timedelta = LONG,
 ) -> Any:
-    return await hold(call(), renew, lease=lease, every=TINY, timeout=timeout)
+    async with keeping(renew, lease=lease, every=TINY, since=clock.now()) as its_lease:
+        return await call_within(call(), [its_lease], timeout=timeout)
 
 
 async def kept() -> float:
@@ -138,7 +138,8 @@ async def test_a_call_whose_answer_arrives_with_the_loss_of_its_lease_is_answere
     async def at_once() -> str:
         return "receipt"
 
-    assert await hold(at_once(), renew, lease=LONG, every=timedelta(0), timeout=LONG) == "receipt"
+    async with keeping(renew, lease=LONG, every=timedelta(0), since=clock.now()) as lease:
+        assert await call_within(at_once(), [lease], timeout=LONG) == "receipt"
 
 
 async def test_what_the_call_raises_is_raised_and_the_renewing_has_ended(call: Call) -> None:
