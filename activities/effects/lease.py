@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from surehand.activities.ledger.core.store import LedgerUnavailable
+import structlog
+
 from surehand.activities.tools.failures import CallStopped
 from surehand.process import clock
 
+log = structlog.get_logger()
 T = TypeVar("T")
 
 #: How often a call's limits are looked at.
@@ -160,6 +162,6 @@ async def _keep(
             if began is None:
                 return
             state.renewed = began
-        except LedgerUnavailable:
+        except Exception as error:
             # The next round tries again; the call is stopped when the lease may be over.
-            continue
+            log.warning("lease.not_renewed", error=str(error))

@@ -11,13 +11,15 @@ from typing import Any, Final, NoReturn, TypeVar
 import structlog
 
 from surehand.activities.activity_errors import again
+from surehand.activities.artifacts import kept_in_ledger
 from surehand.activities.effects.next_claim import Ahead, Begun, Next
 from surehand.activities.effects.resource_leases import (
     NO_RESOURCES,
     HeldResources,
 )
+from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.session import LongTransaction
-from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -45,14 +47,16 @@ DATABASE_PAUSE: Final = 0.25
 
 
 async def written(write: Callable[[], Awaitable[T]]) -> T:
-    """Write what is in hand, however long the database is away: it must not be lost.
+    """Write what is in hand, however long the database cannot take it: it must not be lost.
 
     What is written must be the same when it is written twice: the answer to the first may be lost.
     """
     while True:
         try:
             return await write()
-        except LedgerUnavailable as error:
+        except Exception as error:
+            if not may_pass(error):
+                raise
             log.warning("ledger.unavailable", error=str(error), holding="an outcome")
             await asyncio.sleep(DATABASE_PAUSE)
 
@@ -172,10 +176,16 @@ class Recorder:
         def record(tx: Transaction) -> int | None:
             return outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
 
-        if ahead is None or following is None:
-            commit = await self.write(record)
-        else:
-            commit = await self._commit_and_claim(record, ahead, following)
+        try:
+            if ahead is None or following is None:
+                commit = await self.write(record)
+            else:
+                commit = await self._commit_and_claim(record, ahead, following)
+        except Exception:
+            # The ledger refuses this outcome for good. Whole: its entry will never show it.
+            whole = kept_in_ledger(receipt)
+            await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, whole))
+            raise
         if commit is None:
             await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
             self.fenced()

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.effects.lease import (
     DeadlineOver,
@@ -98,11 +99,12 @@ async def test_a_lease_that_cannot_be_renewed_stops_the_call_when_it_may_be_over
 
 
 async def test_a_ledger_that_comes_back_in_time_keeps_the_lease(call: Call) -> None:
-    answers = iter([LedgerUnavailable("away"), LedgerUnavailable("away"), True])
+    """Whatever it says meanwhile."""
+    answers = iter([LedgerUnavailable("away"), DBAPIError("", {}, Exception("odd")), True])
 
     async def renew() -> float | None:
         answer = next(answers)
-        if isinstance(answer, LedgerUnavailable):
+        if isinstance(answer, Exception):
             raise answer
         call.may_end.set()
         return clock.now()
