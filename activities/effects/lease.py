@@ -89,7 +89,7 @@ async def keeping(
         yield kept
     finally:
         ended.set()
-        # Awaited, not cancelled: a transaction that is cut off costs its connection.
+        # Awaited: no renewal may come after the lease is given back.
         await asyncio.wait({kept.renewing})
 
 

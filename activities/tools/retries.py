@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, assert_never
 
 from surehand.activities.tools.failures import Failure, FailureClass
 
@@ -46,7 +46,9 @@ class Retries:
             earlier: Failures of the same class that this call has already had.
         """
         match failure.failure_class:
-            case FailureClass.RATE_LIMITED if earlier < self.rate_limited:
+            case FailureClass.RATE_LIMITED:
+                if earlier >= self.rate_limited:
+                    return None
                 pause = min(failure.retry_after or timedelta(seconds=1), self.retry_after_cap)
                 # Never before the time that the provider named.
                 return pause * (1 + self.uniform(0, self.jitter))
@@ -54,8 +56,10 @@ class Retries:
                 pauses = self.transient
             case FailureClass.DEPENDENCY_DOWN:
                 pauses = self.dependency_down
-            case _:
+            case FailureClass.PERMANENT | FailureClass.IN_DOUBT:
                 return None
+            case _:
+                assert_never(failure.failure_class)
         if earlier >= len(pauses):
             return None
         return pauses[earlier] * (1 + self.uniform(-self.jitter, self.jitter))

@@ -69,8 +69,7 @@ async def kept_alive(work: Coroutine[Any, Any, T]) -> T:
     """Run the current activity to its end, heartbeating, even when it is cancelled meanwhile.
 
     All of them are short or end within a deadline. A call that is stopped would only have an
-    unknown outcome; a transaction that is cut off in the middle can leave the ledger's file locked
-    for every process.
+    unknown outcome, and nobody would hear what a transaction has come to.
     """
     info = activity.info()
     told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)

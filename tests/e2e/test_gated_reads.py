@@ -108,3 +108,17 @@ async def test_a_permission_that_is_revoked_before_the_read_pauses_it_and_the_ap
         assert (await run.result()).state is RunState.COMPLETED
     assert calls(file) == 1
     assert len(stage.approval_rows(run)) == 1
+
+
+async def test_a_read_that_its_user_may_not_make_is_skipped_when_its_run_is_cancelled(
+    stage: Stage, file: Path
+) -> None:
+    async with stage.worker_here(tool_modules=TOOLS):
+        run = await stage.start(reading(file))
+        await run.decide(decision_on(await run.asks()))
+        await run.in_state(RunState.PAUSED_PERMISSION)
+        await run.cancel()
+        result = await run.result()
+
+    assert [view.state for view in result.steps] == ["skipped"]
+    assert calls(file) == 0

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
+from surehand.activities.effects.long_calls import following
 from surehand.activities.ledger.core.engine import CONNECTIONS, KEPT_BACK
 from surehand.activities.ledger.core.session import Session
 from surehand.activities.ledger.core.store import (
@@ -21,8 +23,12 @@ from surehand.activities.ledger.core.store import (
     Transaction,
     open_ledger,
 )
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.tools import ToolCall
 from tests.ledger.databases import Database
-from tests.ledger.scene import RUN, Scene
+from tests.ledger.scene import RUN, SPEC, STEP, Scene
 
 LEDGER = Path(__file__).parents[2] / "activities" / "ledger"
 #: The door, the session of transactional tools, and what a notifier of the user's own looks like.
@@ -195,3 +201,42 @@ async def test_a_statement_that_takes_too_long_is_given_up_by_the_server(
 
         with pytest.raises(LedgerUnavailable, match="statement timeout"):
             await ledger.transact(scene.tenant, work)
+
+
+@pytest.mark.postgres
+async def test_a_checkpoint_that_has_taken_long_and_is_there_is_not_called_left_out(
+    postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_ledger(postgres_database.url) as ledger:
+        scene = Scene.begin(ledger, "took-long")
+        second, loop = timedelta(seconds=1), asyncio.get_running_loop()
+        worker = WorkerContext(
+            *(ledger, Toolbox([]), scene.artifacts, Crash(), 3 * second, second),
+            checkpoint_every=timedelta(milliseconds=1),
+        )
+        named = {"tenant": scene.tenant, "run_id": RUN, "step_id": STEP, "user": "ada"}
+        call = ToolCall(**named, plan_version=1, tool=SPEC, params={})
+
+        with capture_logs() as lines:
+            async with following(worker, call, Attempt(1, "call", "call:1")):
+                with ledger.transaction(scene.tenant) as holder, monkeypatch.context() as patched:
+                    holder.lock_chain(RUN)
+                    await until_one_waits(holder)
+                    # When it has waited for that long
+                    later = loop.time() + 5
+                    patched.setattr(loop, "time", lambda: later)
+                    for _ in range(10):
+                        await asyncio.sleep(0)
+                async with asyncio.timeout(ENOUGH):
+                    while not scene.events(type_="step.progress"):
+                        await asyncio.sleep(0)
+
+        assert "checkpoint.left_out" not in [line["event"] for line in lines]
+
+
+async def until_one_waits(tx: Transaction) -> None:
+    """Wait until somebody waits for a lock."""
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with asyncio.timeout(ENOUGH):
+        while not tx.connection.execute(waiting).scalar_one():
+            await asyncio.sleep(0)

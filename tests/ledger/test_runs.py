@@ -65,7 +65,6 @@ def test_a_run_is_closed_once_with_its_skipped_steps(scene: Scene) -> None:
 
     with scene.tx() as tx:
         runs.close_run(tx, _close(scene, RunState.COMPLETED))
-        runs.set_state(tx, RUN, "running")
 
     run = scene.row(run_table)
     assert (run["state"], run["error"]) == ("failed", "step refund: no")

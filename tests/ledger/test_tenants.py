@@ -113,7 +113,6 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         lambda tx, s: outcomes.leave_in_doubt(tx, s.gated, s.entry, "?"), None,
     ),
     "outcomes.ask_human": (lambda tx, s: outcomes.ask_human(tx, s.entry, "?"), None),
-    "runs.set_state": (lambda tx, s: runs.set_state(tx, THEIRS, "compensating"), None),
     "runs.close_run": (
         lambda tx, s: runs.close_run(
             tx, CloseRun(tenant=tx.tenant, run_id=THEIRS, state=RunState.FAILED)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import pytest
+
+import surehand.workflows.run.amendment as module
+from surehand.workflows.contracts.controls import Amend
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan
@@ -25,11 +30,13 @@ def _data(*steps: str) -> RunData:
     return RunData.new(request, "first", datetime.now(UTC))
 
 
+def _amendment(data: RunData) -> Amendment:
+    nothing, control = cast(Any, None), cast(Any, _Control())
+    return Amendment(data, nothing, control, nothing, nothing, nothing, lambda: True)
+
+
 def _amended(data: RunData, *steps: str, given_up: tuple[str, ...] = ()) -> None:
-    nothing = cast(Any, None)
-    control = cast(Any, _Control())
-    amending = Amendment(data, nothing, control, nothing, nothing, nothing, lambda: True)
-    amending._show(_data(*steps).request.plan, set(given_up))
+    _amendment(data)._show(_data(*steps).request.plan, set(given_up))
 
 
 def test_a_write_that_the_new_plan_drops_can_still_be_undone_at_the_end() -> None:
@@ -61,6 +68,31 @@ def test_what_an_amendment_has_cut_off_has_not_failed() -> None:
 
     states = {view.id: view.state for view in data.steps.values()}
     assert states == {"order": StepState.FAILED, "pay": StepState.PENDING}
+
+
+async def test_what_has_succeeded_just_before_another_plan_takes_over_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer and the end of the last call came at once: nobody has taken note of its end."""
+    data = _data("order", "pay")
+    data.set_step("order", StepState.SUCCEEDED)
+    data.next_plan = Amend(actor="olga", plan=_data("order", "mail").request.plan, based_on=1)
+
+    async def reached(condition: Callable[[], bool]) -> None:
+        await asyncio.sleep(0)
+        assert condition()
+
+    async def nothing() -> None:
+        """Do nothing."""
+
+    ended = asyncio.create_task(nothing())
+    await ended
+    monkeypatch.setattr(module.workflow, "wait_condition", reached)
+    monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))
+    await _amendment(data).apply({"order": ended})
+
+    ready = data.request.plan.ready(frozenset(data.settled), frozenset())
+    assert [step.id for step in ready] == ["mail"]
 
 
 async def test_a_step_that_was_cancelled_during_a_ledger_call_does_not_wait_afterwards() -> None:

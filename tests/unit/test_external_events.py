@@ -12,6 +12,7 @@ import pytest
 import surehand.workflows.control.events as module
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import RunData
 
@@ -41,11 +42,12 @@ class _Control:
                 called.set_result(None)
 
 
-class _Interrupts:
-    def __init__(self) -> None:
+class _Interrupts(Interrupts):
+    def __init__(self, data: RunData) -> None:
+        self._data = data
         self.recorded: list[tuple[str, str]] = []
 
-    async def record(self, interrupt: Interrupt, what: str, *_: Any) -> None:
+    async def record(self, interrupt: Interrupt, what: Any, output: Any = None) -> None:
         self.recorded.append((interrupt.step_id, what))
 
 
@@ -61,8 +63,8 @@ async def test_of_two_steps_that_wait_for_one_event_the_other_one_goes_on_waitin
     monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))
     request = StartRun(run_id="r", tenant="default", user="ada", plan=PLAN)
     data = RunData.new(request, "first", datetime.now(UTC))
-    control, interrupts = _Control(), _Interrupts()
-    external = module.ExternalEvents(data, cast(Any, control), cast(Any, interrupts), lambda: None)
+    control, interrupts = _Control(), _Interrupts(data)
+    external = module.ExternalEvents(data, cast(Any, control), interrupts, lambda: None)
     waits = [step.wait for step in PLAN.steps if step.wait is not None]
     steps = [
         asyncio.create_task(external.wait(id_, wait, "x"))

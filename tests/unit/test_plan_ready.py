@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.validation import ancestors
+from surehand.workflows.steps.rules import condition_values
 
 
 def plan(**steps: dict[str, Any]) -> Plan:
@@ -130,3 +131,11 @@ def test_nothing_that_could_start_is_held_back(written: Plan) -> None:
         }
         assert {step.id for step in written.ready(frozenset(settled), frozenset())} == could
         settled |= could
+
+
+def test_a_condition_is_evaluated_with_its_values_in_one_order() -> None:
+    """A workflow's calls must not differ from one process to the next."""
+    names = [f"s{number}" for number in range(10, 30)]
+    facts = dict.fromkeys(reversed(names), 1)
+
+    assert list(condition_values(" and ".join(facts), facts)) == names

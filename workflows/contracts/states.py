@@ -55,6 +55,10 @@ class StepState(StrEnum):
     SKIPPED = "skipped"
 
 
+#: The states in which a step has ended.
+ENDED_STEPS = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
+
+
 class Waiting(Message):
     """What a run waits for a human for."""
 

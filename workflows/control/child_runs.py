@@ -20,7 +20,7 @@ from surehand.workflows.contracts.children import ChildFound, ChildReport, Forwa
 from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.starting import Parent, StartRun
-from surehand.workflows.contracts.states import ENDED, RunState, StepState
+from surehand.workflows.contracts.states import ENDED, ENDED_STEPS, RunState, StepState
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.deliveries import HANDED_ON, Answer, Delivery, Malformed, answer_of, parse
 from surehand.workflows.errors import ErrorType
@@ -264,7 +264,7 @@ class Children:
         children.reports[report.step_id] = report
         children.reported.add(report.step_id)
         shown = _shown(report)
-        if shown not in (StepState.FAILED, StepState.SKIPPED, StepState.SUCCEEDED):
+        if shown not in ENDED_STEPS:
             self._data.set_step(report.step_id, shown)
         self._changed()
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.approvals import ApprovalState, CloseApproval, VerifyDecision
-from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.states import ENDED_STEPS
 from surehand.workflows.deliveries import Answer, Delivery, answer_of
 from surehand.workflows.state.run_state import RunData
-
-#: Steps in these states need no approval any more.
-_FINISHED = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
 
 
 class Decisions:
@@ -23,7 +20,7 @@ class Decisions:
     async def judge(self, delivery: Delivery) -> Answer:
         """Return the verdict on a decision; one that comes before its request is held."""
         data = self._data
-        unfinished = {view.id for view in data.steps.values() if view.state not in _FINISHED}
+        unfinished = {view.id for view in data.steps.values() if view.state not in ENDED_STEPS}
         may_come = data.ended is None and not data.compensating
         if may_come and data.gate.is_early(delivery, unfinished):
             return answer_of(data.gate.hold(delivery))

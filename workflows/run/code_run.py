@@ -133,7 +133,7 @@ class StepMaker:
         self._describing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By tool: of those that are first called at once, one asks."""
         self.running: dict[str, asyncio.Task[JsonValue]] = {}
-        """Every step that was begun, by its id."""
+        """The steps that are under way, by their ids."""
         self.returned = False
         """Whether the code has come to its end."""
         self.over: str | None = None
@@ -328,6 +328,8 @@ class StepMaker:
 
     async def _begin(self, step_id: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
         task = self.running[step_id] = asyncio.ensure_future(self._to_its_end(step_id, work))
+        # First of those that hear of its end: the code may ask at once whether all is idle.
+        task.add_done_callback(lambda _: self.running.pop(step_id))
         return await asyncio.shield(task)
 
     async def _to_its_end(
@@ -389,7 +391,7 @@ class StepMaker:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way."""
-        return all(task.done() for task in self.running.values())
+        return not self.running
 
     def cancel(self) -> None:
         """Cancel what is under way: a call ends and is recorded, a wait ends at once."""

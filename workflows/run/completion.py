@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from temporalio import workflow
 
@@ -15,7 +16,10 @@ from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.control.child_runs import RunSignals
 from surehand.workflows.control.decisions import Decisions
 from surehand.workflows.run.views import result_of
-from surehand.workflows.state.run_state import OPEN, RunData
+from surehand.workflows.state.run_state import OPEN, WAITING, RunData
+
+#: Of the states in which a step waits, those in which its call has been made.
+_CALLED: Final = frozenset({StepState.WAITING_RATE_LIMIT, StepState.PAUSED_FAILURE})
 
 
 class Completion:
@@ -72,14 +76,7 @@ class Completion:
         for view in data.in_state(StepState.PENDING):
             data.set_step(view.id, StepState.SKIPPED)
         called = data.saga.unsettled()
-        waited = (
-            StepState.WAITING_APPROVAL,
-            StepState.WAITING_INPUT,
-            StepState.WAITING_EVENT,
-            StepState.PAUSED_USER,
-            StepState.PAUSED_BUDGET,
-        )
-        for view in data.in_state(*waited):
+        for view in data.in_state(*(WAITING - _CALLED)):
             if view.id not in called:
                 data.set_step(view.id, StepState.SKIPPED, error=f"not called: {data.error}")
         for view in data.in_state(*OPEN):

@@ -38,7 +38,6 @@ LARGEST_AT_ALL: Final = 40 * 1024 * 1024
 MOST_CARRIED: Final = 32 * 1024 * 1024
 #: No call is under way in these.
 _WAITING: Final = OPEN - {StepState.RUNNING}
-_PATCH: Final = "continue-as-new"
 #: The next execution is begun by the version of the workers that is current then. Servers that do
 #: not know this (1.29) leave it with the version of the one before.
 NEXT_VERSION: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
@@ -71,10 +70,7 @@ class Continuing:
         if length < max(least, self._not_before):
             return False
         room = length < MOST_WITH_CHILDREN and size < LARGEST_WITH_CHILDREN
-        if room and self._children():
-            return False
-        # A run of an earlier version may have gone on here; its history is to be replayed.
-        return workflow.patched(_PATCH)
+        return not (room and self._children())
 
     def too_long(self) -> str | None:
         """Return why the run cannot go on in this history, nor in another one."""

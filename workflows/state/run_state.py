@@ -21,7 +21,7 @@ from surehand.workflows.contracts.effects import EffectView, OpenQuestion
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
 from surehand.workflows.contracts.starting import StartRun
-from surehand.workflows.contracts.states import RunState, StepState, Waiting
+from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
 from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun
 from surehand.workflows.contracts.tools import ToolReport, ToolSpec
 from surehand.workflows.deliveries import Inbox
@@ -107,7 +107,6 @@ OPEN: Final = frozenset(
 #: Of these, those in which no call is under way or in doubt: what waits there can be given up.
 WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 
-_DONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED, StepState.FAILED})
 _BEGINNING: Final = Progress()
 #: What a run shows whose steps wait, by what the first of these is that one of them waits for.
 _WAITS: Final = (
@@ -427,7 +426,9 @@ class RunData(Record):
         view = self.steps.get(step_id)
         state = StepState.PENDING if view is None else view.state
         first = self.request.plan.dependencies.get(step_id, ())
-        open_ = [one for one in first if one in self.steps and self.steps[one].state not in _DONE]
+        open_ = [
+            one for one in first if one in self.steps and self.steps[one].state not in ENDED_STEPS
+        ]
         after = f", after {', '.join(sorted(open_))}" if open_ else ""
         return f"step {step_id} to ask, which is {state}{after}"
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from surehand.workflows.contracts.batches import Batch, NextStep
-from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.plan.plan import ITERATION, Step, item_id
 from surehand.workflows.plan.references import references, resolve
@@ -18,8 +18,6 @@ from surehand.workflows.state.run_state import OPEN, RunData
 MOST_STEPS: Final = 100
 #: Bytes of what a batch takes along of earlier outputs.
 MOST_FACTS: Final = 256 * 1024
-
-_ENDED: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
 
 
 def batch_of(data: RunData, call: ToolCall, most: int | None, number: int) -> Batch | None:
@@ -77,7 +75,7 @@ def batch_of(data: RunData, call: ToolCall, most: int | None, number: int) -> Ba
 
 def _ended(data: RunData) -> frozenset[str]:
     steps = data.request.plan.steps
-    return frozenset(step.id for step in steps if data.steps[step.id].state in _ENDED)
+    return frozenset(step.id for step in steps if data.steps[step.id].state in ENDED_STEPS)
 
 
 #: A step that follows, and the facts that only it is told.

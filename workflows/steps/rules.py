@@ -23,7 +23,7 @@ MOST_ITEMS: Final = 1000
 
 def condition_values(when: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a condition is evaluated with."""
-    return {name: facts[name] for name in names_in(when) & facts.keys()}
+    return {name: facts[name] for name in sorted(names_in(when) & facts.keys())}
 
 
 def skipped(reason: str) -> dict[str, Any]:

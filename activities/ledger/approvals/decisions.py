@@ -21,6 +21,7 @@ from surehand.activities.ledger.approvals.votes import (
     unknown_requester,
     votes_now,
 )
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
@@ -260,7 +261,7 @@ def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> Ref
         return VerdictCode.ALREADY_DECIDED, decided
     if row["state"] == "superseded":
         return VerdictCode.NOT_WAITING, f"{row['decided_by']} has edited it: another request asks"
-    if row["state"] == "expired" or row["expires_ms"] <= now_ms:
+    if row["state"] == "expired" or has_expired(row, now_ms):
         return VerdictCode.EXPIRED, "the request has expired"
     if row["state"] != "pending":
         return VerdictCode.NOT_WAITING, f"the request is {row['state']}"

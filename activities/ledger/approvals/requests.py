@@ -19,6 +19,7 @@ from surehand.activities.ledger.approvals.votes import (
     unknown_requester,
     votes_now,
 )
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.outbox.notification import Kind
@@ -227,7 +228,7 @@ def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused 
         return Mismatch(f"approval {call.approval_id} is for another {', '.join(differs)}")
     if row["state"] != ApprovalState.APPROVED:
         return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
-    if row["expires_ms"] <= tx.now_ms:
+    if has_expired(row, tx.now_ms):
         return ApprovalRefused(f"approval {call.approval_id} has expired")
     assurance = Assurance(row["assurance"]).stricter(call.assurance)
     then = needs_of(row)
@@ -265,7 +266,7 @@ def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalSt
     may_close = row["state"] == "pending" or (
         row["state"] == "approved" and row["consumed_entry"] is None
     )
-    if to == "expired" and row["expires_ms"] > tx.now_ms:
+    if to == "expired" and not has_expired(row, tx.now_ms):
         may_close = False
     if not may_close:
         return ApprovalState(row["state"])

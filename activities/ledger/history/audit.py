@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from surehand.activities.ledger.approvals.votes import folded
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.standing import standing_label
@@ -166,7 +167,7 @@ def _consume(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
         return f"approval {approval_id} was used, but never asked for"
     if approval_id not in story.approved:
         return f"approval {approval_id} was used, but no decision approved it"
-    if at_ms >= story.asked[approval_id]["expires_ms"]:
+    if has_expired(story.asked[approval_id], at_ms):
         return f"approval {approval_id} was used after it had expired"
     if body["params_hash"] != story.asked[approval_id]["params_hash"]:
         return f"approval {approval_id} was used for other params than were asked about"

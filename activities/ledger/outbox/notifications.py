@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import and_, select, update
 
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, interventions, notifications, runs
 from surehand.activities.ledger.outbox.notification import (
@@ -183,7 +184,7 @@ def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> se
     asked = {
         (Kind.APPROVAL, Kind.REMINDER): (
             approvals.c.approval_id,
-            and_(approvals.c.state == "pending", approvals.c.expires_ms > now_ms),
+            and_(approvals.c.state == "pending", ~has_expired(approvals.c, now_ms)),
         ),
         (Kind.INTERVENTION,): (interventions.c.intervention_id, interventions.c.state == "open"),
         (Kind.PERMISSION, Kind.QUESTION): (runs.c.run_id, runs.c.closed_ms.is_(None)),
@@ -308,7 +309,7 @@ def remind(tx: Transaction, now_ms: int) -> int:
             approvals.c.tenant_id == tx.tenant,
             approvals.c.state == "pending",
             approvals.c.remind_ms <= now_ms,
-            approvals.c.expires_ms > now_ms,
+            ~has_expired(approvals.c, now_ms),
         )
         .order_by(approvals.c.remind_ms, approvals.c.approval_id)
         .limit(_REMINDERS)

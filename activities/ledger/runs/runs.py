@@ -193,15 +193,6 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
     tx.event(asked.run_id, f"run.{asked.state}", error=bool(asked.error) or None)
 
 
-def set_state(tx: Transaction, run_id: str, state: str) -> None:
-    """Record where an open run stands."""
-    tx.execute(
-        update(runs)
-        .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == run_id, runs.c.closed_ms.is_(None))
-        .values(state=state)
-    )
-
-
 def effect_views(
     tx: Transaction, run_id: str, newest: int
 ) -> tuple[list[EffectView], list[EffectView], int]:
