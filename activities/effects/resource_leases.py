@@ -116,7 +116,7 @@ async def hold_resources(
         return tx.began if leases.renew(tx, held, limit) else None
 
     async def renew() -> float | None:
-        return await worker.ledger.transact_first(call.tenant, renewed)
+        return await worker.ledger.renew(call.tenant, renewed, limit=limit / 2)
 
     try:
         async with keeping(

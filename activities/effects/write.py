@@ -319,7 +319,8 @@ class EffectCall:
             return tx.began if outcomes.renew(tx, entry) else None
 
         # Beside the recorder: what that knows of is what the attempt itself does.
-        return await self.worker.ledger.transact_first(self.request.tenant, renew)
+        request = self.request
+        return await self.worker.ledger.renew(request.tenant, renew, limit=request.lease / 2)
 
     async def _watched(self, claimed: float, context: ToolContext) -> Any:
         # Inside the call's own task: one that ignores its cancellation stays watched.

@@ -15,11 +15,12 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
+    FOR_RENEWALS,
     KEPT_BACK,
     PATIENCE,
     TRANSACTIONAL,
 )
-from surehand.activities.ledger.core.store import Places, Turns
+from surehand.activities.ledger.core.store import Places, Turn, Turns
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
@@ -110,8 +111,8 @@ class Crowded(Turns):
     waited = 0
 
     @asynccontextmanager
-    async def turn(self, **how: Any) -> AsyncIterator[None]:
-        async with super().turn(**how):
+    async def turn(self, turn: Turn) -> AsyncIterator[None]:
+        async with super().turn(turn):
             self.waited += 1
             assert self.waited < 10, "it claims again and again, and never calls"
             yield
@@ -172,13 +173,13 @@ class Work:
         self.afterwards: Callable[[], object] = lambda: None
         """What is done as soon as one has ended, before the next one knows that it is called."""
 
-    def begin(self, name: str, *, first: bool = False) -> asyncio.Task[None]:
+    def begin(self, name: str, turn: Turn = Turn.OTHER) -> asyncio.Task[None]:
         """Begin one; it has its turn, or waits, once everything else has run."""
         self.ends[name] = asyncio.Event()
-        return asyncio.create_task(self._work(name, first))
+        return asyncio.create_task(self._work(name, turn))
 
-    async def _work(self, name: str, first: bool) -> None:
-        async with self.turns.turn(first=first):
+    async def _work(self, name: str, turn: Turn) -> None:
+        async with self.turns.turn(turn):
             self.has.append(name)
             await self.ends[name].wait()
         self.afterwards()
@@ -195,14 +196,15 @@ async def settle() -> None:
 
 
 async def test_renewals_and_outcomes_have_connections_that_nothing_else_can_take() -> None:
-    work = Work(Turns(CONNECTIONS, KEPT_BACK))
+    work = Work(Turns(CONNECTIONS, KEPT_BACK, FOR_RENEWALS))
     tasks = [work.begin(f"w{number}") for number in range(CONNECTIONS * 3)]
     await settle()
     assert len(work.has) == CONNECTIONS - KEPT_BACK > TRANSACTIONAL
 
-    tasks += [work.begin(f"f{number}", first=True) for number in range(KEPT_BACK + 1)]
+    tasks += [work.begin(f"f{number}", Turn.OUTCOME) for number in range(KEPT_BACK + 1)]
     await settle()
-    assert work.has[-KEPT_BACK:] == [f"f{number}" for number in range(KEPT_BACK)]
+    more = KEPT_BACK - FOR_RENEWALS
+    assert work.has[-more:] == [f"f{number}" for number in range(more)]
 
     for name in work.ends:
         await work.end(name)
@@ -210,14 +212,30 @@ async def test_renewals_and_outcomes_have_connections_that_nothing_else_can_take
     assert len(work.has) == len(tasks)
 
 
+async def test_outcomes_that_wait_for_one_another_leave_connections_to_renewals() -> None:
+    work = Work(Turns(CONNECTIONS, KEPT_BACK, FOR_RENEWALS))
+    outcomes = [work.begin(f"o{number}", Turn.OUTCOME) for number in range(CONNECTIONS)]
+    await settle()
+    assert len(work.has) == CONNECTIONS - FOR_RENEWALS
+
+    renewals = [work.begin(f"r{number}", Turn.RENEWAL) for number in range(FOR_RENEWALS)]
+    await settle()
+    assert work.has[-FOR_RENEWALS:] == [f"r{number}" for number in range(FOR_RENEWALS)]
+
+    for name in work.ends:
+        await work.end(name)
+    await asyncio.gather(*outcomes, *renewals)
+
+
 async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -> None:
-    work = Work(Turns(1, 0))
+    work = Work(Turns(1))
     tasks = [work.begin(name) for name in ("a", "b", "c")]
     await settle()
-    tasks.append(work.begin("renewal", first=True))
+    tasks.append(work.begin("outcome", Turn.OUTCOME))
+    tasks.append(work.begin("renewal", Turn.RENEWAL))
     await settle()
 
-    for name in ("a", "renewal", "b", "c"):
+    for name in ("a", "renewal", "outcome", "b", "c"):
         assert work.has[-1] == name
         await work.end(name)
     await asyncio.gather(*tasks)
@@ -227,9 +245,9 @@ async def test_who_waits_for_a_turn_gives_up_before_its_own_retry_waits_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is in hand waits on: nothing else would record it."""
-    work, loop = Work(Turns(1, 0)), asyncio.get_running_loop()
+    work, loop = Work(Turns(1)), asyncio.get_running_loop()
     running, late = work.begin("running"), work.begin("late")
-    outcome = work.begin("outcome", first=True)
+    outcome = work.begin("outcome", Turn.OUTCOME)
     await settle()
 
     # When Temporal is about to give the attempt up, and a statement could still be made in time.
@@ -269,7 +287,7 @@ async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(called: bo
 @pytest.mark.parametrize("called", [False, True])
 async def test_who_gives_up_waiting_keeps_nobody_from_its_turn(called: bool) -> None:
     """Also at the very moment at which it would have been its own."""
-    work = Work(Turns(1, 0))
+    work = Work(Turns(1))
     running, leaves, stays = (work.begin(name) for name in ("a", "leaves", "stays"))
     await settle()
 

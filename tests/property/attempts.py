@@ -134,7 +134,7 @@ class ClockedLedger(Ledger):
         # Each attempt stands for a process of its own.
         self.transactional = asyncio.Semaphore(1000)
 
-    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *, first: bool) -> T:
+    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *_: Any) -> T:
         """Make a transaction that takes place when the test's clock says."""
         attempt = _CURRENT.get()
         if attempt is not None and attempt.sleepy:

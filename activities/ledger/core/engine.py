@@ -37,6 +37,8 @@ PATIENCE: Final = timedelta(seconds=10)
 CONNECTIONS: Final = 14
 #: Of these, for the renewals and outcomes of calls under way alone.
 KEPT_BACK: Final = 4
+#: And of these, for renewals alone: outcomes of one run wait for one another.
+FOR_RENEWALS: Final = 2
 #: Transactional tools that work at once: well below what is left. On SQLite it is one.
 TRANSACTIONAL: Final = 5
 
