@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from surehand.activities.ledger.core.store import LedgerUnavailable
-from surehand.activities.tools.failures import CallStopped
-from surehand.activities.worker import clock
+import structlog
 
+from surehand.activities.tools.failures import CallStopped
+from surehand.process import clock
+
+log = structlog.get_logger()
 T = TypeVar("T")
 
 #: How often a call's limits are looked at.
@@ -38,7 +40,7 @@ class KeptLease:
     limit: float
     """Seconds from a renewal to its end."""
     renewed: float
-    """When the newest renewal that counts was asked for, by ``clock.now()``."""
+    """When the transaction of the newest renewal began, by ``clock.now()``."""
     margin: float
     """Seconds before its end at which a call under it is stopped, for the call to end in time."""
     renewing: asyncio.Future[None] = field(init=False)
@@ -63,7 +65,7 @@ class KeptLease:
 
 @asynccontextmanager
 async def keeping(
-    renew: Callable[[], Awaitable[bool]],
+    renew: Callable[[], Awaitable[float | None]],
     *,
     lease: timedelta,
     every: timedelta,
@@ -73,10 +75,11 @@ async def keeping(
     """Renew a lease for as long as the block lasts.
 
     Args:
-        renew: Extends the lease in the ledger; ``False`` says that it is not ours any more.
+        renew: Extends the lease in the ledger, and returns when its transaction began, by
+            ``clock.now()``; ``None`` says that it is not ours any more.
         lease: The lease's time limit.
         every: How often to renew it.
-        since: ``clock.now()`` before the lease was asked for.
+        since: When the transaction began that got the lease, by ``clock.now()``.
         margin: How long before its end a call under it is stopped.
     """
     ended = asyncio.Event()
@@ -141,47 +144,11 @@ async def call_within(
             await asyncio.wait({running}, timeout=stopped_within)
 
 
-async def hold(
-    call: Awaitable[T],
-    renew: Callable[[], Awaitable[bool]],
-    *,
-    lease: timedelta,
-    every: timedelta,
-    timeout: timedelta,
-    claimed: float | None = None,
-    under: Sequence[KeptLease] = (),
-) -> T:
-    """Await a call within its deadline, renewing its effect's lease beside it.
-
-    Args:
-        call: The tool's call.
-        renew: Extends the lease in the ledger; ``False`` says that it is not ours any more.
-        lease: The lease's time limit.
-        every: How often to renew it.
-        timeout: Deadline of the call.
-        claimed: ``clock.now()`` before the claim was asked for, which lease and deadline
-            count from; ``None`` is now.
-        under: Leases of resources that the call runs under, too.
-
-    Raises:
-        LeaseLost: The lease could not be kept.
-        DeadlineOver: No answer in time.
-        CallCancelled: The call has cancelled itself.
-    """
-    start = clock.now() if claimed is None else claimed
-    async with keeping(renew, lease=lease, every=every, since=start) as kept:
-        return await call_within(
-            call,
-            (kept, *under),
-            timeout=timeout,
-            since=start,
-            # While it still runs, its resources are not given to others.
-            stopped_within=None if under else 1.0,
-        )
-
-
 async def _keep(
-    state: KeptLease, renew: Callable[[], Awaitable[bool]], every: float, ended: asyncio.Event
+    state: KeptLease,
+    renew: Callable[[], Awaitable[float | None]],
+    every: float,
+    ended: asyncio.Event,
 ) -> None:
     """Renew until told to end; returns early when the lease is not ours any more."""
     while True:
@@ -190,11 +157,11 @@ async def _keep(
             return
         except TimeoutError:
             pass
-        asked = clock.now()
         try:
-            if not await renew():
+            began = await renew()
+            if began is None:
                 return
-            state.renewed = asked
-        except LedgerUnavailable:
+            state.renewed = began
+        except Exception as error:
             # The next round tries again; the call is stopped when the lease may be over.
-            continue
+            log.warning("lease.not_renewed", error=str(error))

@@ -40,8 +40,8 @@ class Begun:
     next: Next
     claimed: Claimed | None
     """``None``: it has yet to be claimed, or nobody has heard whether it is."""
-    asked: float
-    """When the claim was asked for, by ``clock.now()``."""
+    began: float
+    """When the transaction of the claim began, by ``clock.now()``."""
 
 
 @dataclass

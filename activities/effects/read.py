@@ -36,10 +36,10 @@ from surehand.activities.tools.classify import classify_call
 from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.questions import Answers, NeedsAnswer
-from surehand.activities.worker import clock
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import GRACE
+from surehand.process import clock
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import (
     AnsweredNo,

@@ -24,7 +24,7 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.outputs import clean_text, to_json
-from surehand.activities.worker import clock
+from surehand.process import clock
 from surehand.workflows.errors import ErrorType
 
 log = structlog.get_logger()
@@ -94,7 +94,9 @@ class Settling:
             case NotFound():
                 return await self._not_applied("lookup_not_found", looked)
             case No():
-                return await self.recorder.say_no(self.entry, answer.cleaned())
+                said = answer.cleaned()
+                await self.recorder.say_no(self.entry, said)
+                return SaidNo(said.reason, said.code, False)
             case Partial(details, receipt):
                 worker, tenant = self.recorder.worker, self.recorder.request.tenant
                 part = await worker.artifacts.keep(tenant, to_json(receipt))

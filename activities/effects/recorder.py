@@ -11,14 +11,16 @@ from typing import Any, Final, NoReturn, TypeVar
 import structlog
 
 from surehand.activities.activity_errors import again
+from surehand.activities.artifacts import kept_in_ledger
 from surehand.activities.effects.next_claim import Ahead, Begun, Next
 from surehand.activities.effects.prepare import tool_context
 from surehand.activities.effects.resource_leases import (
     NO_RESOURCES,
     HeldResources,
 )
+from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.session import LongTransaction
-from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -32,7 +34,6 @@ from surehand.activities.tools.answers import No
 from surehand.activities.tools.failures import Failure
 from surehand.activities.tools.questions import Answers, NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.worker import clock
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead
@@ -47,14 +48,16 @@ DATABASE_PAUSE: Final = 0.25
 
 
 async def written(write: Callable[[], Awaitable[T]]) -> T:
-    """Write what is in hand, however long the database is away: it must not be lost.
+    """Write what is in hand, however long the database cannot take it: it must not be lost.
 
     What is written must be the same when it is written twice: the answer to the first may be lost.
     """
     while True:
         try:
             return await write()
-        except LedgerUnavailable as error:
+        except Exception as error:
+            if not may_pass(error):
+                raise
             log.warning("ledger.unavailable", error=str(error), holding="an outcome")
             await asyncio.sleep(DATABASE_PAUSE)
 
@@ -96,7 +99,7 @@ class Recorder:
     answers: tuple[Any, ...] = ()
     head: ChainHead | None = field(default=None, init=False)
     """The run's chain after the newest of this attempt's transactions."""
-    asked: float = field(default=0.0, init=False)
+    began: float = field(default=0.0, init=False)
     """When the newest transaction began, by ``clock.now()``."""
     _now_ms: int | None = field(default=None, init=False)
     """The same by the database's clock."""
@@ -122,7 +125,7 @@ class Recorder:
         def whole(tx: Transaction) -> tuple[T, Transaction]:
             return work(tx), tx
 
-        self.asked, ledger = clock.now(), self.worker.ledger
+        ledger = self.worker.ledger
         transact = ledger.transact_first if first else ledger.transact
         result, tx = await transact(self.request.tenant, whole)
         self._note(tx)
@@ -134,15 +137,14 @@ class Recorder:
         Raises:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
-        self.asked, request = clock.now(), self.request
-        ledger = self.worker.ledger
+        ledger, request = self.worker.ledger, self.request
         async with ledger.long_transaction(request.tenant, request.timeout) as opened:
             result = await work(opened)
         self._note(opened.tx)
         return result
 
     def _note(self, tx: Transaction) -> None:
-        self._now_ms = tx.now_ms
+        self._now_ms, self.began = tx.now_ms, tx.began
         self.head = tx.heads.get(self.request.run_id, self.head)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
@@ -175,10 +177,16 @@ class Recorder:
         def record(tx: Transaction) -> int | None:
             return outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
 
-        if ahead is None or following is None:
-            commit = await self.write(record)
-        else:
-            commit = await self._commit_and_claim(record, ahead, following)
+        try:
+            if ahead is None or following is None:
+                commit = await self.write(record)
+            else:
+                commit = await self._commit_and_claim(record, ahead, following)
+        except Exception:
+            # The ledger refuses this outcome for good. Whole: its entry will never show it.
+            whole = kept_in_ledger(receipt)
+            await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, whole))
+            raise
         if commit is None:
             await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
             self.fenced()
@@ -207,23 +215,27 @@ class Recorder:
             log.warning("ahead.claim_failed", step_id=following.call.step_id, error=repr(error))
             return await self.write(record)
         # Also where it is not claimed: an answer that was lost may have said that it is.
-        ahead.begun = Begun(following, claimed, self.asked)
+        ahead.begun = Begun(following, claimed, self.began)
         return commit
 
-    async def say_no(self, entry: Entry, answer: No) -> SaidNo:
-        """Record that the tool answered no."""
+    async def say_no(self, entry: Entry, answer: No) -> Entry:
+        """Record that the tool answered no; returns the entry: it may be in doubt all the same."""
         recorded = await self.write(
             lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
         )
-        if not recorded:
+        if recorded is None:
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return SaidNo(answer.reason, answer.code, False)
+        return recorded
 
-    async def fail(self, entry: Entry, failure: Failure) -> timedelta | None:
-        """Record a call that has not applied the effect; returns the pause before the next one."""
+    async def fail(self, entry: Entry, failure: Failure) -> tuple[Entry, timedelta | None]:
+        """Record a call that has not applied the effect.
 
-        def record(tx: Transaction) -> tuple[int | None, timedelta | None]:
+        Returns:
+            The entry as it stands then, and the pause before the next call.
+        """
+
+        def record(tx: Transaction) -> tuple[Entry | None, timedelta | None]:
             class_, text = failure.failure_class.value, failure.message
             delay = self._next_try(entry, failure, tx.now_ms)
             return outcomes.fail(tx, self.request, entry, class_, text, delay=delay), delay
@@ -232,7 +244,7 @@ class Recorder:
         if recorded is None:
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return delay
+        return recorded, delay
 
     def _next_try(self, entry: Entry, failure: Failure, now_ms: int) -> timedelta | None:
         """Return the pause before the call is tried again; ``None``: it is not."""

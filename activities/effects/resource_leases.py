@@ -25,8 +25,8 @@ from surehand.activities.ledger.effects.resource_leases import (
     LeaseRequest,
 )
 from surehand.activities.tools.tool import Tool
-from surehand.activities.worker import clock
 from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.process import clock
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.errors import ErrorType
@@ -110,14 +110,17 @@ async def hold_resources(
         lease=limit,
     )
     wait = worker.resource_wait if tool.resource_wait is None else tool.resource_wait
-    asked, held = await _acquire(worker.ledger, request, wait, attempt)
+    since, held = await _acquire(worker.ledger, request, wait, attempt)
 
-    async def renew() -> bool:
-        return await worker.ledger.transact_first(call.tenant, leases.renew, held, limit)
+    def renewed(tx: Transaction) -> float | None:
+        return tx.began if leases.renew(tx, held, limit) else None
+
+    async def renew() -> float | None:
+        return await worker.ledger.renew(call.tenant, renewed, limit=limit / 2)
 
     try:
         async with keeping(
-            renew, lease=limit, every=limit / _RENEWALS, since=asked, margin=limit / _MARGIN
+            renew, lease=limit, every=limit / _RENEWALS, since=since, margin=limit / _MARGIN
         ) as kept:
             yield HeldResources(held, (kept,))
     finally:
@@ -127,16 +130,19 @@ async def hold_resources(
 async def _acquire(
     ledger: Ledger, request: LeaseRequest, wait: timedelta, attempt: Attempt
 ) -> tuple[float, tuple[Lease, ...]]:
-    """Return the leases, and ``clock.now()`` before they were asked for."""
-    began = clock.now()
+    """Return the leases, and when the transaction began that got them, by ``clock.now()``."""
+
+    def acquire(tx: Transaction) -> tuple[float, tuple[Lease, ...] | Busy]:
+        return tx.began, leases.acquire(tx, request, waited)
+
+    asked = clock.now()
     waited: timedelta | None = None
     try:
         while True:
-            asked = clock.now()
-            found = await ledger.transact(request.tenant, leases.acquire, request, waited)
+            began, found = await ledger.transact(request.tenant, acquire)
             if not isinstance(found, Busy):
-                return asked, found
-            waited = timedelta(seconds=clock.now() - began)
+                return began, found
+            waited = timedelta(seconds=clock.now() - asked)
             if waited >= wait:
                 await ledger.transact(request.tenant, leases.refuse, request, found, waited)
                 message = f"{request.tool}: {found}"

@@ -8,10 +8,12 @@ outcome in another transaction, guarded by the fencing token. What it finds in d
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import structlog
 from pydantic import BaseModel, ValidationError
@@ -19,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
-from surehand.activities.effects.lease import hold
+from surehand.activities.effects.lease import KeptLease, call_within, keeping
 from surehand.activities.effects.next_claim import Ahead, Begun
 from surehand.activities.effects.prepare import bare_request
 from surehand.activities.effects.reconcile import Settling
@@ -36,7 +38,7 @@ from surehand.activities.effects.resource_leases import (
     HeldResources,
 )
 from surehand.activities.ledger.core.session import LongTransaction, Session
-from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import claim_entry, claims, outcomes
 from surehand.activities.ledger.steps.entries import (
     UNASKED,
@@ -62,15 +64,16 @@ from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext, explain
-from surehand.activities.worker import clock
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
+from surehand.process import clock
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 #: The attempt that lost the answer to its claim asks again before a later attempt has to guess.
 _CLAIM_TRIES: Final = 3
@@ -162,7 +165,7 @@ class EffectCall:
 
     async def _run(self, begun: Begun | None) -> CallResult:
         if begun is not None and begun.claimed is not None:
-            self._recorder.asked = begun.asked
+            self._recorder.began = begun.began
             return await self._go_on(begun.claimed)
         self._recorder.crash(CrashPoint.BEFORE_CLAIM)
         return await self._go_on(await self._claim())
@@ -229,33 +232,27 @@ class EffectCall:
         assert tool.lookup is not None, "only its tool says that it is to be asked"
         said, evidence = "unknown", None
         try:
-            answer: object = await hold(
-                tool.lookup(self.params, self._recorder.context(entry)),
-                lambda: self._renew(entry),
-                lease=request.lease,
-                every=self.worker.renew_every,
-                timeout=request.timeout,
-                claimed=self._recorder.asked,
-                under=self.held.kept,
-            )
+            looking = tool.lookup(self.params, self._recorder.context(entry))
+            async with self._keeping(entry) as kept:
+                answer: object = await self._within(looking, kept)
         except Exception as error:
             log.info("effect.not_observed", entry_id=entry.entry_id, error=classify(error).message)
         else:
             said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
             evidence = digest(to_json(answer))
-        kept = await self._recorder.in_ledger(
+        observed = await self._recorder.in_ledger(
             lambda tx: claim_entry.keep_observed(tx, request, entry, said, evidence)
         )
-        if kept is None:
+        if observed is None:
             self._recorder.fenced()
         if said == "not_found" or entry.recovering_ms is None:
-            return kept
+            return observed
         # Another attempt has died over this call: what is so now may be its work.
         why = "a crash left its outcome unknown, and its lookup does not say that it is still to do"
-        return await self._recorder.ask(kept, why)
+        return await self._recorder.ask(observed, why)
 
     async def _call(self, entry: Entry) -> CallResult:
-        if clock.now() >= self._recorder.asked + self.request.lease.total_seconds():
+        if clock.now() >= self._recorder.began + self.request.lease.total_seconds():
             # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
             return await self._go_on(await self._claim())
         if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
@@ -265,16 +262,14 @@ class EffectCall:
             await self._recorder.not_begun(entry, message, BUSY_PAUSE)
         if self.tool.transactional:
             return await self._call_in_ledger(entry)
+        # Until its outcome is recorded, too: before that, a large receipt is kept elsewhere.
+        async with self._keeping(entry) as kept:
+            return await self._call_under(entry, kept)
+
+    async def _call_under(self, entry: Entry, kept: KeptLease) -> CallResult:
+        calling = self._watched(self._recorder.began, self._recorder.context(entry))
         try:
-            answer = await hold(
-                self._watched(self._recorder.asked, self._recorder.context(entry)),
-                lambda: self._renew(entry),
-                lease=self.request.lease,
-                every=self.worker.renew_every,
-                timeout=self.request.timeout,
-                claimed=self._recorder.asked,
-                under=self.held.kept,
-            )
+            answer = await self._within(calling, kept)
         except NeedsAnswer as asked:
             return await self._recorder.wants_answer(entry, asked)
         except Exception as error:
@@ -282,7 +277,7 @@ class EffectCall:
             return await self._failed(entry, self._classified(error))
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
-            return await self._recorder.say_no(entry, answer.cleaned())
+            return await self._said_no(entry, answer.cleaned())
         return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead)
 
     async def _call_in_ledger(self, entry: Entry) -> CallResult:
@@ -291,7 +286,7 @@ class EffectCall:
             receipt = await self._recorder.in_long_transaction(partial(self._work, entry))
         except _GaveUp as ended:
             if isinstance(ended.why, No):
-                return await self._recorder.say_no(entry, ended.why)
+                return await self._said_no(entry, ended.why)
             if isinstance(ended.why, NeedsAnswer):
                 return await self._recorder.wants_answer(entry, ended.why)
             return await self._failed(entry, ended.why)
@@ -333,8 +328,32 @@ class EffectCall:
         assert commit is not None, "the entry's row is locked by this transaction"
         return kept.value
 
-    async def _renew(self, entry: Entry) -> bool:
-        return await self._recorder.in_ledger(lambda tx: outcomes.renew(tx, entry), first=True)
+    def _keeping(self, entry: Entry) -> AbstractAsyncContextManager[KeptLease]:
+        return keeping(
+            partial(self._renew, entry),
+            lease=self.request.lease,
+            every=self.worker.renew_every,
+            since=self._recorder.began,
+        )
+
+    async def _within(self, call: Awaitable[T], kept: KeptLease) -> T:
+        resources = self.held.kept
+        return await call_within(
+            call,
+            (kept, *resources),
+            timeout=self.request.timeout,
+            since=self._recorder.began,
+            # While it still runs, its resources are not given to others.
+            stopped_within=None if resources else 1.0,
+        )
+
+    async def _renew(self, entry: Entry) -> float | None:
+        def renew(tx: Transaction) -> float | None:
+            return tx.began if outcomes.renew(tx, entry) else None
+
+        # Beside the recorder: what that knows of is what the attempt itself does.
+        request = self.request
+        return await self.worker.ledger.renew(request.tenant, renew, limit=request.lease / 2)
 
     async def _watched(self, claimed: float, context: ToolContext) -> Any:
         # Inside the call's own task: one that ignores its cancellation stays watched.
@@ -350,17 +369,26 @@ class EffectCall:
         tool = self.tool
         return classify_call(error, tool.name, tool.fn.__module__, tool.errors)
 
+    async def _said_no(self, entry: Entry, answer: No) -> CallResult:
+        said = await self._recorder.say_no(entry, answer)
+        if said.state == "in_doubt":
+            return await self._no_more_repeats(said, f"was answered no: {answer.reason}")
+        return SaidNo(answer.reason, answer.code, False)
+
+    async def _no_more_repeats(self, doubtful: Entry, ended: str) -> CallResult:
+        """Settle an entry whose repeat proves nothing of the call before it."""
+        if self.tool.lookup is not None:
+            return await self.reconcile(doubtful)
+        why = f"an earlier call was never answered, and calling again {ended}"
+        return await self._recorder.ask(doubtful, why)
+
     async def _failed(self, entry: Entry, failure: Failure) -> CallResult:
         message = f"{self.tool.name}: {failure.message}"
         if failure.failure_class is FailureClass.IN_DOUBT:
             return await self._recorder.unsettled(entry, failure.message)
-        delay = await self._recorder.fail(entry, failure)
-        if delay is None and entry.unproven:
-            doubtful = replace(entry, state="in_doubt")
-            if self.tool.lookup is not None:
-                return await self.reconcile(doubtful)
-            why = f"an earlier call was never answered, and calling again ended with: {message}"
-            return await self._recorder.ask(doubtful, why)
+        failed, delay = await self._recorder.fail(entry, failure)
+        if delay is None and failed.state == "in_doubt":
+            return await self._no_more_repeats(failed, f"ended with: {message}")
         self.before_report()
         if delay is None:
             raise stop(ErrorType.TOOL_FAILED, message)

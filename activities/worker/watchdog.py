@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from surehand.activities.worker import clock
+from surehand.process import clock
 
 #: How often it looks.
 INTERVAL: Final = 0.1  # seconds

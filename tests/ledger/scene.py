@@ -192,9 +192,9 @@ class Scene:
         entry = self.claimed(request)
         with self.tx() as tx:
             second = timedelta(seconds=1)
-            earlier = outcomes.fail(tx, request, entry, class_, "no route", delay=second)
-            assert earlier is not None
-        return self.entry(entry.entry_id)
+            failed = outcomes.fail(tx, request, entry, class_, "no route", delay=second)
+        assert failed is not None
+        return failed
 
     def answered_no(self, request: ClaimRequest) -> Entry:
         entry = self.claimed(request)

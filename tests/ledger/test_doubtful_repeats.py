@@ -9,10 +9,10 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.recorder import Done
+from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.ledger.core.tables import effects, interventions
-from surehand.activities.ledger.steps.entries import Asked, Claimed, Mismatch
-from surehand.activities.tools.answers import Dedupes, Found, NotFound, Partial, Unknown
+from surehand.activities.ledger.steps.entries import NO_MORE_REPEATS, Asked, Claimed, Mismatch
+from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.failures import Permanent
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Payment, Provider, last_of, request_for
@@ -22,6 +22,7 @@ DEDUPES = Dedupes(window=WINDOW)
 LOST = httpx.ReadTimeout("the answer was lost")
 POST = httpx.Request("POST", "http://provider/refunds")
 KEY_REVOKED = httpx.HTTPStatusError("401", request=POST, response=httpx.Response(401, request=POST))
+ALREADY = No("already refunded", "done")
 PROVABLE = [httpx.ConnectError("no route"), KEY_REVOKED, Permanent("account closed")]
 NAMES = ["down", "401", "permanent"]
 OTHER_PARAMS = {"order": "1001", "amount": "140.00"}
@@ -109,6 +110,19 @@ async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: 
     assert other.entry.generation == 2
 
 
+async def test_what_must_not_be_repeated_is_not_repeated_after_a_lookup_that_fails(
+    scene: Scene,
+) -> None:
+    provider = Provider([LOST, Permanent("account closed")])
+    broken = looked_up(RuntimeError("its index is being rebuilt"))
+
+    result = await last_of(scene, provider.tool(dedupes=DEDUPES, lookup=broken, settle=AT_ONCE))
+
+    assert isinstance(result, Asked)
+    assert len(provider.keys) == 2
+    assert scene.row(effects)["failures"][NO_MORE_REPEATS] == 1
+
+
 async def test_what_a_human_has_settled_as_not_happened_is_doubted_no_more(scene: Scene) -> None:
     provider = Provider([LOST, Permanent("account closed")])
     refund = provider.tool(dedupes=DEDUPES)
@@ -150,6 +164,47 @@ async def test_a_lookup_that_finds_neither_call_proves_both(scene: Scene) -> Non
 
     assert failed.value.type == "ToolFailed"
     assert (scene.row(effects))["state"] == "failed"
+
+
+async def test_a_no_to_a_repeat_leaves_the_lost_first_call_to_a_human(scene: Scene) -> None:
+    """It may be the first call that the provider says no for."""
+    refund = Provider([LOST, ALREADY]).tool(dedupes=DEDUPES)
+
+    result = await last_of(scene, refund)
+
+    assert isinstance(result, Asked)
+    row = scene.row(effects)
+    assert (row["state"], row["unproven"]) == ("in_doubt", True)
+    assert "already refunded" in scene.row(interventions, state="open")["question"]
+    other = scene.claim(request_for(scene, refund, step_id="other", params=OTHER_PARAMS))
+    assert isinstance(other, Mismatch)
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["found", "no"])
+async def test_after_a_no_to_a_repeat_its_lookup_settles_both_calls(
+    scene: Scene, found: bool
+) -> None:
+    provider, answer = Provider([LOST, ALREADY]), Found({"id": "r-1"}) if found else ALREADY
+
+    result = await last_of(
+        scene, provider.tool(dedupes=DEDUPES, lookup=looked_up(answer), settle=AT_ONCE)
+    )
+
+    assert isinstance(result, Done if found else SaidNo)
+    assert scene.row(effects)["state"] == ("committed" if found else "failed")
+    rules = [event["body"]["rule"] for event in scene.events(type_="effect.in_doubt")]
+    assert rules[-1] == "no_to_a_repeat"
+    assert len(provider.keys) == 2
+
+
+async def test_without_an_earlier_doubt_a_no_frees_the_key(scene: Scene) -> None:
+    refund = Provider([ALREADY]).tool(dedupes=DEDUPES)
+
+    result = await last_of(scene, refund)
+
+    assert isinstance(result, SaidNo)
+    other = scene.claim(request_for(scene, refund, step_id="other", params=OTHER_PARAMS))
+    assert isinstance(other, Claimed)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ Write = Callable[[Transaction, ClaimRequest, Entry], Any]
 WRITES: dict[str, tuple[Write, Any]] = {
     "renew": (lambda tx, request, entry: outcomes.renew(tx, entry), False),
     "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, Kept("late")), None),
-    "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), False),
+    "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), None),
     "fail": (
         lambda tx, request, entry: outcomes.fail(tx, request, entry, "x", "", delay=None), None,
     ),
@@ -167,10 +167,12 @@ def test_failures_are_counted_by_class_over_the_attempts_of_their_step(scene: Sc
         request = scene.call(attempt=attempt)
         entry = scene.claimed(request)
         with scene.tx() as tx:
-            counts.append(outcomes.fail(tx, request, entry, class_, "again", delay=LEASE))
+            failed = outcomes.fail(tx, request, entry, class_, "again", delay=LEASE)
+        assert failed is not None
+        counts.append(failed.failures)
 
-    assert counts == [0, 1, 0]
-    assert (scene.row(effects))["failures"] == {"transient": 2, "rate_limited": 1}
+    assert counts == [{"transient": 1}, {"transient": 2}, {"transient": 2, "rate_limited": 1}]
+    assert (scene.row(effects))["failures"] == counts[-1]
     attempts = scene.rows(steps)
     assert [row["error_class"] for row in attempts] == ["transient", "transient", "rate_limited"]
 

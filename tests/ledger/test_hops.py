@@ -15,7 +15,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from surehand.activities.effects.long_calls import following
-from surehand.activities.ledger.core.engine import CONNECTIONS, KEPT_BACK
+from surehand.activities.ledger.core.engine import CONNECTIONS, FOR_RENEWALS, KEPT_BACK
 from surehand.activities.ledger.core.session import Session
 from surehand.activities.ledger.core.store import (
     Ledger,
@@ -23,6 +23,7 @@ from surehand.activities.ledger.core.store import (
     Transaction,
     open_ledger,
 )
+from surehand.activities.ledger.effects import outcomes
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
@@ -163,6 +164,48 @@ async def test_an_outcome_passes_by_all_other_work(postgres_database: Database) 
             work.may_end.set()
         await asyncio.gather(*others)
         assert len(scene.events(type_="test.held")) == CONNECTIONS
+
+
+@pytest.mark.postgres
+async def test_outcomes_of_one_run_that_are_held_up_cost_nobody_elses_call_its_lease(
+    postgres_database: Database,
+) -> None:
+    async with open_ledger(postgres_database.url) as ledger:
+        scene, other = Scene.begin(ledger, "held-up"), Scene.begin(ledger, "not-held-up")
+        entry = other.claimed(other.call())
+        until = other.entry(entry.entry_id).lease_until_ms
+        held = [Held() for _ in range(CONNECTIONS)]
+        held_up = [asyncio.create_task(ledger.transact_first(scene.tenant, one)) for one in held]
+        for one in held[: CONNECTIONS - FOR_RENEWALS]:
+            await asyncio.to_thread(one.begun.wait, ENOUGH)
+
+        async with asyncio.timeout(ENOUGH):
+            assert await ledger.renew(
+                other.tenant, lambda tx: outcomes.renew(tx, entry), limit=MINUTE
+            )
+        assert not any(task.done() for task in held_up)
+
+        for one in held:
+            one.may_end.set()
+        await asyncio.gather(*held_up)
+        assert other.entry(entry.entry_id).lease_until_ms > until
+
+
+@pytest.mark.postgres
+async def test_a_renewal_that_is_held_up_is_given_up_before_its_lease_is_over(
+    postgres_database: Database,
+) -> None:
+    async with open_ledger(postgres_database.url) as ledger:
+        scene = Scene.begin(ledger, "renewal-held-up")
+        entry = scene.claimed(scene.call())
+        with scene.tx() as tx:
+            assert outcomes.still_ours(tx, entry)  # its row is locked
+            with pytest.raises(LedgerUnavailable, match="statement timeout"):
+                await ledger.renew(
+                    scene.tenant,
+                    lambda tx: outcomes.renew(tx, entry),
+                    limit=timedelta(milliseconds=50),
+                )
 
 
 @pytest.mark.postgres

@@ -26,7 +26,7 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.activities.tools.answers import Dedupes, NotFound
-from surehand.activities.worker import clock as own_clock
+from surehand.process import clock as own_clock
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.errors import ErrorType
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for

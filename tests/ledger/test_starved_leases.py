@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,18 +15,21 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
+    FOR_RENEWALS,
     KEPT_BACK,
     PATIENCE,
     TRANSACTIONAL,
 )
-from surehand.activities.ledger.core.store import Places, Turns
+from surehand.activities.ledger.core.store import Places, Turn, Turns
+from surehand.activities.ledger.core.tables import effects
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.process import clock
 from surehand.workflows.options import LEDGER_TIMEOUT
-from tests.ledger.attempts import Payment, request_for
-from tests.ledger.scene import Scene
+from tests.ledger.attempts import Payment, Provider, request_for
+from tests.ledger.scene import LARGEST_INLINE, Scene
 
 #: What a call may wait for its renewal at most, on a busy machine.
 LEASE = timedelta(seconds=5)
@@ -80,6 +83,57 @@ async def test_a_neighbours_transactions_cost_nobody_its_lease(scene: Scene, oth
     assert scene.events(type_="effect.in_doubt") == []
 
 
+async def test_a_lease_is_kept_until_the_outcome_is_recorded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the artifact store takes a large receipt."""
+    until = list[int]()
+
+    async def slow(*_: Any) -> None:
+        until.append(scene.row(effects)["lease_until_ms"])
+        while until[-1] == until[0]:
+            until.append(scene.row(effects)["lease_until_ms"])
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(scene.artifacts.blobs, "put", slow)
+    refund = Provider(["r" * 2 * LARGEST_INLINE]).tool(recovery="human")
+
+    result = await attempt(scene, refund, LEASE).run()
+
+    assert isinstance(result, Done)
+    assert until[-1] > until[0], "the lease is renewed while the store takes the receipt"
+    assert scene.row(effects)["state"] == "committed"
+
+
+class Crowded(Turns):
+    """Turns that are waited for longer than a lease lasts, by this process's own clock."""
+
+    waited = 0
+
+    @asynccontextmanager
+    async def turn(self, turn: Turn) -> AsyncIterator[None]:
+        async with super().turn(turn):
+            self.waited += 1
+            assert self.waited < 10, "it claims again and again, and never calls"
+            yield
+
+
+async def test_waiting_for_a_turn_counts_for_no_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load each claim waits, and is as fresh as ever once its transaction has begun."""
+    turns, real_now = Crowded.of(scene.ledger.engine), clock.now
+    assert isinstance(turns, Crowded)
+    monkeypatch.setattr(scene.ledger, "_turns", turns)
+    monkeypatch.setattr(clock, "now", lambda: real_now() + turns.waited * 2 * LEASE.total_seconds())
+    refund = Provider([{"id": "r-1"}]).tool(recovery="human")
+
+    result = await attempt(scene, refund, LEASE).run()
+
+    assert isinstance(result, Done)
+    assert turns.waited == 2, "its claim and its outcome"
+
+
 async def test_tenants_take_turns_in_making_transactional_calls(scene: Scene, other: Scene) -> None:
     """However many one of them has waiting; one that has given up is passed over."""
     called = list[str]()
@@ -119,13 +173,13 @@ class Work:
         self.afterwards: Callable[[], object] = lambda: None
         """What is done as soon as one has ended, before the next one knows that it is called."""
 
-    def begin(self, name: str, *, first: bool = False) -> asyncio.Task[None]:
+    def begin(self, name: str, turn: Turn = Turn.OTHER) -> asyncio.Task[None]:
         """Begin one; it has its turn, or waits, once everything else has run."""
         self.ends[name] = asyncio.Event()
-        return asyncio.create_task(self._work(name, first))
+        return asyncio.create_task(self._work(name, turn))
 
-    async def _work(self, name: str, first: bool) -> None:
-        async with self.turns.turn(first=first):
+    async def _work(self, name: str, turn: Turn) -> None:
+        async with self.turns.turn(turn):
             self.has.append(name)
             await self.ends[name].wait()
         self.afterwards()
@@ -142,14 +196,15 @@ async def settle() -> None:
 
 
 async def test_renewals_and_outcomes_have_connections_that_nothing_else_can_take() -> None:
-    work = Work(Turns(CONNECTIONS, KEPT_BACK))
+    work = Work(Turns(CONNECTIONS, KEPT_BACK, FOR_RENEWALS))
     tasks = [work.begin(f"w{number}") for number in range(CONNECTIONS * 3)]
     await settle()
     assert len(work.has) == CONNECTIONS - KEPT_BACK > TRANSACTIONAL
 
-    tasks += [work.begin(f"f{number}", first=True) for number in range(KEPT_BACK + 1)]
+    tasks += [work.begin(f"f{number}", Turn.OUTCOME) for number in range(KEPT_BACK + 1)]
     await settle()
-    assert work.has[-KEPT_BACK:] == [f"f{number}" for number in range(KEPT_BACK)]
+    more = KEPT_BACK - FOR_RENEWALS
+    assert work.has[-more:] == [f"f{number}" for number in range(more)]
 
     for name in work.ends:
         await work.end(name)
@@ -157,14 +212,30 @@ async def test_renewals_and_outcomes_have_connections_that_nothing_else_can_take
     assert len(work.has) == len(tasks)
 
 
+async def test_outcomes_that_wait_for_one_another_leave_connections_to_renewals() -> None:
+    work = Work(Turns(CONNECTIONS, KEPT_BACK, FOR_RENEWALS))
+    outcomes = [work.begin(f"o{number}", Turn.OUTCOME) for number in range(CONNECTIONS)]
+    await settle()
+    assert len(work.has) == CONNECTIONS - FOR_RENEWALS
+
+    renewals = [work.begin(f"r{number}", Turn.RENEWAL) for number in range(FOR_RENEWALS)]
+    await settle()
+    assert work.has[-FOR_RENEWALS:] == [f"r{number}" for number in range(FOR_RENEWALS)]
+
+    for name in work.ends:
+        await work.end(name)
+    await asyncio.gather(*outcomes, *renewals)
+
+
 async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -> None:
-    work = Work(Turns(1, 0))
+    work = Work(Turns(1))
     tasks = [work.begin(name) for name in ("a", "b", "c")]
     await settle()
-    tasks.append(work.begin("renewal", first=True))
+    tasks.append(work.begin("outcome", Turn.OUTCOME))
+    tasks.append(work.begin("renewal", Turn.RENEWAL))
     await settle()
 
-    for name in ("a", "renewal", "b", "c"):
+    for name in ("a", "renewal", "outcome", "b", "c"):
         assert work.has[-1] == name
         await work.end(name)
     await asyncio.gather(*tasks)
@@ -174,9 +245,9 @@ async def test_who_waits_for_a_turn_gives_up_before_its_own_retry_waits_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is in hand waits on: nothing else would record it."""
-    work, loop = Work(Turns(1, 0)), asyncio.get_running_loop()
+    work, loop = Work(Turns(1)), asyncio.get_running_loop()
     running, late = work.begin("running"), work.begin("late")
-    outcome = work.begin("outcome", first=True)
+    outcome = work.begin("outcome", Turn.OUTCOME)
     await settle()
 
     # When Temporal is about to give the attempt up, and a statement could still be made in time.
@@ -216,7 +287,7 @@ async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(called: bo
 @pytest.mark.parametrize("called", [False, True])
 async def test_who_gives_up_waiting_keeps_nobody_from_its_turn(called: bool) -> None:
     """Also at the very moment at which it would have been its own."""
-    work = Work(Turns(1, 0))
+    work = Work(Turns(1))
     running, leaves, stays = (work.begin(name) for name in ("a", "leaves", "stays"))
     await settle()
 

@@ -104,7 +104,7 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "leases.free_expired": (lambda tx, s: _free_later(tx), 0),
     "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry), False),
     "outcomes.answer_no": (
-        lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), False,
+        lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), None,
     ),
     "outcomes.fail": (
         lambda tx, s: outcomes.fail(tx, s.gated, s.entry, "permanent", "no", delay=None), None,

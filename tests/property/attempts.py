@@ -30,12 +30,12 @@ class Killed(BaseException):
 
 @dataclass
 class Clock:
-    """The one clock of ledger, attempts and outside world; for ``worker/clock.py`` in these."""
+    """The one clock of ledger, attempts and outside world; for ``process/clock.py`` in these."""
 
     now_ms: int = _START_MS
 
     def now(self) -> float:
-        """Return seconds, as ``surehand.activities.worker.clock.now`` does."""
+        """Return seconds, as ``surehand.process.clock.now`` does."""
         return self.now_ms / 1000
 
 
@@ -134,7 +134,7 @@ class ClockedLedger(Ledger):
         # Each attempt stands for a process of its own.
         self.transactional = asyncio.Semaphore(1000)
 
-    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *, first: bool) -> T:
+    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *_: Any) -> T:
         """Make a transaction that takes place when the test's clock says."""
         attempt = _CURRENT.get()
         if attempt is not None and attempt.sleepy:
@@ -152,5 +152,5 @@ class ClockedLedger(Ledger):
         # No two at the same time: what is newest would be anybody's guess.
         self._clock.now_ms += 1
         with super().transaction(tenant) as tx:
-            tx.now_ms = self._clock.now_ms
+            tx.now_ms, tx.began = self._clock.now_ms, self._clock.now()
             yield tx

@@ -330,7 +330,7 @@ class LedgerMachine(RuleBasedStateMachine):
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
     """The machine over a real database."""
     clock = Clock()
-    for module in (write, recorder, reconcile, lease):
+    for module in (write, reconcile, lease):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
     monkeypatch.setattr(lease, "_LOOK_EVERY", 3600.0)

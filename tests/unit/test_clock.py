@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from surehand.activities.worker import clock
+from surehand.process import clock
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has this clock")
@@ -23,12 +23,13 @@ def test_nothing_that_judges_a_lease_goes_by_another_clock() -> None:
         lease,
         read,
         reconcile,
-        recorder,
         resource_leases,
         write,
     )
+    from surehand.activities.ledger.core import store
     from surehand.activities.worker import watchdog
 
-    for module in (write, lease, read, recorder, resource_leases, reconcile, watchdog):
+    assert store.clock is clock
+    for module in (write, lease, read, resource_leases, reconcile, watchdog):
         assert module.clock is clock, module.__name__
         assert "time.monotonic" not in inspect.getsource(module), module.__name__

@@ -11,16 +11,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.effects.lease import (
     DeadlineOver,
     LeaseLost,
     call_within,
-    hold,
     keeping,
 )
 from surehand.activities.ledger.core.engine import LedgerUnavailable
-from surehand.activities.worker import clock
+from surehand.process import clock
 
 LONG = timedelta(hours=1)
 #: Short enough that a test need not wait, long enough that the loop turns.
@@ -50,27 +50,28 @@ async def call() -> Call:
 
 async def held(
     call: Callable[[], Awaitable[Any]],
-    renew: Callable[[], Awaitable[bool]],
+    renew: Callable[[], Awaitable[float | None]],
     *,
     lease: timedelta = LONG,
     timeout: timedelta = LONG,
 ) -> Any:
-    return await hold(call(), renew, lease=lease, every=TINY, timeout=timeout)
+    async with keeping(renew, lease=lease, every=TINY, since=clock.now()) as its_lease:
+        return await call_within(call(), [its_lease], timeout=timeout)
 
 
-async def kept() -> bool:
-    return True
+async def kept() -> float:
+    return clock.now()
 
 
 async def test_the_lease_is_renewed_for_as_long_as_the_call_lasts(call: Call) -> None:
     renewals = 0
 
-    async def renew() -> bool:
+    async def renew() -> float | None:
         nonlocal renewals
         renewals += 1
         if renewals == 3:
             call.may_end.set()
-        return True
+        return clock.now()
 
     assert await held(call, renew) == "receipt"
     assert renewals == 3
@@ -78,8 +79,8 @@ async def test_the_lease_is_renewed_for_as_long_as_the_call_lasts(call: Call) ->
 
 
 async def test_a_lease_that_was_taken_over_stops_the_call(call: Call) -> None:
-    async def renew() -> bool:
-        return False
+    async def renew() -> float | None:
+        return None
 
     with pytest.raises(LeaseLost, match="taken over"):
         await held(call, renew)
@@ -89,7 +90,7 @@ async def test_a_lease_that_was_taken_over_stops_the_call(call: Call) -> None:
 async def test_a_lease_that_cannot_be_renewed_stops_the_call_when_it_may_be_over(
     call: Call,
 ) -> None:
-    async def renew() -> bool:
+    async def renew() -> float | None:
         raise LedgerUnavailable("away")
 
     with pytest.raises(LeaseLost, match="the ledger is away"):
@@ -98,16 +99,32 @@ async def test_a_lease_that_cannot_be_renewed_stops_the_call_when_it_may_be_over
 
 
 async def test_a_ledger_that_comes_back_in_time_keeps_the_lease(call: Call) -> None:
-    answers = iter([LedgerUnavailable("away"), LedgerUnavailable("away"), True])
+    """Whatever it says meanwhile."""
+    answers = iter([LedgerUnavailable("away"), DBAPIError("", {}, Exception("odd")), True])
 
-    async def renew() -> bool:
+    async def renew() -> float | None:
         answer = next(answers)
-        if isinstance(answer, LedgerUnavailable):
+        if isinstance(answer, Exception):
             raise answer
         call.may_end.set()
-        return True
+        return clock.now()
 
     assert await held(call, renew) == "receipt"
+
+
+async def test_a_lease_counts_from_when_its_renewal_began_and_not_from_when_it_was_asked_for() -> (
+    None
+):
+    """In between it has waited for its turn."""
+    renewed, began = asyncio.Event(), clock.now() + 60
+
+    async def renew() -> float:
+        renewed.set()
+        return began
+
+    async with keeping(renew, lease=LONG, every=TINY, since=clock.now()) as resource:
+        await renewed.wait()
+    assert resource.over_at() == began + LONG.total_seconds()
 
 
 async def test_a_call_that_does_not_answer_by_its_deadline_is_stopped(call: Call) -> None:
@@ -117,21 +134,22 @@ async def test_a_call_that_does_not_answer_by_its_deadline_is_stopped(call: Call
 
 
 async def test_a_call_whose_answer_arrives_with_the_loss_of_its_lease_is_answered() -> None:
-    async def renew() -> bool:
-        return False
+    async def renew() -> float | None:
+        return None
 
     async def at_once() -> str:
         return "receipt"
 
-    assert await hold(at_once(), renew, lease=LONG, every=timedelta(0), timeout=LONG) == "receipt"
+    async with keeping(renew, lease=LONG, every=timedelta(0), since=clock.now()) as lease:
+        assert await call_within(at_once(), [lease], timeout=LONG) == "receipt"
 
 
 async def test_what_the_call_raises_is_raised_and_the_renewing_has_ended(call: Call) -> None:
     renewing = asyncio.Event()
 
-    async def renew() -> bool:
+    async def renew() -> float | None:
         renewing.set()
-        return True
+        return clock.now()
 
     async def failing() -> str:
         await renewing.wait()
@@ -143,8 +161,8 @@ async def test_what_the_call_raises_is_raised_and_the_renewing_has_ended(call: C
 
 
 async def test_a_call_under_several_leases_is_stopped_when_one_of_them_is_lost(call: Call) -> None:
-    async def taken_over() -> bool:
-        return False
+    async def taken_over() -> float | None:
+        return None
 
     limits: dict[str, Any] = {"lease": LONG, "every": TINY, "since": clock.now()}
     async with keeping(kept, **limits) as ours, keeping(taken_over, **limits) as lost:
@@ -172,12 +190,12 @@ async def test_a_call_that_goes_on_although_it_is_stopped_is_waited_for_under_it
             await may_end.wait()
         return "late"
 
-    async def renew() -> bool:
+    async def renew() -> float | None:
         nonlocal renewals
         renewals += 1
         if renewals == 3:
             may_end.set()
-        return True
+        return clock.now()
 
     async with keeping(renew, lease=LONG, every=2 * TINY, since=clock.now()) as resource:
         with pytest.raises(DeadlineOver):

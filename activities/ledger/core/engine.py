@@ -15,7 +15,17 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    exc,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 
 from surehand.process.program import command
@@ -27,6 +37,8 @@ PATIENCE: Final = timedelta(seconds=10)
 CONNECTIONS: Final = 14
 #: Of these, for the renewals and outcomes of calls under way alone.
 KEPT_BACK: Final = 4
+#: And of these, for renewals alone: outcomes of one run wait for one another.
+FOR_RENEWALS: Final = 2
 #: Transactional tools that work at once: well below what is left. On SQLite it is one.
 TRANSACTIONAL: Final = 5
 
@@ -55,9 +67,12 @@ class LedgerUnavailable(Exception):
     """The database cannot be reached or did not answer; whether it committed is unknown."""
 
 
-#: SQLSTATEs of a server that is away or has given up: 08 connection, 40 serialization, 53 lack of
-#: resources, 57 operator intervention: shutdown, crash, a statement that took too long.
-_GIVEN_UP: Final = ("08", "40", "53", "57")
+#: A server that may not write: a standby, or one that is becoming one.
+_READ_ONLY: Final = "25006"
+#: SQLSTATEs of a server that is away or has given up: 08 connection, 25P03 and 25P04 a transaction
+#: that took too long, 40 serialization, 53 lack of resources, 55P03 a lock that is not free, 57
+#: operator intervention: shutdown, crash, a statement that took too long; 58 its system, XX itself.
+_GIVEN_UP: Final = ("08", _READ_ONLY, "25P03", "25P04", "40", "53", "55P03", "57", "58", "XX")
 
 
 def unreachable(error: BaseException) -> bool:
@@ -69,6 +84,13 @@ def unreachable(error: BaseException) -> bool:
         return str(state).startswith(_GIVEN_UP)
     gone = isinstance(error, (exc.OperationalError, exc.InterfaceError))
     return (gone or error.connection_invalidated) and not _is_wrong_sql(error)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed later: its database refuses nothing in it."""
+    if isinstance(error, (exc.IntegrityError, exc.DataError, exc.ProgrammingError)):
+        return False
+    return isinstance(error, (LedgerUnavailable, exc.DBAPIError)) and not _is_wrong_sql(error)
 
 
 def first_line(error: Exception) -> str:
@@ -134,7 +156,14 @@ def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
         connect_args={"connect_timeout": CONNECT_TIMEOUT},
     )
     event.listen(engine, "do_connect", partial(_connect_patiently, patience))
+    event.listen(engine, "handle_error", _leave_standby)
     return engine
+
+
+def _leave_standby(context: ExceptionContext) -> None:
+    # The ledger is elsewhere by now, or will be: only a new connection can find out.
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _connect_patiently(

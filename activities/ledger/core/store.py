@@ -4,7 +4,7 @@ All that works on the ledger is a plain function of a ``Transaction``. From an e
 ``transact`` has one done in a thread, from BEGIN to COMMIT in one hop; whatever runs in a thread
 already opens a ``transaction``.
 
-Renewals and outcomes of calls under way come first, and some connections are kept for them: while
+Renewals of calls under way come first, then outcomes, and some connections are kept for each: while
 other work, however much, waits for its turn, nobody loses a lease over it. Transactional calls are
 long: they have places of their own, in which tenants take turns.
 """
@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -27,6 +28,7 @@ from sqlalchemy import Engine
 
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
+    FOR_RENEWALS,
     KEPT_BACK,
     PATIENCE,
     TRANSACTIONAL,
@@ -38,64 +40,83 @@ from surehand.activities.ledger.core.engine import (
 )
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
+from surehand.process import clock
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.identity import tenant_problem
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: How long a transaction waits for its turn, by whether it comes first; then the database counts
-#: as away. Temporal gives an attempt up after 20 s: one that nobody waits for must not be in the
-#: way of its own retry. What is in hand is written by nobody else.
-_TURN_PATIENCE: Final = {False: timedelta(seconds=10), True: timedelta(seconds=60)}
+
+class Turn(Enum):
+    """What a transaction is for; those named first come first."""
+
+    RENEWAL = "renewal"
+    """Keeps the lease of a call under way."""
+    OUTCOME = "outcome"
+    """Records what has come of a call."""
+    OTHER = "other"
+
+
+#: How long a transaction waits for its turn; then the database counts as away. Temporal gives an
+#: attempt up after 20 s: one that nobody waits for must not be in the way of its own retry. What is
+#: in hand is written by nobody else.
+_TURN_PATIENCE: Final = {
+    Turn.RENEWAL: timedelta(seconds=60),
+    Turn.OUTCOME: timedelta(seconds=60),
+    Turn.OTHER: timedelta(seconds=10),
+}
 
 
 class Turns:
-    """As many transactions at once as there are connections, and the rest in two queues."""
+    """As many transactions at once as there are connections, and the rest in queues."""
 
-    def __init__(self, most: int, kept: int) -> None:
+    def __init__(self, most: int, kept: int = 0, for_renewals: int = 0) -> None:
         """Make the queues.
 
         Args:
             most: Transactions at once.
-            kept: Of these, for those that come first alone.
+            kept: Of these, for renewals and outcomes alone.
+            for_renewals: Of these, for renewals alone.
         """
         self.most = most
         self._taken = 0
-        # By whether they come first.
-        self._limits = {True: most, False: most - kept}
-        self._queues: dict[bool, deque[asyncio.Future[None]]] = {True: deque(), False: deque()}
+        self._limits = {
+            Turn.RENEWAL: most,
+            Turn.OUTCOME: most - for_renewals,
+            Turn.OTHER: most - kept,
+        }
+        self._queues: dict[Turn, deque[asyncio.Future[None]]] = {turn: deque() for turn in Turn}
 
     @classmethod
     def of(cls, engine: Engine) -> Turns:
         """Return the turns of an engine's connections; SQLite has one, for one writer."""
-        return cls(1, 0) if engine.dialect.name == "sqlite" else cls(CONNECTIONS, KEPT_BACK)
+        if engine.dialect.name == "sqlite":
+            return cls(1)
+        return cls(CONNECTIONS, KEPT_BACK, FOR_RENEWALS)
 
     @asynccontextmanager
-    async def turn(self, *, first: bool) -> AsyncIterator[None]:
+    async def turn(self, turn: Turn) -> AsyncIterator[None]:
         """Wait for a turn and have it for as long as the block lasts.
-
-        Args:
-            first: Come before all that do not.
 
         Raises:
             TimeoutError: There was none in time.
         """
-        if self._taken < self._limits[first]:
+        if self._taken < self._limits[turn]:
             self._taken += 1
         else:
-            await self._wait(first)
+            await self._wait(turn)
         try:
             yield
         finally:
             self._taken -= 1
             self._call_next()
 
-    async def _wait(self, first: bool) -> None:
+    async def _wait(self, turn: Turn) -> None:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues[first].append(called)
+        self._queues[turn].append(called)
         try:
-            async with asyncio.timeout(_TURN_PATIENCE[first].total_seconds()):
+            async with asyncio.timeout(_TURN_PATIENCE[turn].total_seconds()):
                 await called
         except BaseException:
             if called.done() and not called.cancelled():
@@ -105,9 +126,8 @@ class Turns:
             raise
 
     def _call_next(self) -> None:
-        for first in (True, False):
-            queue = self._queues[first]
-            while queue and self._taken < self._limits[first]:
+        for turn, queue in self._queues.items():
+            while queue and self._taken < self._limits[turn]:
                 called = queue.popleft()
                 if not called.done():
                     self._taken += 1
@@ -243,7 +263,7 @@ class Ledger:
             LedgerUnavailable: The database is away. When that happens at the commit, its outcome
                 is unknown: every caller must be able to run its transaction again.
         """
-        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), first=False)
+        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), Turn.OTHER)
 
     async def transact_first(
         self,
@@ -252,8 +272,18 @@ class Ledger:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Do the same for what keeps or records a call under way: other work lets it pass."""
-        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), first=True)
+        """Do the same for what records a call under way: other work lets it pass."""
+        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), Turn.OUTCOME)
+
+    async def renew(self, tenant: str, work: Callable[[Transaction], T], *, limit: timedelta) -> T:
+        """Do the same for what keeps a call under way: all else lets it pass.
+
+        Args:
+            tenant: Whose.
+            work: Gets the transaction; what it returns is returned.
+            limit: How long one of its statements may take: less than the lease lasts.
+        """
+        return await self._transact(tenant, work, Turn.RENEWAL, limit)
 
     async def record(
         self,
@@ -273,16 +303,22 @@ class Ledger:
             tx.watch(run_id)
             return work(tx, *args, **kwargs), tx
 
-        result, tx = await self._transact(tenant, watched, first=False)
+        result, tx = await self._transact(tenant, watched, Turn.OTHER)
         return result, tx.heads[run_id]
 
-    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *, first: bool) -> T:
+    async def _transact(
+        self,
+        tenant: str,
+        work: Callable[[Transaction], T],
+        turn: Turn,
+        limit: timedelta = timedelta.max,
+    ) -> T:
         def whole() -> tuple[T, Transaction]:
-            with self._begin(tenant, self._patience) as tx:
+            with self._begin(tenant, min(limit, self._patience)) as tx:
                 return work(tx), tx
 
         with self._judged(tenant) as committed:
-            async with self._turns.turn(first=first):
+            async with self._turns.turn(turn):
                 result, _ = await self._in_thread(whole, lambda done: committed(done[1]))
         return result
 
@@ -301,7 +337,7 @@ class Ledger:
             LedgerUnavailable: The database is away, as in ``transact``.
         """
         with self._judged(tenant) as committed:
-            async with self._turns.turn(first=False):
+            async with self._turns.turn(Turn.OTHER):
                 stack = ExitStack()
                 self._open.add(stack)
                 stack.callback(self._open.discard, stack)
@@ -365,9 +401,11 @@ class Ledger:
     @contextmanager
     def _begin(self, tenant: str, limit: timedelta) -> Iterator[Transaction]:
         with self.engine.begin() as connection:
+            # After all waiting: for a turn, a connection, and on SQLite for another writer.
+            began = clock.now()
             now_ms = enter_transaction(connection, tenant, limit)
-            last_seen = self._heads[tenant]
-            tx = Transaction(connection, tenant, now_ms, self._channels, last_seen=last_seen)
+            seen = self._heads[tenant]
+            tx = Transaction(connection, tenant, now_ms, began, self._channels, last_seen=seen)
             yield tx
             tx.write_events()
 

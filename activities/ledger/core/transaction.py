@@ -84,6 +84,8 @@ class Transaction:
     tenant: str
     now_ms: int
     """The database's clock at the start of the transaction, or at its newest ``tick``."""
+    began: float
+    """This process's own clock before that was read: a lease that is written lasts from then on."""
     channels: tuple[str, ...] = ()
     """The notifiers by which people are told what happens in it."""
     pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))

@@ -134,26 +134,67 @@ def _committed(
         step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
 
 
-def answer_no(tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str) -> bool:
-    """Record that the tool answered no: it did not happen, and this step is told so again."""
-    touched = tx.execute(
-        update_rows(effects, **_guard(entry)).values(
+def answer_no(
+    tx: Transaction, request: ClaimRequest, entry: Entry, reason: str, code: str
+) -> Entry | None:
+    """Record that the tool answered no: it did not happen, and this step is told so again.
+
+    Where an earlier call may have happened, its repeat speaks of itself only ("already refunded"
+    may be the earlier call's work): the entry stays in doubt, and is not called again before that
+    is settled. A lookup speaks of both.
+
+    Returns:
+        The entry as it stands then, or ``None`` when it is not ours.
+    """
+    if entry.unproven and entry.state == "claimed":
+        return _no_to_repeat(tx, request, entry, reason)
+    row = tx.one(
+        update_rows(effects, **_guard(entry))
+        .values(
             state="failed",
             answer={"reason": reason, "code": code},
             lease_until_ms=None,
             recovering_ms=None,
             settled_ms=tx.now_ms,
         )
+        .returning(effects)
     )
-    if touched:
-        entry.tell(
-            tx,
-            "effect.answered_no",
-            code=code,
+    if row is None:
+        return None
+    entry.tell(
+        tx,
+        "effect.answered_no",
+        code=code,
+    )
+    recovery.verified(tx, entry, "failed", action="resume")
+    _finish(tx, request, error=reason, error_class="no")
+    return Entry.from_row(row)
+
+
+def _no_to_repeat(
+    tx: Transaction, request: ClaimRequest, entry: Entry, reason: str
+) -> Entry | None:
+    row = tx.one(
+        update_rows(effects, **_guard(entry))
+        .values(
+            state="in_doubt",
+            failures={**entry.failures, NO_MORE_REPEATS: 1},
+            error=reason,
+            lease_until_ms=None,
         )
-        recovery.verified(tx, entry, "failed", action="resume")
-        _finish(tx, request, error=reason, error_class="no")
-    return bool(touched)
+        .returning(effects)
+    )
+    if row is None:
+        return None
+    entry.tell(
+        tx,
+        "effect.in_doubt",
+        rule="no_to_a_repeat",
+        evidence=digest(reason),
+        action="reconcile",
+    )
+    _finish(tx, request, error=reason, error_class="in_doubt")
+    return Entry.from_row(row)
 
 
 def fail(
@@ -164,7 +205,7 @@ def fail(
     message: str,
     *,
     delay: timedelta | None,
-) -> int | None:
+) -> Entry | None:
     """Record that this call did not apply the effect.
 
     The same failure again under the same token is the first one: the answer to it may have been
@@ -182,15 +223,16 @@ def fail(
         delay: Pause before the next try; ``None`` says that there is none.
 
     Returns:
-        How many failures of this class the entry had before, or ``None`` when it is not ours.
+        The entry as it stands then, or ``None`` when it is not ours.
     """
     earlier = entry.failures.get(failure_class, 0)
     failures = {**entry.failures, failure_class: earlier + 1}
     if entry.unproven and delay is None:
         failures[NO_MORE_REPEATS] = 1
     state = "in_doubt" if entry.unproven else "failed"
-    touched = tx.execute(
-        update_rows(effects, **_guard(entry)).values(
+    row = tx.one(
+        update_rows(effects, **_guard(entry))
+        .values(
             state=state,
             failures=failures,
             error=message,
@@ -198,11 +240,11 @@ def fail(
             recovering_ms=entry.recovering_ms if entry.unproven else None,
             settled_ms=None if entry.unproven else tx.now_ms,
         )
+        .returning(effects)
     )
-    if not touched:
-        ended = replace(entry, state=state)
-        row = tx.one(rows_of(effects, effects.c.failures, **_guard(ended)))
-        return earlier if row is not None and row["failures"] == failures else None
+    if row is None:
+        row = tx.one(rows_of(effects, **_guard(replace(entry, state=state))))
+        return Entry.from_row(row) if row is not None and row["failures"] == failures else None
     entry.tell(
         tx,
         "effect.failed",
@@ -214,7 +256,7 @@ def fail(
     if not entry.unproven:
         recovery.verified(tx, entry, "failed", action="call_again")
     _finish(tx, request, error=message, error_class=failure_class)
-    return earlier
+    return Entry.from_row(row)
 
 
 def leave_in_doubt(

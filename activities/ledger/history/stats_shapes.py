@@ -37,7 +37,8 @@ class Recoveries(Figures):
     """Effects whose outcome an attempt has left open."""
 
     begun: dict[str, int]
-    """How they began: ``lease_over``, ``stale``, ``call_ended_without_an_outcome``."""
+    """How they began: ``lease_over``, ``stale``, ``call_ended_without_an_outcome``,
+    ``no_to_a_repeat``."""
     branches: dict[str, int]
     """What was done about them: ``rule: action``."""
     ended: int
