@@ -74,11 +74,12 @@ class CompensationActivities:
         return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
     async def _find(self, asked: FindStanding) -> StandingFound:
-        ledger, execution = self._worker.ledger, execution_of(asked.run_id)
+        ledger, acting = self._worker.ledger, asked.within or asked.run_id
+        execution = execution_of(acting)
 
         def find(tx: Transaction) -> tuple[StandingFound, list[str]]:
             if execution is not None:
-                executions.require(tx, asked.run_id, execution)
+                executions.require(tx, acting, execution)
             if asked.bar:
                 run_tree.bar(tx, asked.run_id, asked.step_id)
             open_ = list[str]()
@@ -115,18 +116,14 @@ class CompensationActivities:
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
         """Bar the step, settle what is in doubt, and undo the effect if it stands."""
-        report = await self._compensate(asked, Attempt.current())
+        # What an earlier execution would undo, the newest may have completed on.
+        attempt = replace(Attempt.current(), execution=execution_of(asked.within or asked.run_id))
+        report = await as_newest(self._worker.ledger, lambda: self._compensate(asked, attempt))
         # Each run's history carries the heads of its own chain, and of no other.
         return report if asked.within is None else report.model_copy(update={"head": None})
 
     async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
-        def begin(tx: Transaction) -> compensations.BeginResult:
-            found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
-            if isinstance(found, GivenUp):
-                run_tree.leave(tx, [asked.entry_id], found.reason)
-            return found
-
-        found, head = await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
+        found, head = await self._begin(asked, attempt)
         match found:
             case NothingToUndo(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
@@ -144,6 +141,19 @@ class CompensationActivities:
                 return await self._undo(asked, attempt, entry)
             case _:
                 assert_never(found)
+
+    async def _begin(
+        self, asked: Compensate, attempt: Attempt
+    ) -> tuple[compensations.BeginResult, ChainHead]:
+        def begin(tx: Transaction) -> compensations.BeginResult:
+            if attempt.execution is not None:
+                executions.require(tx, asked.within or asked.run_id, attempt.execution)
+            found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
+            if isinstance(found, GivenUp):
+                run_tree.leave(tx, [asked.entry_id], found.reason)
+            return found
+
+        return await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
 
     async def _settle(
         self, asked: Compensate, attempt: Attempt, entry: Entry
@@ -235,7 +245,7 @@ class CompensationActivities:
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
             case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, effect.head)
-            case Barred() if not await self._stands(asked):
+            case Barred() if not await self._stands(asked, attempt):
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self._compensate(asked, attempt)
             case (
@@ -257,9 +267,8 @@ class CompensationActivities:
             return entry.receipt
         return await self._worker.artifacts.read(entry.tenant, artifact)
 
-    async def _stands(self, asked: Compensate) -> bool:
-        which = (asked.entry_id, asked.run_id, asked.step_id)
-        begun = await self._worker.ledger.transact(asked.tenant, compensations.begin, *which)
+    async def _stands(self, asked: Compensate, attempt: Attempt) -> bool:
+        begun, _ = await self._begin(asked, attempt)
         return isinstance(begun, ToUndo)
 
     def _request(
@@ -294,6 +303,8 @@ class CompensationActivities:
             settle=tool.settle,
             window=tool.repeatable_for,
             undoes=undoes,
+            execution=attempt.execution,
+            within=asked.within,
             observes=tool.lookup_by == "state",
         )
 

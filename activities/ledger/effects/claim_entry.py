@@ -35,7 +35,7 @@ from surehand.activities.ledger.steps.entries import (
     entry_id_for,
     milliseconds,
 )
-from surehand.activities.ledger.steps.executions import acting_instead
+from surehand.activities.ledger.steps.executions import ActsElsewhere, acting_instead
 from surehand.workflows.contracts.tools import Recovery
 
 #: Before a batch that another attempt has made its own is tried again, if it is still wanted.
@@ -44,7 +44,7 @@ OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 # Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
     name: bindparam(f"of_{name}")
-    for name in ("tenant", "run", "step", "batch", "execution", "tool", "key")
+    for name in ("tenant", "run", "step", "batch", "acting_run", "execution", "tool", "key")
 }
 _LOOK_AROUND: Final = select(
     exists()
@@ -55,7 +55,7 @@ _LOOK_AROUND: Final = select(
     )
     .label("barred"),
     overtaken(_OF["tenant"], _OF["run"], _OF["batch"]).label("overtaken"),
-    acting_instead(_OF["tenant"], _OF["run"], _OF["execution"]).label("acting_instead"),
+    acting_instead(_OF["tenant"], _OF["acting_run"], _OF["execution"]).label("acting_instead"),
     waits_to_be_told(_OF["tenant"], _OF["run"]).label("untold"),
     exists()
     .where(
@@ -83,6 +83,16 @@ class Seen:
     fresh: bool
     """No entry has this business key."""
 
+    def require_acting(self, request: ClaimRequest) -> None:
+        """Make sure that the call is made for the execution that acts.
+
+        Raises:
+            ActsElsewhere: Another one acts for its run.
+        """
+        if self.acting_instead is not None:
+            mine = request.execution or ""
+            raise ActsElsewhere(request.tenant, request.acting_run, mine, self.acting_instead)
+
 
 def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
     """Return what stands around a call whose step and key are locked."""
@@ -92,6 +102,7 @@ def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         of_run=request.run_id,
         of_step=request.step_id,
         of_batch=request.batch,
+        of_acting_run=request.acting_run,
         of_execution=request.execution,
         of_tool=request.tool,
         of_key=request.key,
