@@ -11,7 +11,7 @@ from temporalio.testing import ActivityEnvironment
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.ledger.core.tables import bars, effects, steps
 from surehand.activities.ledger.core.tables import runs as run_rows
-from surehand.activities.ledger.effects import claims, outcomes, run_tree
+from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history.open_items import leftovers
 from surehand.activities.ledger.runs import runs
 from surehand.activities.ledger.runs.terminated import (
@@ -22,7 +22,7 @@ from surehand.activities.ledger.runs.terminated import (
 )
 from surehand.activities.ledger.steps import executions
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import Committed
+from surehand.activities.ledger.steps.entries import Barred, Committed, Doubtful
 from surehand.activities.ledger.steps.executions import ActsElsewhere
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
@@ -31,7 +31,7 @@ from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.contracts.states import RunState
-from tests.ledger.scene import LEASE, OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, SETTLED, STEP, Scene
 
 FIRST, SECOND, THIRD = "first", "second", "third"
 
@@ -49,6 +49,12 @@ def goes_on(scene: Scene, execution: str = SECOND) -> ActsElsewhere:
     with scene.tx() as tx:
         executions.take_over(tx, found)
     return found
+
+
+def goes_on_elsewhere(scene: Scene) -> None:
+    """Let another execution act that has not come to this step yet."""
+    with scene.tx() as tx:
+        executions.take_over(tx, ActsElsewhere(scene.tenant, RUN, SECOND, FIRST))
 
 
 def ends(
@@ -78,6 +84,35 @@ def test_an_attempt_that_outlives_the_run_claims_nothing_once_a_later_life_has_c
 
     refused(scene, FIRST, step_id="late", key="late")
     assert scene.standing() == []
+
+
+def test_an_attempt_that_is_in_its_lookup_when_it_is_overtaken_claims_nothing(
+    scene: Scene,
+) -> None:
+    scene.in_doubt(scene.call(execution=FIRST))
+    late = scene.call(execution=FIRST, attempt=2)
+    doubted = scene.claim(late, LEASE_OVER)
+    assert isinstance(doubted, Doubtful)
+    goes_on_elsewhere(scene)
+
+    with pytest.raises(ActsElsewhere), scene.tx(SETTLED) as tx:
+        reconcile.after_not_found(tx, late, doubted.entry, forward=True)
+
+    assert scene.entry(doubted.entry.entry_id) == doubted.entry
+
+
+def test_what_an_overtaken_attempt_has_not_found_is_recorded_all_the_same(scene: Scene) -> None:
+    scene.in_doubt(scene.call(execution=FIRST))
+    late = scene.call(execution=FIRST, attempt=2)
+    doubted = scene.claim(late, LEASE_OVER)
+    assert isinstance(doubted, Doubtful)
+    goes_on_elsewhere(scene)
+
+    with scene.tx(SETTLED) as tx:
+        found = reconcile.after_not_found(tx, late, doubted.entry, forward=False)
+
+    assert isinstance(found, Barred)
+    assert scene.entry(doubted.entry.entry_id).state == "failed"
 
 
 def test_a_write_of_an_earlier_execution_is_not_claimed_with_the_outcome_before_it(
