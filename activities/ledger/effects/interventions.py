@@ -51,7 +51,8 @@ def open_intervention(
         )
     )
     assert count is not None
-    intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
+    number = count["n"] + 1
+    intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
     tx.execute(
         insert(interventions).values(
             tenant_id=tx.tenant,
@@ -59,6 +60,7 @@ def open_intervention(
             run_id=run_id,
             step_id=step_id,
             entry_id=entry.entry_id,
+            number=number,
             rule=rule,
             question=question,
             state="open",
@@ -104,6 +106,6 @@ def newest_question(tx: Transaction, entry_id: str) -> dict[str, Any] | None:
     return tx.one(
         select(interventions)
         .where(interventions.c.tenant_id == tx.tenant, interventions.c.entry_id == entry_id)
-        .order_by(interventions.c.opened_ms.desc())
+        .order_by((interventions.c.state == "open").desc(), interventions.c.number.desc())
         .limit(1)
     )
