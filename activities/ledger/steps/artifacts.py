@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts, events
@@ -46,7 +46,18 @@ def record(tx: Transaction, run_id: str, step_id: str, kept: Kept) -> None:
         "content": kept.content,
         "created_ms": tx.now_ms,
     }
-    tx.insert_new(artifacts, row)
+    if tx.insert_new(artifacts, row) or kept.content is None:
+        return
+    # The store had it then and does not take it now: there may be no other copy.
+    tx.execute(
+        update(artifacts)
+        .where(
+            artifacts.c.tenant_id == tx.tenant,
+            artifacts.c.artifact_id == row["artifact_id"],
+            artifacts.c.content.is_(None),
+        )
+        .values(content=kept.content)
+    )
 
 
 def store_of(tx: Transaction, run_id: str) -> str | None:
