@@ -127,16 +127,17 @@ class ArtifactStore:
             path = path_of(tenant, artifact.sha256)
         except StoreUnavailable as error:
             raise ArtifactUnavailable(f"{where}: {error}") from error
-        if artifact.uri.startswith(_LEDGER):
+        content, in_ledger = None, artifact.uri.startswith(_LEDGER)
+        if in_ledger:
             kept = artifact_rows.content_of
             content = await self._ledger.transact(tenant, kept, artifact.sha256)
-            if content is None:
-                raise ArtifactUnavailable(f"{where}: the ledger does not have it")
-        else:
+        if content is None:
+            # The same value may be there, from when the store was up.
             try:
                 content = await self.blobs.get(path)
             except StoreUnavailable as error:
-                raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
+                also = ": the ledger does not have it, nor the store" if in_ledger else ""
+                raise ArtifactUnavailable(f"{where}{also} at {self.url}: {error}") from error
         if hashlib.sha256(content).hexdigest() != artifact.sha256:
             raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
         return content

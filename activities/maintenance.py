@@ -144,12 +144,15 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
     """Close a stopped run in the ledger and say so; ``None``: somebody was quicker."""
 
     def close(tx: Transaction) -> StoppedRun | None:
+        before = stopped_rows.times_stopped(tx, run_id)
         if not stopped_rows.close(tx, run_id):
             return None
         page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
         stand = run_tree.how_many_stand(tx, run_id)
         facts = Facts(what=one_line(f"{run_id}: {stand} of its effects may stand"))
-        notifications.write(tx, Kind.STOPPED, facts, run_id=run_id, subject=run_id)
+        # It may have been reset since it was stopped before: that is told again.
+        where = {"run_id": run_id, "subject": run_id}
+        notifications.write(tx, Kind.STOPPED, facts, **where, number=before)
         return StoppedRun(
             run_id=run_id,
             remaining=[one.view() for one in page.effects],

@@ -75,11 +75,12 @@ class CompensationActivities:
         return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
     async def _find(self, asked: FindRemaining) -> RemainingFound:
-        ledger, execution = self._worker.ledger, execution_of(asked.run_id)
+        ledger, acting = self._worker.ledger, asked.within or asked.run_id
+        execution = execution_of(acting)
 
         def find(tx: Transaction) -> tuple[RemainingFound, list[str]]:
             if execution is not None:
-                executions.require(tx, asked.run_id, execution)
+                executions.require(tx, acting, execution)
             if asked.bar:
                 run_tree.bar(tx, asked.run_id, asked.step_id)
             open_ = list[str]()
@@ -116,18 +117,14 @@ class CompensationActivities:
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
         """Bar the step, settle what is in doubt, and undo the effect if it stands."""
-        report = await self._compensate(asked, Attempt.current())
+        # What an earlier execution would undo, the newest may have completed on.
+        attempt = replace(Attempt.current(), execution=execution_of(asked.within or asked.run_id))
+        report = await as_newest(self._worker.ledger, lambda: self._compensate(asked, attempt))
         # Each run's history carries the heads of its own chain, and of no other.
         return report if asked.within is None else report.model_copy(update={"head": None})
 
     async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
-        def begin(tx: Transaction) -> compensations.BeginResult:
-            found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
-            if isinstance(found, GivenUp):
-                run_tree.leave(tx, [asked.entry_id], found.reason)
-            return found
-
-        found, head = await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
+        found, head = await self._begin(asked, attempt)
         match found:
             case NothingToUndo(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
@@ -145,6 +142,19 @@ class CompensationActivities:
                 return await self._undo(asked, attempt, entry)
             case _:
                 assert_never(found)
+
+    async def _begin(
+        self, asked: Compensate, attempt: Attempt
+    ) -> tuple[compensations.BeginResult, ChainHead]:
+        def begin(tx: Transaction) -> compensations.BeginResult:
+            if attempt.execution is not None:
+                executions.require(tx, asked.within or asked.run_id, attempt.execution)
+            found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
+            if isinstance(found, GivenUp):
+                run_tree.leave(tx, [asked.entry_id], found.reason)
+            return found
+
+        return await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
 
     async def _settle(
         self, asked: Compensate, attempt: Attempt, entry: Entry
@@ -191,7 +201,12 @@ class CompensationActivities:
                 key=undo_key(entry.entry_id),
                 user=asked.user,
             )
-            request = replace(request, undoes=entry.entry_id)
+            request = replace(
+                request,
+                undoes=entry.entry_id,
+                execution=attempt.execution,
+                within=asked.within,
+            )
         except ArtifactUnavailable as error:
             if attempt.number >= MOST_READS:
                 return await self._ask(
@@ -229,7 +244,7 @@ class CompensationActivities:
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
             case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, effect.head)
-            case Barred() if not await self._stands(asked):
+            case Barred() if not await self._stands(asked, attempt):
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self._compensate(asked, attempt)
             case (
@@ -251,9 +266,8 @@ class CompensationActivities:
             return entry.receipt
         return await self._worker.artifacts.read(entry.tenant, artifact)
 
-    async def _stands(self, asked: Compensate) -> bool:
-        which = (asked.entry_id, asked.run_id, asked.step_id)
-        begun = await self._worker.ledger.transact(asked.tenant, compensations.begin, *which)
+    async def _stands(self, asked: Compensate, attempt: Attempt) -> bool:
+        begun, _ = await self._begin(asked, attempt)
         return isinstance(begun, ToUndo)
 
     async def _ask(

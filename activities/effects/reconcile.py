@@ -21,6 +21,7 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
     Held,
 )
+from surehand.activities.runs.executions import as_newest
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.outputs import clean_text, to_json
@@ -121,21 +122,23 @@ class Settling:
         return "a crash left its outcome unknown, and its lookup could not tell before the call"
 
     async def _not_applied(self, rule: reconcile.Proof, looked: float) -> ClaimResult:
+        recorder = self.recorder
+
         def go_on(tx: Transaction) -> ClaimResult:
             # What was not there when it was looked for may have come since.
             return reconcile.after_not_found(
                 tx,
-                self.recorder.request,
+                recorder.request,
                 self.entry,
                 forward=self.forward,
                 rule=rule,
                 looked=timedelta(seconds=clock.now() - looked),
             )
 
-        result = await self.recorder.in_ledger(go_on)
+        result = await as_newest(recorder.worker.ledger, lambda: recorder.in_ledger(go_on))
         if isinstance(result, Held):
-            tool = self.recorder.tool.name
-            self.recorder.worker.metrics.lease_wait(tool, "settling", result.wait)
+            tool = recorder.tool.name
+            recorder.worker.metrics.lease_wait(tool, "settling", result.wait)
             message = f"{tool}: not found, but the first call may still arrive"
             # Until then it may be found as well.
             raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))

@@ -47,7 +47,7 @@ _VALID: dict[Table, dict[str, Any]] = {
     },
     interventions: {
         "run_id": RUN, "step_id": "s", "intervention_id": "iv-1", "entry_id": "ef-1",
-        "rule": "unknown", "question": "?", "state": "open", "opened_ms": 1,
+        "number": 1, "rule": "unknown", "question": "?", "state": "open", "opened_ms": 1,
     },
     leases: {
         "run_id": RUN, "step_id": "s", "resource": "account:7", "tool": "t", "fencing_token": 1,

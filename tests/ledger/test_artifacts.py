@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from surehand.activities.artifacts import (
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import artifacts, effects
 from surehand.activities.ledger.history.reads import artifacts_of
+from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.workflows.contracts.artifacts import Artifact, as_artifact
 from surehand.workflows.identity import digest
 from tests.ledger.attempts import Provider, effect_call, request_for
-from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, Scene
+from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, STEP, Scene
 
 BIG = {"lines": ["x" * 1000 for _ in range(20)]}
 
@@ -82,6 +84,44 @@ async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
     kept = reference(result.receipt)
     assert kept.uri.startswith("ledger:")
     assert await store.read(scene.tenant, kept) == BIG
+
+
+def take_away(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("a file where the folder was")
+
+
+async def test_what_the_store_has_lost_and_does_not_take_again_the_ledger_keeps(
+    scene: Scene, tmp_path: Path
+) -> None:
+    folder = tmp_path / "artifacts"
+    store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
+    kept = await store.keep(scene.tenant, BIG)
+    with scene.tx() as tx:
+        artifact_rows.record(tx, RUN, STEP, kept)
+    take_away(folder)
+
+    again = await store.keep(scene.tenant, BIG)
+    with scene.tx() as tx:
+        artifact_rows.record(tx, RUN, STEP, again)
+
+    assert await store.read(scene.tenant, reference(again.value)) == BIG
+    assert len(scene.rows(artifacts)) == 1
+
+
+async def test_what_the_ledger_does_not_have_is_looked_for_in_the_store(
+    scene: Scene, tmp_path: Path
+) -> None:
+    folder = tmp_path / "artifacts"
+    store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
+    kept = await store.keep(scene.tenant, BIG)
+    assert kept.artifact is not None
+    meant = kept.artifact.model_copy(update={"uri": f"ledger:{kept.artifact.sha256}"})
+
+    assert await store.read(scene.tenant, meant) == BIG
+    take_away(folder)
+    with pytest.raises(ArtifactUnavailable):
+        await store.read(scene.tenant, meant)
 
 
 async def test_a_store_that_is_not_the_one_a_run_was_opened_with_says_so(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
+from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.ledger.core.tables import bars, effects, steps
 from surehand.activities.ledger.core.tables import runs as run_rows
-from surehand.activities.ledger.core.tables import steps
-from surehand.activities.ledger.effects import claims, outcomes, run_tree
+from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history.open_items import leftovers
 from surehand.activities.ledger.runs import runs
 from surehand.activities.ledger.runs.terminated import (
@@ -19,11 +22,16 @@ from surehand.activities.ledger.runs.terminated import (
 )
 from surehand.activities.ledger.steps import executions
 from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import Barred, Committed, Doubtful
 from surehand.activities.ledger.steps.executions import ActsElsewhere
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.contracts.states import RunState
-from tests.ledger.scene import RUN, Scene
+from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, SETTLED, STEP, Scene
 
 FIRST, SECOND, THIRD = "first", "second", "third"
 
@@ -41,6 +49,12 @@ def goes_on(scene: Scene, execution: str = SECOND) -> ActsElsewhere:
     with scene.tx() as tx:
         executions.take_over(tx, found)
     return found
+
+
+def goes_on_elsewhere(scene: Scene) -> None:
+    """Let another execution act that has not come to this step yet."""
+    with scene.tx() as tx:
+        executions.take_over(tx, ActsElsewhere(scene.tenant, RUN, SECOND, FIRST))
 
 
 def ends(
@@ -72,6 +86,35 @@ def test_an_attempt_that_outlives_the_run_claims_nothing_once_a_later_life_has_c
     assert scene.remaining() == []
 
 
+def test_an_attempt_that_is_in_its_lookup_when_it_is_overtaken_claims_nothing(
+    scene: Scene,
+) -> None:
+    scene.in_doubt(scene.call(execution=FIRST))
+    late = scene.call(execution=FIRST, attempt=2)
+    doubted = scene.claim(late, LEASE_OVER)
+    assert isinstance(doubted, Doubtful)
+    goes_on_elsewhere(scene)
+
+    with pytest.raises(ActsElsewhere), scene.tx(SETTLED) as tx:
+        reconcile.after_not_found(tx, late, doubted.entry, forward=True)
+
+    assert scene.entry(doubted.entry.entry_id) == doubted.entry
+
+
+def test_what_an_overtaken_attempt_has_not_found_is_recorded_all_the_same(scene: Scene) -> None:
+    scene.in_doubt(scene.call(execution=FIRST))
+    late = scene.call(execution=FIRST, attempt=2)
+    doubted = scene.claim(late, LEASE_OVER)
+    assert isinstance(doubted, Doubtful)
+    goes_on_elsewhere(scene)
+
+    with scene.tx(SETTLED) as tx:
+        found = reconcile.after_not_found(tx, late, doubted.entry, forward=False)
+
+    assert isinstance(found, Barred)
+    assert scene.entry(doubted.entry.entry_id).state == "failed"
+
+
 def test_a_write_of_an_earlier_execution_is_not_claimed_with_the_outcome_before_it(
     scene: Scene,
 ) -> None:
@@ -90,6 +133,63 @@ def test_what_is_done_for_a_run_from_outside_is_no_execution_of_it(scene: Scene)
     goes_on(scene)
 
     scene.committed(scene.call(execution=None))
+
+
+async def undoes_late(scene: Scene, entry_id: str, run_id: str, **more: Any) -> None:
+    """Have the first execution of ``RUN`` undo an effect, as an activity that thaws."""
+    context = WorkerContext(
+        scene.ledger, Toolbox([]), scene.artifacts, Crash(), LEASE, renew_every=LEASE / 3
+    )
+    its = {"tenant": scene.tenant, "run_id": run_id, "step_id": STEP, "user": "ada"}
+    asked = Compensate.model_validate({**its, "entry_id": entry_id, **more})
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, workflow_id=RUN, workflow_run_id=FIRST)
+    # Whether it is the newest again only Temporal could say, which is not there.
+    with pytest.raises(RuntimeError, match="client"):
+        await environment.run(CompensationActivities(context).compensate, asked)
+
+
+async def test_an_attempt_of_an_earlier_execution_undoes_nothing(scene: Scene) -> None:
+    made = scene.committed(scene.call(execution=FIRST))
+    goes_on(scene)
+    assert isinstance(scene.claim(scene.call(execution=SECOND)), Committed)
+    ends(scene, execution=SECOND)
+
+    await undoes_late(scene, made.entry_id, RUN)
+
+    assert scene.rows(bars) == []
+    assert scene.entry(made.entry_id).state == "committed"
+
+
+async def test_an_attempt_of_an_earlier_execution_undoes_nothing_of_a_child_run(
+    scene: Scene,
+) -> None:
+    scene.open_run(OTHER_RUN)
+    made = scene.committed(scene.call(run_id=OTHER_RUN))
+    goes_on(scene)
+
+    await undoes_late(scene, made.entry_id, OTHER_RUN, within=RUN)
+
+    assert scene.rows(bars) == []
+    assert scene.entry(made.entry_id).state == "committed"
+
+
+@pytest.mark.parametrize("within", [None, RUN])
+def test_an_undo_that_an_earlier_execution_has_begun_is_not_claimed_any_more(
+    scene: Scene, within: str | None
+) -> None:
+    run_id = RUN if within is None else OTHER_RUN
+    if within is not None:
+        scene.open_run(OTHER_RUN)
+    made = scene.committed(scene.call(run_id=run_id))
+    goes_on(scene)
+
+    with pytest.raises(ActsElsewhere) as found:
+        scene.claim(scene.undo(made, execution=FIRST, within=within))
+
+    assert found.value.run_id == RUN
+    assert [row["entry_id"] for row in scene.rows(effects)] == [made.entry_id]
+    scene.claimed(scene.undo(made, execution=SECOND, within=within))
 
 
 def test_an_execution_that_was_the_newest_when_it_asked_does_not_act_after_a_newer_one(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes
-from surehand.activities.ledger.effects.compensations import NothingToUndo, ToUndo
+from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
+    Asked,
     Barred,
     Claimed,
     ClaimResult,
@@ -260,3 +262,36 @@ def test_an_answer_may_bring_the_receipt_that_the_call_would_have_returned(
     scene.settle(_answer(intervention, "happened", receipt={"refund": "r-9"}))
 
     assert (scene.entry(entry.entry_id)).receipt == {"refund": "r-9"}
+
+
+def _asked_after_the_clock_was_set_back(scene: Scene) -> tuple[Entry, str]:
+    """An effect that a human has said to stand, and about whose undoing one is asked now."""
+    made, first = scene.asked(scene.call())
+    assert scene.settle(_answer(first, "happened"))[0]
+    scene.begin_undo()
+    entry = scene.entry(made.entry_id)
+    with scene.tx(-timedelta(hours=1)) as tx:
+        second = compensations.failed(tx, entry, "the bank says no")
+    assert second is not None
+    return entry, second
+
+
+@pytest.mark.guarantee("G4")
+def test_what_a_human_is_asked_about_is_not_undone_after_the_clock_was_set_back(
+    scene: Scene,
+) -> None:
+    entry, question = _asked_after_the_clock_was_set_back(scene)
+
+    begun = scene.begin_undo()
+
+    assert isinstance(begun, Asked) and begun.intervention_id == question
+    assert isinstance(scene.claim(scene.undo(entry)), Barred)
+
+
+@pytest.mark.guarantee("G4")
+def test_what_a_human_has_left_stays_left_after_the_clock_was_set_back(scene: Scene) -> None:
+    entry, question = _asked_after_the_clock_was_set_back(scene)
+    assert scene.settle(_answer(question, "give_up"), resolution_id="#r2")[0]
+
+    assert isinstance(scene.begin_undo(), GivenUp)
+    assert isinstance(scene.claim(scene.undo(entry)), Barred)

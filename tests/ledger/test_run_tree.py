@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import claims, outcomes, run_tree
 from surehand.activities.ledger.effects.compensations import (
     NothingToUndo,
@@ -20,6 +20,7 @@ from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import runs
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
+    Asked,
     Barred,
     Claimed,
     Committed,
@@ -337,6 +338,30 @@ def test_a_run_takes_over_a_child_run_that_has_undone_something_of_its_own(
     _close(scene, CHILD)
 
     _begin_from(scene, RUN, "pay")
+
+
+@pytest.mark.parametrize("how", ["its own", "of a list", "child run's", "another run's", "forked"])
+def test_a_run_is_told_when_what_it_has_taken_over_is_undone(scene: Scene, how: str) -> None:
+    tree(scene)
+    pay = "pay[3]" if how == "of a list" else "pay"
+    maker = {"child run's": CHILD, "another run's": OTHER_RUN}.get(how, RUN)
+    effect = scene.committed(scene.call(run_id=maker, step_id=pay))
+    if maker == OTHER_RUN:
+        assert isinstance(scene.claim(scene.call(step_id="pay")), Committed)
+    _begin_from(scene, RUN, "pay", "mail")
+    last = "fork"
+    if how == "forked":
+        linked = Linked(run_id="fork", outputs={"pay": None})
+        scene.open_run("again", linked=linked)
+        last = "again"
+
+    undo = scene.undo(effect)
+    scene.commit(undo, scene.claimed(undo))
+
+    [asked] = scene.rows(interventions, run_id=last)
+    assert (asked["rule"], asked["step_id"]) == ("undone", "pay")
+    assert asked["entry_id"] == effect.entry_id
+    assert isinstance(scene.claim(scene.call(run_id=last, key="new", step_id="new")), Asked)
 
 
 def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: Scene) -> None:

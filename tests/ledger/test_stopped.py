@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.activities.ledger.core.tables import approvals
+from surehand.activities.ledger.core.tables import approvals, notifications
 from surehand.activities.ledger.core.tables import runs as run_rows
 from surehand.activities.ledger.runs import runs, terminated
+from surehand.activities.ledger.steps import executions
 from surehand.activities.ledger.steps.entries import Barred
+from surehand.activities.ledger.steps.executions import ActsElsewhere
+from surehand.activities.maintenance import _close
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from tests.ledger.scene import RUN, Scene
@@ -77,3 +80,20 @@ def test_no_approval_of_a_stopped_run_can_be_used_and_the_events_say_so(
     assert {row["state"] for row in scene.rows(approvals)} == {"void"}
     voided = scene.events(type_="approval.void")
     assert [event["body"]["approval_id"] for event in voided] == ["run-1/mail/1", "run-1/refund/1"]
+
+
+async def test_people_are_told_each_time_that_a_run_is_stopped(scene: Scene) -> None:
+    assert await _close(scene.ledger, scene.tenant, RUN) is not None
+    assert await _close(scene.ledger, scene.tenant, RUN) is None
+    with scene.tx() as tx:
+        executions.take_over(tx, ActsElsewhere(scene.tenant, RUN, "second", "first"))
+    scene.committed(scene.call(execution="second"))
+
+    stopped = await _close(scene.ledger, scene.tenant, RUN)
+
+    assert stopped is not None and len(stopped.standing) == 1
+    told = scene.rows(notifications, kind="run.stopped")
+    assert sorted(row["facts"]["what"] for row in told) == [
+        f"{RUN}: 0 of its effects may stand",
+        f"{RUN}: 1 of its effects may stand",
+    ]

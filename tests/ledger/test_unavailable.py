@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.migrate import current_revision
@@ -16,6 +17,9 @@ from surehand.activities.ledger.core.store import (
     Transaction,
     open_ledger,
 )
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects import claims
+from surehand.activities.ledger.steps.entries import Claimed
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
 from tests.postgres_server import PostgresServer
@@ -66,6 +70,35 @@ def test_a_database_that_is_back_is_used_again(
         scene.events()
 
     assert scene.entry(entry.entry_id) == entry
+
+
+@pytest.mark.postgres
+async def test_a_worker_that_is_stopped_in_a_transaction_keeps_its_locks_no_longer_than_patience(
+    own_ledger: Ledger, postgres_database: Database
+) -> None:
+    scene = Scene.begin(own_ledger, "stopped-in-transaction")
+    second = timedelta(seconds=1)
+    async with open_ledger(postgres_database.url, patience=second) as stopped:
+        with pytest.raises(LedgerUnavailable), stopped.transaction(scene.tenant) as tx:
+            assert isinstance(claims.claim(tx, scene.call()), Claimed)
+            # It says nothing from here on. Another one waits for what it has locked.
+            entry = scene.claimed(scene.call(attempt=2))
+            tx.event(RUN, "test.late")
+
+        assert scene.row(effects)["holder"] == entry.holder
+        with stopped.transaction(scene.tenant) as tx:
+            assert tx.one(select(effects.c.entry_id)) is not None
+
+
+@pytest.mark.postgres
+async def test_a_transactional_tool_may_work_as_long_as_its_timeout_between_statements(
+    own_ledger: Ledger,
+) -> None:
+    asked = text("SELECT current_setting('idle_in_transaction_session_timeout')")
+    async with own_ledger.long_transaction("patient", timedelta(minutes=2)) as opened:
+        longest = await opened.do(lambda tx: tx.connection.execute(asked).scalar_one())
+
+    assert longest == "130s"
 
 
 def test_wrong_sql_is_our_mistake_and_not_taken_for_a_database_that_is_away(

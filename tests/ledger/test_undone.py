@@ -149,6 +149,23 @@ def test_a_tool_may_have_people_notified_only_of_what_a_run_has_completed_on(
         assert told["body"]["action"] == "notify"
 
 
+def test_of_two_effects_that_one_step_relies_on_people_are_notified_of_each(scene: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    made = [scene.committed(scene.call(step_id=key, key=key)) for key in ("first", "second")]
+    for entry in made:
+        replay = scene.call(run_id=OTHER_RUN, key=entry.key, withdrawn="notification")
+        assert isinstance(scene.claim(replay), Committed)
+    end(scene, OTHER_RUN)
+
+    for entry in made:
+        request = scene.undo(entry)
+        scene.commit(request, scene.claimed(request))
+
+    written = scene.rows(notifications, kind="effect.withdrawn")
+    told = {word for row in written for word in row["facts"]["what"].replace(":", " ").split()}
+    assert len(written) == 2 and {"first", "second"} <= told
+
+
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
 def test_a_run_that_has_failed_relies_on_nothing_any_more(relying: Scene, state: RunState) -> None:
     end(relying, OTHER_RUN, state)

@@ -46,6 +46,8 @@ TRANSACTIONAL: Final = 5
 _ANSWERING: Final = timedelta(seconds=2)
 #: Seconds. A host that loses its power says nothing: without a limit its clients wait for ever.
 CONNECT_TIMEOUT: Final = 5
+#: Seconds of silence after which a server is asked whether it is there.
+_KEEPALIVE: Final = 30
 
 _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -56,7 +58,9 @@ _POSTGRES_DURABLE: Final = (
 )
 _POSTGRES_BEGIN: Final = (
     f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', %s, true), {_POSTGRES_DURABLE},"
-    " set_config('statement_timeout', %s, true)"
+    " set_config('statement_timeout', %s, true),"
+    # Of a worker that is stopped, or whose host is gone, the server learns nothing.
+    " set_config('idle_in_transaction_session_timeout', %s, true)"
 )
 _POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
 _POSTGRES_LOCK: Final = "pg_advisory_xact_lock{}(hashtextextended(%s, 0))"
@@ -153,7 +157,11 @@ def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
         max_overflow=0,
         pool_timeout=30,
         use_native_hstore=False,  # nothing to ask the server for
-        connect_args={"connect_timeout": CONNECT_TIMEOUT},
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT,
+            "keepalives_idle": _KEEPALIVE,
+            "tcp_user_timeout": (patience + _ANSWERING) // timedelta(milliseconds=1),
+        },
     )
     event.listen(engine, "do_connect", partial(_connect_patiently, patience))
     event.listen(engine, "handle_error", _leave_standby)
@@ -207,19 +215,22 @@ def _begin_immediate(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def enter_transaction(connection: Connection, tenant: str, limit: timedelta) -> int:
+def enter_transaction(
+    connection: Connection, tenant: str, limit: timedelta, idle: timedelta
+) -> int:
     """Bind the transaction to a tenant and return the database's clock in milliseconds.
 
     Args:
         connection: Of the transaction.
         tenant: Whose.
         limit: How long a statement may take; on SQLite nothing but another writer takes time.
+        idle: How long it may take between two: then PostgreSQL ends it, and frees its locks.
     """
     if connection.dialect.name == "sqlite":
         row = connection.exec_driver_sql(f"SELECT {_SQLITE_CLOCK}")
     else:
-        longest = str(limit // timedelta(milliseconds=1))
-        row = connection.exec_driver_sql(_POSTGRES_BEGIN, (tenant, longest))
+        limits = (str(one // timedelta(milliseconds=1)) for one in (limit, idle))
+        row = connection.exec_driver_sql(_POSTGRES_BEGIN, (tenant, *limits))
     return int(row.one()[0])
 
 

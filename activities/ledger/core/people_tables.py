@@ -186,6 +186,8 @@ interventions = Table(
     Column("run_id", String(255), nullable=False),
     Column("step_id", String(80), nullable=False),
     Column("entry_id", String(80), nullable=False),
+    # Counts the entry's, from 1: which is the newest no clock can say, because they are set back.
+    Column("number", Integer, nullable=False),
     Column("rule", String(32), nullable=False),
     Column("question", Text, nullable=False),
     Column("state", String(16), nullable=False),

@@ -330,7 +330,8 @@ class Ledger:
 
         Args:
             tenant: Whose.
-            limit: How long one of its statements may take, where the ledger's patience is longer.
+            limit: How long the tool may take. One of its statements may take as long, where the
+                ledger's patience is longer.
 
         Raises:
             TenantInvalid: Nobody can be called so.
@@ -341,7 +342,8 @@ class Ledger:
                 stack = ExitStack()
                 self._open.add(stack)
                 stack.callback(self._open.discard, stack)
-                opening = self._begin(tenant, min(limit, self._patience))
+                statement, idle = min(limit, self._patience), limit + self._patience
+                opening = self._begin(tenant, statement, idle)
                 try:
                     tx = await self._in_thread(partial(stack.enter_context, opening))
                 except BaseException as error:
@@ -399,11 +401,13 @@ class Ledger:
         return result
 
     @contextmanager
-    def _begin(self, tenant: str, limit: timedelta) -> Iterator[Transaction]:
+    def _begin(
+        self, tenant: str, limit: timedelta, idle: timedelta | None = None
+    ) -> Iterator[Transaction]:
         with self.engine.begin() as connection:
             # After all waiting: for a turn, a connection, and on SQLite for another writer.
             began = clock.now()
-            now_ms = enter_transaction(connection, tenant, limit)
+            now_ms = enter_transaction(connection, tenant, limit, idle or limit)
             seen = self._heads[tenant]
             tx = Transaction(connection, tenant, now_ms, began, self._channels, last_seen=seen)
             yield tx

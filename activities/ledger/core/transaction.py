@@ -110,6 +110,10 @@ class Transaction:
         """Let no call of a run be claimed meanwhile; before every other lock."""
         lock_name(self.connection, self._run_lock(run_id))
 
+    def share_run(self, run_id: str) -> None:
+        """Let no other execution take a run over meanwhile; before every lock but other runs'."""
+        lock_name(self.connection, shared=self._run_lock(run_id))
+
     def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
         """Lock a step, then a business key; the clock is read once both are there."""
         names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))

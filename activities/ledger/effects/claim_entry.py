@@ -36,7 +36,7 @@ from surehand.activities.ledger.steps.entries import (
     entry_id_for,
     milliseconds,
 )
-from surehand.activities.ledger.steps.executions import acting_instead
+from surehand.activities.ledger.steps.executions import ActsElsewhere, acting_instead
 from surehand.workflows.contracts.tools import Recovery
 
 #: Before a batch that another attempt has made its own is tried again, if it is still wanted.
@@ -44,7 +44,8 @@ OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 
 # Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
-    name: bindparam(f"of_{name}") for name in ("run", "step", "batch", "execution", "tool", "key")
+    name: bindparam(f"of_{name}")
+    for name in ("run", "step", "batch", "acting_run", "execution", "tool", "key")
 }
 _LOOK_AROUND: Final = select(
     rows_of(bars, run_id=_OF["run"])
@@ -52,7 +53,7 @@ _LOOK_AROUND: Final = select(
     .exists()
     .label("barred"),
     overtaken(_OF["run"], _OF["batch"]).label("overtaken"),
-    acting_instead(_OF["run"], _OF["execution"]).label("acting_instead"),
+    acting_instead(_OF["acting_run"], _OF["execution"]).label("acting_instead"),
     waits_to_be_told(_OF["run"]).label("untold"),
     rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
 )
@@ -74,6 +75,16 @@ class Seen:
     fresh: bool
     """No entry has this business key."""
 
+    def require_acting(self, request: ClaimRequest) -> None:
+        """Make sure that the call is made for the execution that acts.
+
+        Raises:
+            ActsElsewhere: Another one acts for its run.
+        """
+        if self.acting_instead is not None:
+            mine = request.execution or ""
+            raise ActsElsewhere(request.tenant, request.acting_run, mine, self.acting_instead)
+
 
 def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
     """Return what stands around a call whose step and key are locked."""
@@ -82,6 +93,7 @@ def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         of_run=request.run_id,
         of_step=request.step_id,
         of_batch=request.batch,
+        of_acting_run=request.acting_run,
         of_execution=request.execution,
         of_tool=request.tool,
         of_key=request.key,

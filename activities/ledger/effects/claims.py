@@ -48,7 +48,6 @@ from surehand.activities.ledger.steps.entries import (
     Mismatch,
     milliseconds,
 )
-from surehand.activities.ledger.steps.executions import ActsElsewhere
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.tools import Recovery
 
@@ -62,11 +61,11 @@ def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     Raises:
         ActsElsewhere: Another execution of its run acts for it.
     """
+    if request.within is not None:
+        tx.share_run(request.within)
     tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
     seen = look_around(tx, request)
-    if seen.acting_instead is not None:
-        mine = request.execution or ""
-        raise ActsElsewhere(tx.tenant, request.run_id, mine, seen.acting_instead)
+    seen.require_acting(request)
     if seen.fresh:
         result = take_first(tx, request, seen, generation=1)
     else:

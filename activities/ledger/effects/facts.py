@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import func, literal
 
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
@@ -17,6 +21,82 @@ _UNDONE = frozenset({"compensated", "compensating"})
 
 class TakesOverUndone(Exception):
     """The effect of a step whose output another run would take over has been undone."""
+
+
+#: Entries that are locked, and rows that are written, in one statement.
+_BATCH: Final = 500
+
+
+@dataclass(frozen=True)
+class Fact:
+    """An effect that a step has been taken over with."""
+
+    step_id: str
+    entry_id: str
+    told_by: str
+
+
+def taken_over(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[Fact]:
+    """Return what stands behind steps of a run, its child runs' effects too, and lock that.
+
+    Nobody begins to undo any of it until the transaction ends: by then ``watch`` has noted who is
+    to be told.
+    """
+    wanted, found = set(steps), run_tree.tree(run_id)
+    own = rows_of(
+        effects,
+        effects.c.entry_id,
+        func.coalesce(found.c.inside, effects.c.step_id).label("step_id"),
+        literal("intervention").label("told_by"),
+        undoes=None,
+    )
+    used = rows_of(
+        replays,
+        replays.c.entry_id,
+        func.coalesce(found.c.inside, replays.c.step_id).label("step_id"),
+        replays.c.told_by,
+    )
+    rows = [
+        *tx.all(own.join(found, found.c.run_id == effects.c.run_id)),
+        *tx.all(used.join(found, found.c.run_id == replays.c.run_id)),
+    ]
+    made = {}
+    for row in rows:
+        step_id = ITERATION.sub("", row["step_id"])
+        if step_id in wanted:
+            made[step_id, row["entry_id"]] = Fact(step_id, row["entry_id"], row["told_by"])
+    remaining = _lock(tx, sorted({fact.entry_id for fact in made.values()}))
+    return [fact for fact in made.values() if fact.entry_id in remaining]
+
+
+def _lock(tx: Transaction, entry_ids: Sequence[str]) -> set[str]:
+    """Lock entries, in order, and return those that remain."""
+    remaining = set[str]()
+    for start in range(0, len(entry_ids), _BATCH):
+        rows = tx.all(
+            rows_of(effects, effects.c.entry_id, effects.c.state)
+            .where(effects.c.entry_id.in_(entry_ids[start : start + _BATCH]))
+            .order_by(effects.c.entry_id)
+            .with_for_update(read=True)
+        )
+        remaining |= {row["entry_id"] for row in rows if row["state"] in run_tree.REMAINING}
+    return remaining
+
+
+def watch(tx: Transaction, run_id: str, facts: Sequence[Fact]) -> None:
+    """Have a run told when what it has taken over is undone."""
+    for start in range(0, len(facts), _BATCH):
+        rows = [
+            {
+                "run_id": run_id,
+                "step_id": fact.step_id,
+                "entry_id": fact.entry_id,
+                "replayed_ms": tx.now_ms,
+                "told_by": fact.told_by,
+            }
+            for fact in facts[start : start + _BATCH]
+        ]
+        tx.insert_new(replays, *rows)
 
 
 def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:

@@ -49,7 +49,8 @@ def open_intervention(
         return str(already["intervention_id"])
     count = tx.one(rows_of(interventions, func.count().label("n"), entry_id=entry.entry_id))
     assert count is not None
-    intervention_id = f"iv-{entry.entry_id[3:]}-{count['n'] + 1}"
+    number = count["n"] + 1
+    intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
     tx.execute(
         insert_row(
             interventions,
@@ -57,6 +58,7 @@ def open_intervention(
             run_id=run_id,
             step_id=step_id,
             entry_id=entry.entry_id,
+            number=number,
             rule=rule,
             question=question,
             state="open",
@@ -102,6 +104,6 @@ def newest_intervention(tx: Transaction, entry_id: str) -> dict[str, Any] | None
     """Return the newest intervention about an entry, open or settled."""
     return tx.one(
         rows_of(interventions, entry_id=entry_id)
-        .order_by(interventions.c.opened_ms.desc())
+        .order_by((interventions.c.state == "open").desc(), interventions.c.number.desc())
         .limit(1)
     )

@@ -52,7 +52,12 @@ def after_not_found(
             under a new fencing token, and one that was not called yet has none: nothing is waited
             for then.
         looked: How long ago the lookup began: what it found is no younger.
+
+    Raises:
+        ActsElsewhere: It is to be claimed again, and another execution of its run acts.
     """
+    if forward:
+        tx.share_run(request.acting_run)
     # Before its approval, as every claim locks them.
     if not still_ours(tx, entry):
         return Held(_TAKEN_OVER_PAUSE)  # Whoever has it knows more.
@@ -64,7 +69,9 @@ def after_not_found(
     # It may have waited for the row. Not above: what was found is no younger for that.
     tx.tick()
     if forward:
-        result = take(tx, request, look_around(tx, request), entry, rule=rule)
+        seen = look_around(tx, request)
+        seen.require_acting(request)
+        result = take(tx, request, seen, entry, rule=rule)
         note(tx, request, result)
         return result
     settle_not_applied(tx, entry, rule)

@@ -95,8 +95,8 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
                 Facts(what=one_line(f"{undone} has completed on"), tool=entry.tool),
                 run_id=run_id,
                 step_id=step_id,
-                subject=f"{run_id}/{step_id}",
-                number=entry.generation,
+                # A step may rely on several.
+                subject=f"{run_id}/{step_id}/{entry_id}",
             )
             continue
         question = (

@@ -139,7 +139,14 @@ def recording_of(ledger: Ledger, tenant: str, run_id: str, seq: int | None = Non
             for name, spec in versions[past.plan_version]["tools"].items()
         },
         done=frozenset(past.completed),
-        calls=tuple(_calls(rows, entries, replayed, at_ms)),
+        # What it has taken over, the run that it comes from has recorded.
+        calls=tuple(
+            _calls(
+                *(rows, entries),
+                [one for one in replayed if one["by_step"] not in taken_over],
+                at_ms,
+            )
+        ),
         failed=frozenset(past.failed),
         rejected=frozenset(past.rejected),
         undone=frozenset(past.undone),

@@ -66,7 +66,9 @@ def open_run(
     if asked.continues:
         raise RunNotFound(request.run_id)
     start = start_of(tx, asked, assurance, above)
+    taken: list[facts.Fact] = []
     if request.linked is not None:
+        taken = facts.taken_over(tx, request.linked.run_id, request.linked.outputs)
         facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     tx.execute(
@@ -87,6 +89,7 @@ def open_run(
             opened_ms=tx.now_ms,
         )
     )
+    facts.watch(tx, request.run_id, taken)
     tx.execute(
         insert_row(
             plans,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import and_, or_
+from sqlalchemy import and_, func, or_
 
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import approvals, runs
+from surehand.activities.ledger.core.tables import approvals, events, runs
 from surehand.activities.ledger.effects import run_tree
 
 _STOPPED: Final = "stopped from outside"
@@ -60,6 +60,12 @@ def close(tx: Transaction, run_id: str) -> bool:
         return False
     tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
     return True
+
+
+def times_stopped(tx: Transaction, run_id: str) -> int:
+    """Return how often it is on record that a run was stopped."""
+    row = tx.one(rows_of(events, func.count().label("n"), run_id=run_id, type="run.stopped"))
+    return int(row["n"]) if row is not None else 0
 
 
 def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts, events
 from surehand.workflows.contracts.artifacts import Artifact
@@ -45,7 +45,14 @@ def record(tx: Transaction, run_id: str, step_id: str, kept: Kept) -> None:
         "content": kept.content,
         "created_ms": tx.now_ms,
     }
-    tx.insert_new(artifacts, row)
+    if tx.insert_new(artifacts, row) or kept.content is None:
+        return
+    # The store had it then and does not take it now: there may be no other copy.
+    tx.execute(
+        update_rows(artifacts, artifact_id=row["artifact_id"], content=None).values(
+            content=kept.content
+        )
+    )
 
 
 def store_of(tx: Transaction, run_id: str) -> str | None:

@@ -121,8 +121,15 @@ class ClaimRequest:
     """The token of the batch that it is made in (``ledger/steps/batches.py``)."""
     execution: str | None = None
     """The execution of the run that makes it; ``None``: it is made for the run from outside."""
+    within: str | None = None
+    """The run that undoes it, where it is a child run's: the execution is that run's then."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
+
+    @property
+    def acting_run(self) -> str:
+        """The run whose execution makes it."""
+        return self.within or self.run_id
 
     @property
     def step_attempt(self) -> StepAttempt:

@@ -510,6 +510,7 @@ def _tables() -> None:
         sa.Column("run_id", sa.String(length=255), nullable=False),
         sa.Column("step_id", sa.String(length=80), nullable=False),
         sa.Column("entry_id", sa.String(length=80), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("rule", sa.String(length=32), nullable=False),
         sa.Column("question", sa.Text(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
