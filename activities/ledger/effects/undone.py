@@ -44,12 +44,13 @@ def mark_compensated(tx: Transaction, undo: Entry) -> None:
     """Mark the original of an undo that is committed; for any other effect nothing is to do."""
     if undo.undoes is None:
         return
-    tx.execute(
+    touched = tx.execute(
         update(effects)
         .where(
             effects.c.tenant_id == tx.tenant,
             effects.c.entry_id == undo.undoes,
-            effects.c.state == "compensating",
+            # A human may have left it as it is while its undoing was in doubt.
+            effects.c.state.in_(("committed", "compensating")),
         )
         .values(state="compensated", settled_ms=tx.now_ms)
     )
@@ -61,7 +62,8 @@ def mark_compensated(tx: Transaction, undo: Entry) -> None:
         tool=undo.tool,
         by=undo.entry_id,
     )
-    tell_replayers(tx, undo.undoes)
+    if touched:
+        tell_replayers(tx, undo.undoes)
 
 
 def tell_replayers(tx: Transaction, entry_id: str) -> None:
