@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 from pydantic import BaseModel, ValidationError
 from temporalio import activity
@@ -132,10 +132,8 @@ class CompensationActivities:
                 return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
             case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, head)
-            case Held(wait):
-                message = f"step {asked.step_id}: an attempt is still under way"
-                self._worker.metrics.lease_wait("", "held", wait)
-                raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
+            case Held():
+                self._held(asked, found, "an attempt is still under way")
             case Doubtful(entry):
                 return await self._settle(asked, attempt, entry)
             case ToUndo(entry):
@@ -155,6 +153,11 @@ class CompensationActivities:
             return found
 
         return await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
+
+    def _held(self, asked: Compensate, held: Held, why: str) -> NoReturn:
+        self._worker.metrics.lease_wait("", "held", held.wait)
+        wait = held.wait + timedelta(milliseconds=50)
+        raise again(ErrorType.LEASE_HELD, f"step {asked.step_id}: {why}", wait)
 
     async def _settle(
         self, asked: Compensate, attempt: Attempt, entry: Entry
@@ -274,13 +277,15 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
     ) -> CompensationReport:
         question = f"undoing {entry.tool} {entry.key} failed: {why}"
-        intervention_id, head = await self._worker.ledger.record(
+        found, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, compensations.failed, entry, question
         )
-        if intervention_id is None:
+        if found is None:
             # This attempt is late: look at what has become of it.
             return await self._compensate(asked, attempt)
-        return _asked(intervention_id, question, head)
+        if isinstance(found, Held):
+            self._held(asked, found, "another attempt may be undoing it")
+        return _asked(found, question, head)
 
     async def _leave(self, asked: Compensate, entry: Entry, reason: str) -> CompensationReport:
         def leave(tx: Transaction) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import update
 
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.ledger.core.tables import effects, interventions
@@ -15,7 +16,8 @@ from surehand.activities.ledger.history.audit import (
 )
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs import runs
-from surehand.activities.ledger.steps.entries import Barred, Committed, Entry
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import Barred, Committed, Entry, Held
 from surehand.activities.tools.answers import Undo
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
@@ -29,7 +31,7 @@ from surehand.workflows.contracts.effects import (
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from tests.ledger.attempts import Provider
-from tests.ledger.scene import LEASE, OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, STEP, Scene
 
 ANSWERS = [ResolutionOutcome.COMPENSATED, ResolutionOutcome.GIVE_UP]
 
@@ -165,6 +167,70 @@ def test_a_late_attempt_whose_undo_failed_asks_nobody_about_what_is_undone(
         assert compensations.failed(tx, entry, "refused") is None
 
     assert scene.rows(interventions) == []
+
+
+def doubtful_undo(scene: Scene) -> tuple[Entry, Entry]:
+    """An effect whose undoing is in doubt, and that undoing."""
+    entry = scene.committed(scene.call())
+    scene.begin_undo()
+    undo = scene.undo(entry)
+    claimed = scene.claimed(undo)
+    with scene.tx() as tx:
+        assert outcomes.leave_in_doubt(tx, undo, claimed, "cut off") is not None
+    return scene.entry(entry.entry_id), scene.entry(claimed.entry_id)
+
+
+def test_nobody_is_asked_to_undo_by_hand_what_may_be_being_undone(scene: Scene) -> None:
+    original = scene.compensating(scene.call())
+
+    with scene.tx() as tx:
+        assert isinstance(compensations.failed(tx, original, "refused"), Held)
+
+    assert scene.rows(interventions) == []
+
+
+@pytest.mark.parametrize("how", ["in doubt", "asked", "given up", "lease over"])
+def test_of_an_undoing_in_doubt_a_human_is_asked_before_its_effect(scene: Scene, how: str) -> None:
+    if how == "lease over":
+        original = scene.compensating(scene.call())
+        [row] = scene.rows(effects, undoes=original.entry_id)
+        undo = Entry.from_row(row)
+    else:
+        original, undo = doubtful_undo(scene)
+    if how in ("asked", "given up"):
+        with scene.tx() as tx:
+            first = outcomes.ask_human(tx, undo, "Did the undoing happen?")
+        assert first is not None
+        if how == "given up":
+            assert scene.settle(answer(first, ResolutionOutcome.GIVE_UP))[0]
+
+    with scene.tx(LEASE_OVER) as tx:
+        asked = compensations.failed(tx, original, "refused")
+
+    [question] = scene.rows(interventions, state="open")
+    about = original if how == "given up" else undo
+    assert (question["intervention_id"], question["entry_id"]) == (asked, about.entry_id)
+
+
+async def test_an_effect_that_is_undone_after_a_human_has_left_it_is_on_record_as_undone(
+    scene: Scene,
+) -> None:
+    original, question = asked_to_undo(scene)
+    undo = scene.undo(original)
+    [late] = scene.rows(effects, undoes=original.entry_id)
+    assert scene.settle(answer(question, ResolutionOutcome.GIVE_UP))[0]
+    with scene.tx() as tx:
+        resumed = Entry.from_row({**late, "state": "in_doubt"})
+        tx.execute(
+            update(effects)
+            .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == resumed.entry_id)
+            .values(state="in_doubt")
+        )
+        assert outcomes.commit(tx, undo, resumed, Kept({"id": "u-1"})) is not None
+
+    assert scene.entry(original.entry_id).state == "compensated"
+    events, entries, _ = await scene.ledger.transact(scene.tenant, chain_of, RUN)
+    assert verify_entries(events, entries) is None
 
 
 @pytest.mark.parametrize("late", ["committed", "failed", "compensated"])

@@ -94,7 +94,7 @@ def test_nothing_but_taking_note_settles_it(relying: Scene, outcome: ResolutionO
 def test_what_a_human_has_undone_by_hand_is_told_too(relying: Scene) -> None:
     begun = relying.begin_undo()
     request = relying.undo(begun.entry)  # type: ignore[union-attr]
-    relying.claimed(request)
+    relying.failed(request, "permanent")
     original = relying.entry(request.undoes or "")
     question = undo_failed(relying, original)
 

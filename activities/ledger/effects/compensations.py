@@ -98,15 +98,19 @@ def still_stands(tx: Transaction, original: str) -> bool:
     return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
 
 
-def failed(tx: Transaction, original: Entry, question: str) -> str | None:
+def failed(tx: Transaction, original: Entry, question: str) -> str | Held | None:
     """Put a failed compensation in front of a human and return the intervention's id.
 
     ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
-    left to ask.
+    left to ask. ``Held`` while another attempt may be undoing it: a human who does the same would
+    undo it twice. If that one is in doubt, a human is asked about it first.
 
     The original is left as being compensated: until the human has answered, nobody else may use
     its key.
     """
+    undoing = (effects.c.tenant_id == tx.tenant, effects.c.undoes == original.entry_id)
+    # Before its original, as whoever undoes it locks them.
+    tx.all(select(effects.c.entry_id).where(*undoing).with_for_update())
     row = tx.one(
         rows_of(
             effects, effects.c.state, effects.c.fencing_token, entry_id=original.entry_id
@@ -115,9 +119,34 @@ def failed(tx: Transaction, original: Entry, question: str) -> str | None:
     assert row is not None, "entries are never deleted"
     if row["fencing_token"] != original.fencing_token or row["state"] not in _UNSETTLED:
         return None
+    under_way = _undo_under_way(tx, original, question)
+    if under_way is not None:
+        return under_way
     tx.execute(
         update_rows(effects, entry_id=original.entry_id, state="committed").values(
             state="compensating"
         )
     )
     return open_intervention(tx, original, question, rule="compensation_failed")
+
+
+def _undo_under_way(tx: Transaction, original: Entry, question: str) -> str | Held | None:
+    row = tx.one(
+        select(effects).where(
+            effects.c.tenant_id == tx.tenant,
+            effects.c.undoes == original.entry_id,
+            effects.c.state.in_(("claimed", "in_doubt")),
+        )
+    )
+    if row is None:
+        return None
+    undo = Entry.from_row(row)
+    if undo.state == "claimed":
+        left = lease_left(tx, undo)
+        if left > 0:
+            return Held(timedelta(milliseconds=left))
+        undo = doubt(tx, undo, "its lease ran out before an outcome was recorded")
+    asked = newest_question(tx, undo.entry_id)
+    if asked is not None and asked["outcome"] == "give_up":
+        return None
+    return open_intervention(tx, undo, f"{question}. Was it undone before?", rule="unknown")

@@ -45,10 +45,11 @@ def mark_compensated(tx: Transaction, undo: Entry) -> None:
     """Mark the original of an undo that is committed; for any other effect nothing is to do."""
     if undo.undoes is None:
         return
-    tx.execute(
-        update_rows(effects, entry_id=undo.undoes, state="compensating").values(
-            state="compensated", settled_ms=tx.now_ms
-        )
+    touched = tx.execute(
+        update_rows(effects, entry_id=undo.undoes)
+        # A human may have left it as it is while its undoing was in doubt.
+        .where(effects.c.state.in_(("committed", "compensating")))
+        .values(state="compensated", settled_ms=tx.now_ms)
     )
     tx.event(
         undo.run_id,
@@ -58,7 +59,8 @@ def mark_compensated(tx: Transaction, undo: Entry) -> None:
         tool=undo.tool,
         by=undo.entry_id,
     )
-    tell_replayers(tx, undo.undoes)
+    if touched:
+        tell_replayers(tx, undo.undoes)
 
 
 def tell_replayers(tx: Transaction, entry_id: str) -> None:
