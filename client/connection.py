@@ -309,7 +309,12 @@ class Connection:
                 f"the Temporal server at {self.target.address} refuses us: {text} "
                 "(TEMPORAL_API_KEY, TEMPORAL_TLS_*)"
             )
-        return SurehandError(f"Temporal server: {text}", code=ExitCode.UNEXPECTED)
+        # A server's trouble, and no mistake of ours: it is overloaded, or has a fault.
+        trouble = code in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INTERNAL)
+        return SurehandError(
+            f"Temporal server: {text}",
+            code=ExitCode.NOT_REACHABLE if trouble else ExitCode.UNEXPECTED,
+        )
 
 
 def require_readable(value: Any, what: str) -> None:

@@ -72,7 +72,9 @@ async def why_waiting(server: Connection, found: WorkflowExecutionDescription) -
     """Return what to say of a new run that no worker has taken up."""
     queue = server.settings.task_queue
     silent = f", but no worker has taken it up yet (task queue {queue})"
-    if (await probes.polling(server.client, queue)).seen:
+    with server.translated(found.id):
+        polled = await probes.polling(server.client, queue)
+    if polled.seen:
         silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
     if found.workflow_type not in (WORKFLOW, MODEL_RUN):
         silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
