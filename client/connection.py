@@ -24,7 +24,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.process.connect import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, Target
+from surehand.process.connect import DEFAULT_NAMESPACE, EMBEDDED, Target
 from surehand.process.exits import (
     ExitCode,
     NeverTakenUp,
@@ -93,7 +93,7 @@ class Connection:
     def temporal_options(self) -> list[str]:
         """Return what the plain Temporal CLI needs to reach the same server."""
         options = []
-        if self.target.address not in (DEFAULT_ADDRESS, f"127.0.0.1:{DEFAULT_ADDRESS[-4:]}"):
+        if self.target.address not in EMBEDDED:
             options += ["--address", self.target.address]
         if self.target.namespace != DEFAULT_NAMESPACE:
             options += ["--namespace", self.target.namespace]
@@ -309,7 +309,12 @@ class Connection:
                 f"the Temporal server at {self.target.address} refuses us: {text} "
                 "(TEMPORAL_API_KEY, TEMPORAL_TLS_*)"
             )
-        return SurehandError(f"Temporal server: {text}", code=ExitCode.UNEXPECTED)
+        # A server's trouble, and no mistake of ours: it is overloaded, or has a fault.
+        trouble = code in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INTERNAL)
+        return SurehandError(
+            f"Temporal server: {text}",
+            code=ExitCode.NOT_REACHABLE if trouble else ExitCode.UNEXPECTED,
+        )
 
 
 def require_readable(value: Any, what: str) -> None:

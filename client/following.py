@@ -14,7 +14,14 @@ from temporalio.service import RPCError
 
 from surehand.client.connection import Connection
 from surehand.client.outcome import run_result, state_of
-from surehand.process.exits import OF_STATE, ExitCode, NotReachable, NoWorker, OutOfReach
+from surehand.process.exits import (
+    OF_STATE,
+    ExitCode,
+    NeverTakenUp,
+    NotReachable,
+    NoWorker,
+    OutOfReach,
+)
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
 
@@ -69,6 +76,8 @@ async def until_settled(
                 if ended.done():
                     return ended.result()
                 view = viewing.result()
+            except NeverTakenUp:
+                return await ended  # how it has ended is on its way
             except NoWorker:
                 silent_since = time.monotonic()
                 _note(watch, f"No worker answers; the run is safe on the server ({run_id})")

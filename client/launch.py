@@ -189,7 +189,8 @@ async def _start(server: Connection, request: StartRun, reuse: WorkflowIDReusePo
 async def _was_refused(server: Connection, run_id: str) -> bool:
     """Say whether the existing run's start was refused before anything was recorded."""
     try:
-        await run_result(server, run_id)
+        with server.translated(run_id):
+            await run_result(server, run_id)
     except (PlanRefused, StartNotTaken):
         return True
     except SurehandError:

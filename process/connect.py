@@ -29,6 +29,8 @@ from surehand.workflows.payload_codec import (
 
 #: What the SDK itself takes when nothing is configured.
 DEFAULT_ADDRESS: Final = "localhost:7233"
+#: Both names of the address at which the embedded server listens.
+EMBEDDED: Final = frozenset({DEFAULT_ADDRESS, "127.0.0.1:7233"})
 DEFAULT_NAMESPACE: Final = "default"
 
 #: A server that takes longer to shake hands is not usable; a person waits this long for the error.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -130,7 +131,7 @@ async def _history_heads(server: Connection, run_id: str) -> list[ChainHead]:
             result = event.activity_task_completed_event_attributes.result
             # What is kept elsewhere and cannot be fetched has no head that could be read.
             for payload in await _fetched(server, result.payloads):
-                head = _head(payload.data)
+                head = head_in(payload.data)
                 if head is not None:
                     heads.append(head)
     except RPCError as error:
@@ -145,13 +146,17 @@ async def _fetched(server: Connection, payloads: Sequence[Payload]) -> Sequence[
     return payloads if codec is None else await codec.decode(payloads)
 
 
-def _head(data: bytes) -> ChainHead | None:
+def head_in(data: bytes) -> ChainHead | None:
+    """Return the head in what an activity has returned; ``None``: it is of none of ours."""
     try:
         value: Any = json.loads(data)
     except ValueError:
         return None
     head = value.get("head") if isinstance(value, dict) else None
-    return ChainHead.model_validate(head) if head else None
+    try:
+        return ChainHead.model_validate(head) if head else None
+    except ValidationError:  # of an activity that is not ours
+        return None
 
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:

@@ -24,7 +24,7 @@ from surehand.cli.verb.printer import Lines, Reply, Table
 from surehand.cli.verb.shapes import Check, DoctorReport
 from surehand.cli.verb.text import command, counted
 from surehand.client.connection import Connection
-from surehand.process.connect import DEFAULT_ADDRESS, find_target
+from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.program import program
 from surehand.workflows.plain_text import plain
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 #: person comparing times in logs, ledger and Web UI is misled, and an approval may expire early.
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 
-#: Both names of the address at which the embedded server listens.
-EMBEDDED: Final = frozenset({DEFAULT_ADDRESS, "127.0.0.1:7233"})
 #: Where a ledger is put that has no place yet; beside the embedded server's own file.
 LEDGER_FILE: Final = ".surehand/ledger.sqlite"
 MIGRATE: Final = "python -m surehand.cli.operate.migrate"

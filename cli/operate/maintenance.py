@@ -142,11 +142,12 @@ async def _schedule(
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
     )
-    try:
-        await server.client.create_schedule(name, wanted)
-    except ScheduleAlreadyRunningError:
-        handle = server.client.get_schedule_handle(name)
-        await handle.update(lambda _: ScheduleUpdate(schedule=wanted))
+    with server.translated(""):
+        try:
+            await server.client.create_schedule(name, wanted)
+        except ScheduleAlreadyRunningError:
+            handle = server.client.get_schedule_handle(name)
+            await handle.update(lambda _: ScheduleUpdate(schedule=wanted))
     queue = caller.settings.task_queue
     return Reply(
         Scheduled(schedule_id=name, every_seconds=every.total_seconds()),
@@ -165,7 +166,9 @@ async def unwind(
     run_id = caller.run_id(run)
     server = await caller.server()
     queue = caller.settings.task_queue
-    if await ping(server.client, queue) is None:
+    with server.translated(""):
+        answer = await ping(server.client, queue)
+    if answer is None:
         raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
     asked = UnwindRun(tenant=caller.tenant, run_id=run_id, actor=caller.settings.user)
     done = await _unwind(server, asked, queue)
@@ -181,18 +184,20 @@ async def unwind(
 
 async def _unwind(server: Connection, asked: UnwindRun, queue: str) -> Unwound:
     try:
-        done: Unwound = await server.client.execute_workflow(
-            UNWIND,
-            asked,
-            id=f"{asked.run_id}.unwind",
-            task_queue=queue,
-            result_type=Unwound,
-        )
+        with server.translated(""):
+            done: Unwound = await server.client.execute_workflow(
+                UNWIND,
+                asked,
+                id=f"{asked.run_id}.unwind",
+                task_queue=queue,
+                result_type=Unwound,
+            )
         return done
     except WorkflowAlreadyStartedError as error:
         raise Refused(f"run {asked.run_id} is being unwound already") from error
     except WorkflowFailureError as error:
-        cause = error.cause.__cause__ if error.cause else None
-        if isinstance(cause, ApplicationError):
-            raise Refused(cause.message) from error
-        raise
+        # The activity's own, or what the workflow itself has raised.
+        for cause in (error.cause.__cause__, error.cause):
+            if isinstance(cause, ApplicationError):
+                raise Refused(cause.message) from error
+        raise Refused(f"run {asked.run_id} was not unwound: {error.cause}") from error

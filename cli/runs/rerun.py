@@ -9,6 +9,7 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli.runs.follow import follow
+from surehand.cli.runs.start import why_waiting
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
@@ -126,11 +127,12 @@ async def _start(
         raise WrongUse(f"run {chosen} exists already")
     if wait:
         return await follow(caller.printer, client.server, chosen, limit=timeout)
-    await run.taken_up()  # or it says why it was refused
-    taken = sorted(linked.outputs)
-    lines = [f"Run {chosen} begins from {linked.run_id}"]
+    taken_up = await run.taken_up()  # or it says why it was refused
+    server, taken = client.server, sorted(linked.outputs)
+    silent = "" if taken_up else await why_waiting(server, await server.describe(chosen))
+    lines = [f"Run {chosen} begins from {linked.run_id}{silent}"]
     lines += [f"  taken over  {', '.join(taken)}"] if taken else []
     return Reply(
-        LinkedShape(run_id=chosen, linked=linked.run_id, taken_over=taken),
+        LinkedShape(run_id=chosen, linked=linked.run_id, taken_up=taken_up, taken_over=taken),
         [*lines, f"  look        {caller.settings.command('show', chosen)}"],
     )

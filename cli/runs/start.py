@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from temporalio.client import WorkflowExecutionDescription
 
 from surehand.cli.plans.tool_check import refuse_unfit
 from surehand.cli.runs.follow import follow
@@ -67,6 +68,19 @@ async def _exists(server: Connection, run_id: str) -> bool:
     return True
 
 
+async def why_waiting(server: Connection, found: WorkflowExecutionDescription) -> str:
+    """Return what to say of a new run that no worker has taken up."""
+    queue = server.settings.task_queue
+    silent = f", but no worker has taken it up yet (task queue {queue})"
+    with server.translated(found.id):
+        polled = await probes.polling(server.client, queue)
+    if polled.seen:
+        silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
+    if found.workflow_type not in (WORKFLOW, MODEL_RUN):
+        silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
+    return silent
+
+
 async def _report(caller: Caller, run: Run) -> Reply:
     """Say where the run stands now; a run that was there already may have ended."""
     server, run_id, started = run.server, run.run_id, run.is_new
@@ -77,11 +91,7 @@ async def _report(caller: Caller, run: Run) -> Reply:
     if not started:
         lines = [f"It is {state}: {caller.settings.command('show', run_id)}"]
     else:
-        silent = "" if taken else f", but no worker has taken it up yet (task queue {queue})"
-        if not taken and (await probes.polling(server.client, queue)).seen:
-            silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
-        if not taken and found.workflow_type not in (WORKFLOW, MODEL_RUN):
-            silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
+        silent = "" if taken else await why_waiting(server, found)
         look = f"  look    {caller.settings.command('show', run_id)}"
         lines = [f"Run {run_id} started{silent}", look, f"  web ui  {server.web_ui(run_id)}"]
     shown = Started(

@@ -159,6 +159,8 @@ class Linked(Shape):
 
     run_id: str
     linked: str
+    taken_up: bool
+    """Whether a worker has begun with it."""
     taken_over: list[str]
     """Steps that are facts to the new run, and are not done again."""
 

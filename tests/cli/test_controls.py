@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -228,6 +229,16 @@ def test_a_failed_run_is_started_once_more(verbs: Verbs, new_run: NewRun) -> Non
 
     assert again.code == ExitCode.HUMAN_NEEDED
     assert f"begins from run {run.name}" in shown(verbs, f"{run.name}-again")
+
+
+def test_a_retry_that_no_worker_takes_up_says_so(verbs: Verbs, new_run: NewRun) -> None:
+    run, queue = new_run(), f"nobody-{uuid.uuid4().hex[:8]}"
+    assert verbs("cancel", run.name, "--wait").code == ExitCode.CANCELLED
+
+    said = verbs("retry", run.name, SUREHAND_TASK_QUEUE=queue)
+
+    assert said.code == 0
+    assert f"no worker has taken it up yet (task queue {queue})" in said.out
 
 
 def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:

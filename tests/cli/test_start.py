@@ -224,3 +224,14 @@ def test_every_hint_of_a_tenants_run_names_the_tenant(verbs: Verbs, run: Run) ->
     pasted = re.findall(r"python starter\.py [^`\n]+", shown)
     assert len(pasted) > 4
     assert [line for line in pasted if not line.endswith("--tenant acme")] == []
+
+
+def test_a_run_that_was_terminated_before_a_worker_took_it_up_has_failed_whoever_looks_first(
+    lonely: Verbs, run: Run, temporal_cli: Path
+) -> None:
+    assert lonely(*run.start).code == 0
+    terminate = ["workflow", "terminate", "--workflow-id", run.name]
+    terminate += ["--address", lonely.environment["TEMPORAL_ADDRESS"]]
+    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+
+    assert [lonely(*run.start, "--wait").code for _ in range(5)] == [20] * 5

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from rich.live import Live
 from rich.spinner import Spinner
+from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.cli.operate.dev import tell_new
 from surehand.cli.runs.watch import LiveWatch
@@ -20,6 +21,7 @@ from surehand.cli.verb.waiting import commands_of, request_lines, waiting_lines
 from surehand.client.connection import Connection
 from surehand.client.query import Looked, SilentRun
 from surehand.process.connect import Target
+from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.contracts.runs import RunResult, RunView
@@ -167,3 +169,11 @@ def test_a_step_that_fails_again_at_a_terminal_is_told_again(
         watch.show(RunView.model_construct(result=result(*waiting), pending=[]))
 
     assert capsys.readouterr().out.count("has failed: no money") == 2
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INTERNAL])
+def test_a_servers_trouble_is_no_mistake_of_ours(status: RPCStatusCode) -> None:
+    with pytest.raises(SurehandError) as refused, UMA.translated("refund-1"):
+        raise RPCError("namespace rate limit exceeded", status, b"")
+
+    assert refused.value.code is ExitCode.NOT_REACHABLE
