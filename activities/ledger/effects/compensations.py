@@ -108,9 +108,8 @@ def failed(tx: Transaction, original: Entry, question: str) -> str | Held | None
     The original is left as being compensated: until the human has answered, nobody else may use
     its key.
     """
-    undoing = (effects.c.tenant_id == tx.tenant, effects.c.undoes == original.entry_id)
     # Before its original, as whoever undoes it locks them.
-    tx.all(select(effects.c.entry_id).where(*undoing).with_for_update())
+    tx.all(rows_of(effects, effects.c.entry_id, undoes=original.entry_id).with_for_update())
     row = tx.one(
         rows_of(
             effects, effects.c.state, effects.c.fencing_token, entry_id=original.entry_id
@@ -132,10 +131,8 @@ def failed(tx: Transaction, original: Entry, question: str) -> str | Held | None
 
 def _undo_under_way(tx: Transaction, original: Entry, question: str) -> str | Held | None:
     row = tx.one(
-        select(effects).where(
-            effects.c.tenant_id == tx.tenant,
-            effects.c.undoes == original.entry_id,
-            effects.c.state.in_(("claimed", "in_doubt")),
+        rows_of(effects, undoes=original.entry_id).where(
+            effects.c.state.in_(("claimed", "in_doubt"))
         )
     )
     if row is None:
@@ -146,7 +143,7 @@ def _undo_under_way(tx: Transaction, original: Entry, question: str) -> str | He
         if left > 0:
             return Held(timedelta(milliseconds=left))
         undo = doubt(tx, undo, "its lease ran out before an outcome was recorded")
-    asked = newest_question(tx, undo.entry_id)
+    asked = newest_intervention(tx, undo.entry_id)
     if asked is not None and asked["outcome"] == "give_up":
         return None
     return open_intervention(tx, undo, f"{question}. Was it undone before?", rule="unknown")
