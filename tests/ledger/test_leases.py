@@ -317,7 +317,7 @@ def test_calls_with_several_resources_in_common_never_overlap_nor_block_each_oth
     inside: set[str] = set()
     calls: Counter[str] = Counter()
     tries, working = 0, WORKERS
-    noting = threading.Lock()
+    noting = threading.Condition()
 
     def work(ledger: Ledger, number: int) -> None:
         nonlocal tries, working
@@ -328,19 +328,22 @@ def test_calls_with_several_resources_in_common_never_overlap_nor_block_each_oth
             while isinstance(held := acquire(mine, asked, waited=NOW), Busy):
                 with noting:
                     tries += 1
+                    noting.notify_all()
             with noting:
                 assert not inside & set(resources), "two calls at one resource"
                 inside.update(resources)
                 calls.update(resources)
                 tries += 1
+                noting.notify_all()
                 before = tries
-            while tries == before and working > 1:  # as long as it takes another to try
+                while tries == before and working > 1:  # as long as it takes another to try
+                    noting.wait()
                 assert renew(mine, held)
-            with noting:
                 inside.difference_update(resources)
             release(mine, held)
         with noting:
             working -= 1
+            noting.notify_all()
 
     with ThreadPoolExecutor(WORKERS) as threads:
         for done in [threads.submit(work, ledger, n) for n, ledger in enumerate(workers)]:
