@@ -91,7 +91,7 @@ async def test_people_are_told_each_time_that_a_run_is_stopped(scene: Scene) -> 
 
     stopped = await _close(scene.ledger, scene.tenant, RUN)
 
-    assert stopped is not None and len(stopped.standing) == 1
+    assert stopped is not None and len(stopped.remaining) == 1
     told = scene.rows(notifications, kind="run.stopped")
     assert sorted(row["facts"]["what"] for row in told) == [
         f"{RUN}: 0 of its effects may stand",
