@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.runs import terminated
-from surehand.activities.ledger.runs.runs import plan_of
+from surehand.activities.ledger.runs.lifecycle import plan_of
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.children import ChildFound, LookAtChild
 from surehand.workflows.contracts.runs import RunResult

@@ -11,10 +11,10 @@ from surehand.activities.activity_errors import stop
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import resolve as intervention_rows
 from surehand.activities.ledger.effects import run_tree
-from surehand.activities.ledger.effects.facts import TakesOverUndone
+from surehand.activities.ledger.effects.taken_over import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
-from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.runs.child_runs import started_in
 from surehand.activities.runs.executions import as_newest, execution_of
 from surehand.activities.worker.context import WorkerContext

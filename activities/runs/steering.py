@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio import activity
 
 from surehand.activities.ledger.runs import interrupts, steering
-from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.rules import RuleBroken, condition_holds
 from surehand.activities.tools.describing import describe_plan

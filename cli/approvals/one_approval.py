@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from surehand.cli.verb.params import diff
+from surehand.cli.verb.pending import commands_of, held_lines
 from surehand.cli.verb.shapes import ShownApproval, ShownHeld
 from surehand.cli.verb.text import compact, shown_time
-from surehand.cli.verb.waiting import commands_of, held_lines
 from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.process.exits import NotFound

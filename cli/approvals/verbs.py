@@ -11,16 +11,16 @@ import typer
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.params import changed, diff
-from surehand.cli.verb.printer import Lines, Reply
-from surehand.cli.verb.render import verdict_text
-from surehand.cli.verb.shapes import PendingApproval, PendingList
-from surehand.cli.verb.waiting import (
+from surehand.cli.verb.pending import (
     commands_of,
     held_lines,
     request_lines,
     silent_line,
     waiting_lines,
 )
+from surehand.cli.verb.printer import Lines, Reply
+from surehand.cli.verb.render import verdict_text
+from surehand.cli.verb.shapes import PendingApproval, PendingList
 from surehand.client.client import Pending
 from surehand.client.connection import Connection
 from surehand.client.ids import find_approval

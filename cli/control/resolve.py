@@ -12,8 +12,8 @@ from surehand.cli.control.verbs import json_of, steered
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, read_settings
+from surehand.cli.verb.pending import silent_line
 from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.waiting import silent_line
 from surehand.client.connection import Connection
 from surehand.client.query import look_at
 from surehand.process.exits import NotFound, NoWorker, Refused, WrongUse

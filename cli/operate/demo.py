@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from surehand.cli.verb import options
+from surehand.cli.verb.pending import request_details
 from surehand.cli.verb.printer import Lines, Printer, Reply, Styled
 from surehand.cli.verb.render import effect_table, result_lines
 from surehand.cli.verb.shapes import DemoReport
-from surehand.cli.verb.waiting import request_details
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.plan_file import load_plan

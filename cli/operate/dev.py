@@ -12,8 +12,8 @@ from typing import Final
 
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.pending import open_items
 from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.waiting import open_items
 from surehand.client.connection import Connection
 from surehand.client.query import Looked, look_at
 from surehand.process import ROOT

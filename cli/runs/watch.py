@@ -10,10 +10,10 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from surehand.cli.verb.pending import open_items
 from surehand.cli.verb.printer import Printer, rich_table
 from surehand.cli.verb.render import STEP_COLUMNS, step_rows
 from surehand.cli.verb.text import plain, shown_time
-from surehand.cli.verb.waiting import open_items
 from surehand.client.connection import Connection
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import RunView, TimelineLine

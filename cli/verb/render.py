@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+from surehand.cli.verb.pending import held_lines, open_items, request_lines
 from surehand.cli.verb.printer import Lines, Styled, Table
 from surehand.cli.verb.text import compact, shown_time
-from surehand.cli.verb.waiting import held_lines, open_items, request_lines
 from surehand.client.connection import Connection
 from surehand.client.outcome import Told
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict, VerdictCode

@@ -13,7 +13,7 @@ ROOMS: Final = ("workflows", "activities", "process", "client", "cli", "drill")
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
 algorithm alive answer app base check child children classify cli clock connect connection context
-control core demo describe deploy dev doctor document end engine env environment error exit fact
+control core demo describe deploy dev doctor document end engine env environment error exit 
 file follow graph history id identity init interrupt json judge key limit long mail metric migrate
 migration model module name new notify one open operate option output override pause people plain
 plugin prepare process program progress public query question read rebuild reconcile render report

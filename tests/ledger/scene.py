@@ -26,7 +26,7 @@ from surehand.activities.ledger.effects import (
     run_tree,
 )
 from surehand.activities.ledger.effects.compensations import NothingToUndo
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     Claimed,
@@ -161,7 +161,7 @@ class Scene:
             started_at=started_at,
         )
         with self.tx() as tx:
-            runs.open_run(tx, opening, assurance, above=above, store=store)
+            lifecycle.open_run(tx, opening, assurance, above=above, store=store)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)

@@ -13,7 +13,7 @@ from surehand.activities.ledger.core.tables import bars, effects, steps
 from surehand.activities.ledger.core.tables import runs as run_rows
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history.open_items import leftovers
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.terminated import (
     EndedByItself,
     bar,
@@ -64,7 +64,7 @@ def ends(
         if state is not RunState.COMPLETED:
             run_tree.bar(tx, RUN)
         asked = CloseRun(tenant=scene.tenant, run_id=RUN, state=state, **more)
-        runs.close_run(tx, asked, execution)
+        lifecycle.close_run(tx, asked, execution)
 
 
 def test_an_attempt_of_an_earlier_execution_claims_nothing(scene: Scene) -> None:
@@ -207,7 +207,7 @@ def test_an_earlier_execution_neither_opens_the_run_nor_ends_it(scene: Scene) ->
     goes_on(scene)
     opening = OpenRun(request=scene.start(RUN), tools={}, execution=FIRST)
     with pytest.raises(ActsElsewhere), scene.tx() as tx:
-        runs.open_run(tx, opening, execution=FIRST)
+        lifecycle.open_run(tx, opening, execution=FIRST)
     with pytest.raises(ActsElsewhere):
         ends(scene)
 

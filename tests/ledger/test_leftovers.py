@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surehand.activities.ledger.effects import compensations
 from surehand.activities.ledger.history.open_items import Leftovers, leftovers
-from surehand.activities.ledger.runs import runs, terminated
+from surehand.activities.ledger.runs import lifecycle, terminated
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
@@ -17,7 +17,7 @@ def left_by(scene: Scene, state: RunState | None) -> Leftovers:
     """Close the run, unless it goes on, and return what its events leave open."""
     if state is not None:
         with scene.tx() as tx:
-            runs.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
+            lifecycle.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
     return leftovers(scene.events())
 
 

@@ -9,7 +9,7 @@ from surehand.activities.ledger.history.recorded import (
     key_entries,
     recording_of,
 )
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import Committed
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import OpenRun, Parent, StartRun
@@ -78,12 +78,12 @@ def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
         names = {"run_id": run_id, "tenant": scene.tenant, "user": "ada"}
         start = StartRun(**names, plan=plan, parent=parent)
         with scene.tx() as tx:
-            runs.open_run(tx, OpenRun(request=start, tools={}, execution="first"))
+            lifecycle.open_run(tx, OpenRun(request=start, tools={}, execution="first"))
         if run_id == "run-1~open":
             continue
         with scene.tx() as tx:
             end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
-            runs.close_run(tx, end)
+            lifecycle.close_run(tx, end)
 
     found = recording(scene, RUN)
 

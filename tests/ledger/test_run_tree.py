@@ -14,10 +14,10 @@ from surehand.activities.ledger.effects.compensations import (
     ToUndo,
     begin,
 )
-from surehand.activities.ledger.effects.facts import TakesOverUndone
 from surehand.activities.ledger.effects.run_tree import Cursor
+from surehand.activities.ledger.effects.taken_over import TakesOverUndone
 from surehand.activities.ledger.people.starts import StartRefused
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     Asked,
@@ -240,7 +240,7 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
     scene.commit(undo, scene.claimed(undo))
 
     with scene.tx() as tx:
-        views, remaining, more = runs.effect_views(tx, RUN, newest=2)
+        views, remaining, more = lifecycle.effect_views(tx, RUN, newest=2)
 
     assert [(view.key, view.reason, view.inside) for view in remaining] == [
         ("kept", "irreversible", "pay")
@@ -252,7 +252,7 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
 def _close(scene: Scene, run_id: str) -> None:
     with scene.tx() as tx:
         end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
-        runs.close_run(tx, end)
+        lifecycle.close_run(tx, end)
 
 
 def test_of_a_tree_those_child_runs_are_open_that_have_not_ended(scene: Scene) -> None:
@@ -395,7 +395,7 @@ def test_a_completed_child_run_of_which_something_was_undone_later_is_told(
     for child in (CHILD, kept, orphaned):
         with scene.tx() as tx:
             closing = CloseRun(tenant=tx.tenant, run_id=child, state=RunState.COMPLETED)
-            runs.close_run(tx, closing)
+            lifecycle.close_run(tx, closing)
 
     with scene.tx(timedelta(seconds=1)) as tx:
         run_tree.bar(tx, RUN)

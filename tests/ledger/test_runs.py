@@ -12,7 +12,7 @@ from surehand.activities.ledger.core.tables import runs as run_table
 from surehand.activities.ledger.core.tables import steps as step_table
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import attempts
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
@@ -52,19 +52,19 @@ def test_opening_again_by_the_same_temporal_run_changes_nothing(scene: Scene) ->
 def test_a_run_id_is_never_used_again(scene: Scene, closed: bool) -> None:
     if closed:
         with scene.tx() as tx:
-            runs.close_run(tx, _close(scene))
+            lifecycle.close_run(tx, _close(scene))
 
-    with pytest.raises(runs.RunIdTaken, match=RUN):
+    with pytest.raises(lifecycle.RunIdTaken, match=RUN):
         scene.open_run(RUN, "another workflow run")
 
 
 def test_a_run_is_closed_once_with_its_skipped_steps(scene: Scene) -> None:
     with scene.tx() as tx:
-        runs.close_run(tx, _close(scene))
+        lifecycle.close_run(tx, _close(scene))
     before = [scene.rows(run_table), scene.rows(step_table), scene.events()]
 
     with scene.tx() as tx:
-        runs.close_run(tx, _close(scene, RunState.COMPLETED))
+        lifecycle.close_run(tx, _close(scene, RunState.COMPLETED))
 
     run = scene.row(run_table)
     assert (run["state"], run["error"]) == ("failed", "step refund: no")
@@ -101,7 +101,7 @@ def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene) -> No
     with scene.tx() as tx:
         run_tree.leave(tx, [stands.entry_id], "irreversible")
     with scene.tx() as tx:
-        views, uncompensated, more = runs.effect_views(tx, RUN, 10)
+        views, uncompensated, more = lifecycle.effect_views(tx, RUN, 10)
 
     assert {view.step_id: view.state for view in views if view.undoes is None} == {
         "undone": "compensated",

@@ -15,7 +15,7 @@ from surehand.activities.ledger.history.audit import (
     verify_story,
 )
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Committed, Entry, Held
 from surehand.activities.tools.answers import Undo
@@ -59,7 +59,7 @@ def asked_to_undo(scene: Scene) -> tuple[Entry, str]:
 def close(scene: Scene, run_id: str = RUN) -> None:
     with scene.tx() as tx:
         closing = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.CANCELLED)
-        runs.close_run(tx, closing)
+        lifecycle.close_run(tx, closing)
 
 
 async def audited(scene: Scene, run_id: str) -> None:

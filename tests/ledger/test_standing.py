@@ -19,7 +19,7 @@ from surehand.activities.ledger.history.audit import (
     verify_chain,
     verify_story,
 )
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Claimed,
@@ -280,7 +280,7 @@ def test_a_use_is_given_back_when_its_approval_ends_unused(scene: Scene, end: st
         case "the run's":
             closing = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.FAILED)
             with scene.tx() as tx:
-                runs.close_run(tx, closing)
+                lifecycle.close_run(tx, closing)
         case _:
             scene.close(call, end, after=2 * WINDOW)
 
@@ -314,7 +314,7 @@ def test_what_an_effect_has_used_stays_used(scene: Scene) -> None:
     ask(scene, number=2)
     with scene.tx() as tx:
         closing = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.FAILED)
-        runs.close_run(tx, closing)
+        lifecycle.close_run(tx, closing)
 
     assert (listed(scene, standing)).uses == 1
     assert told(scene, "returned") == []

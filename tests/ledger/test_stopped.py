@@ -6,7 +6,7 @@ import pytest
 
 from surehand.activities.ledger.core.tables import approvals, notifications
 from surehand.activities.ledger.core.tables import runs as run_rows
-from surehand.activities.ledger.runs import runs, terminated
+from surehand.activities.ledger.runs import lifecycle, terminated
 from surehand.activities.ledger.steps import executions
 from surehand.activities.ledger.steps.entries import Barred
 from surehand.activities.ledger.steps.executions import ActsElsewhere
@@ -26,7 +26,7 @@ def unwinding(scene: Scene) -> list[str]:
 
 def ended(scene: Scene, state: RunState) -> None:
     with scene.tx() as tx:
-        runs.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
+        lifecycle.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
 
 
 def test_an_attempt_that_outlives_its_run_claims_nothing_once_it_is_unwound(

@@ -23,7 +23,7 @@ from surehand.activities.ledger.effects import (
 )
 from surehand.activities.ledger.effects.resource_leases import Lease
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -113,8 +113,8 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         lambda tx, s: outcomes.leave_in_doubt(tx, s.gated, s.entry, "?"), None,
     ),
     "outcomes.ask_human": (lambda tx, s: outcomes.ask_human(tx, s.entry, "?"), None),
-    "runs.close_run": (
-        lambda tx, s: runs.close_run(
+    "lifecycle.close_run": (
+        lambda tx, s: lifecycle.close_run(
             tx, CloseRun(tenant=tx.tenant, run_id=THEIRS, state=RunState.FAILED)
         ),
         None,
@@ -142,7 +142,7 @@ RAISES: dict[str, Use] = {
         tx, s.entry.entry_id, THEIRS, "refund"
     ),
     "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, Kept("r")),
-    "runs.effect_views": lambda tx, s: runs.effect_views(tx, THEIRS, 10),
+    "lifecycle.effect_views": lambda tx, s: lifecycle.effect_views(tx, THEIRS, 10),
 }
 
 
@@ -266,5 +266,5 @@ def test_undoing_in_one_tenant_bars_nothing_in_another(scene: Scene, other: Scen
 def test_a_run_id_may_be_used_once_in_each_tenant(story: Story, other: Scene) -> None:
     other.open_run(THEIRS, "another workflow run")
 
-    with pytest.raises(runs.RunIdTaken):
+    with pytest.raises(lifecycle.RunIdTaken):
         story.scene.open_run(THEIRS, "another workflow run")

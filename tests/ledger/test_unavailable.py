@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.migrate import current_revision
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
@@ -87,7 +88,7 @@ async def test_a_worker_that_is_stopped_in_a_transaction_keeps_its_locks_no_long
 
         assert scene.row(effects)["holder"] == entry.holder
         with stopped.transaction(scene.tenant) as tx:
-            assert tx.one(select(effects.c.entry_id)) is not None
+            assert tx.one(rows_of(effects, effects.c.entry_id)) is not None
 
 
 @pytest.mark.postgres

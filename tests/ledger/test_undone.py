@@ -7,7 +7,7 @@ import pytest
 from surehand.activities.ledger.core.tables import interventions, notifications
 from surehand.activities.ledger.effects import compensations
 from surehand.activities.ledger.history.audit import verify_chain
-from surehand.activities.ledger.runs import runs
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import (
     Asked,
     Claimed,
@@ -45,7 +45,7 @@ def undo_failed(scene: Scene, original: Entry) -> str:
 def end(scene: Scene, run_id: str, state: RunState = RunState.COMPLETED) -> None:
     with scene.tx() as tx:
         ended = CloseRun(tenant=scene.tenant, run_id=run_id, state=state)
-        runs.close_run(tx, ended)
+        lifecycle.close_run(tx, ended)
 
 
 def noted(intervention_id: str, outcome: ResolutionOutcome) -> Resolution:

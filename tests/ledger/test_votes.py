@@ -10,7 +10,7 @@ import pytest
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.tables import approvals, decisions
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.runs import runs, steering
+from surehand.activities.ledger.runs import lifecycle, steering
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Claimed,
@@ -115,7 +115,7 @@ def amended(scene: Scene, actor: str, *, taken: bool) -> None:
             recorded = AmendRun(
                 tenant=scene.tenant, run_id=RUN, plan=plan, plan_version=2, steering_id=name
             )
-            runs.amend(tx, recorded, {SPEC.name: SPEC})
+            lifecycle.amend(tx, recorded, {SPEC.name: SPEC})
 
 
 @pytest.mark.parametrize("run_id", [RUN, f"{RUN}~pay"])

@@ -31,7 +31,7 @@ from surehand.activities.ledger.history.audit import (
     verify_entries,
     verify_story,
 )
-from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.retries import Retries
 from surehand.activities.worker.context import WorkerContext

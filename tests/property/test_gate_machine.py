@@ -39,7 +39,7 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.core.tables import effects as effect_rows
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.runs import runs as run_rows
+from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.answers import Dedupes
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent

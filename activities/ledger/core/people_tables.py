@@ -9,7 +9,7 @@ triggers let nothing of it change but its revocation, once.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
@@ -86,11 +86,6 @@ approvals = Table(
     ),
     run_reference(),
 )
-
-
-def has_expired(request: Any, now_ms: int) -> Any:
-    """Return whether a request's time is over; of the table's columns, the condition for that."""
-    return request["expires_ms"] <= now_ms
 
 
 decisions = Table(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from surehand.activities.ledger.approvals.votes import folded
-from surehand.activities.ledger.core.people_tables import has_expired
+from surehand.activities.ledger.core.expiry import has_expired
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.standing import standing_label

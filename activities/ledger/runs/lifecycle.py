@@ -9,7 +9,7 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of, upda
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import plans, runs, steps
 from surehand.activities.ledger.core.transaction import GENESIS
-from surehand.activities.ledger.effects import facts, run_tree
+from surehand.activities.ledger.effects import run_tree, taken_over
 from surehand.activities.ledger.people.starts import start_of
 from surehand.activities.ledger.steps import executions
 from surehand.workflows.contracts.approvals import Assurance
@@ -66,10 +66,10 @@ def open_run(
     if asked.continues:
         raise RunNotFound(request.run_id)
     start = start_of(tx, asked, assurance, above)
-    taken: list[facts.Fact] = []
+    taken: list[taken_over.Fact] = []
     if request.linked is not None:
-        taken = facts.taken_over(tx, request.linked.run_id, request.linked.outputs)
-        facts.must_stand(tx, request.linked.run_id, request.linked.outputs)
+        taken = taken_over.effects_behind(tx, request.linked.run_id, request.linked.outputs)
+        taken_over.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     tx.execute(
         insert_row(
@@ -89,7 +89,7 @@ def open_run(
             opened_ms=tx.now_ms,
         )
     )
-    facts.watch(tx, request.run_id, taken)
+    taken_over.watch(tx, request.run_id, taken)
     tx.execute(
         insert_row(
             plans,

@@ -36,7 +36,7 @@ class Fact:
     told_by: str
 
 
-def taken_over(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[Fact]:
+def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[Fact]:
     """Return what stands behind steps of a run, its child runs' effects too, and lock that.
 
     Nobody begins to undo any of it until the transaction ends: by then ``watch`` has noted who is

@@ -15,9 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.cli.operate.dev import tell_new
 from surehand.cli.runs.watch import LiveWatch
+from surehand.cli.verb.pending import commands_of, request_lines, waiting_lines
 from surehand.cli.verb.printer import Printer
 from surehand.cli.verb.render import open_lines
-from surehand.cli.verb.waiting import commands_of, request_lines, waiting_lines
 from surehand.client.connection import Connection
 from surehand.client.query import Looked, SilentRun
 from surehand.process.connect import Target

@@ -1,0 +1,10 @@
+"""When a request for an approval has expired: the one place that judges it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def has_expired(request: Any, now_ms: int) -> Any:
+    """Return whether a request's time is over; of the table's columns, the condition for that."""
+    return request["expires_ms"] <= now_ms
