@@ -32,6 +32,7 @@ async def human_settles_refund(stage: Stage, run: Run, order_id: str) -> str:
     assert (question.kind, question.step_id) == ("intervention", "refund")
     # What is on its way arrives before a human looks.
     stage.shop.wait_finished("refunds", stage.shop.requests("refunds")["received"])
+    await stage.no_call_may_arrive(run)
     paid = stage.shop.world(order_id)["refunds"]
     assert len(paid) <= 1
     answer: dict[str, Any] = {"outcome": "not_happened"}

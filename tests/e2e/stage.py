@@ -22,10 +22,12 @@ from surehand.activities.ledger.core.store import Ledger, RunNotFound
 from surehand.activities.ledger.core.tables import (
     approvals,
     decisions,
+    effects,
     interventions,
     runs,
     steps,
 )
+from surehand.activities.ledger.effects.resolve import may_arrive_until
 from surehand.activities.ledger.history.audit import (
     verify_chain,
     verify_entries,
@@ -37,6 +39,7 @@ from surehand.activities.ledger.history.reads import (
     events_of,
 )
 from surehand.activities.ledger.history.signatures import first_unproven
+from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
@@ -53,7 +56,7 @@ from surehand.workflows.options import move_timeout
 from surehand.workflows.payload_codec import data_converter
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import Run
+from tests.e2e.runs import Run, until
 from tests.shop_process import ShopProcess
 from tests.worker_process import ROOT, WorkerProcess
 
@@ -197,6 +200,17 @@ class Stage:
         expired = update_rows(approvals, approval_id=request.approval_id)
         with self.ledger.transaction(self.tenant) as tx:
             tx.execute(expired.values(expires_ms=tx.now_ms))
+
+    async def no_call_may_arrive(self, run: Run) -> None:
+        """Wait until the calls of a run's effects in doubt are over: then a human can tell."""
+
+        def awaited() -> list[str]:
+            with self.ledger.transaction(DEFAULT_TENANT) as tx:
+                rows = tx.all(rows_of(effects, run_id=run.run_id))
+                entries = [Entry.from_row(row) for row in rows]
+                return [at for one in entries if (at := may_arrive_until(tx, one)) is not None]
+
+        await until(awaited, lambda times: not times)
 
     async def effects(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's ledger entries, in the order of their claims."""

@@ -244,6 +244,7 @@ async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_c
         view = await run.until(lambda view: view.result.error is not None)
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
+        await stage.no_call_may_arrive(run)
         [refund] = stage.shop.world(order_id)["refunds"]
         assert refund["cancellations"] == 0
         await run.resolve(intervention_id=question.id, outcome="compensated")
@@ -269,6 +270,7 @@ async def test_a_run_cancelled_while_its_call_is_lost_never_calls_again(
         await run.cancel(mode="compensate")
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
+        await stage.no_call_may_arrive(run)
         await run.resolve(intervention_id=question.id, outcome="not_happened")
         result = await run.result()
     assert result.state is RunState.CANCELLED

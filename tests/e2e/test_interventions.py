@@ -27,6 +27,8 @@ async def in_doubt(stage: Stage, order_id: str, *, applied: bool) -> tuple[Run, 
     run = await stage.start(example_plan("refund.yaml", order_id=order_id))
     await run.approve()
     [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+    if not applied:
+        await stage.no_call_may_arrive(run)
     return run, question
 
 
@@ -80,6 +82,7 @@ async def test_what_did_not_happen_and_is_called_off_is_not_called_again_and_the
         run = await stage.start(plan.model_copy(update={"steps": steps}))
         await run.approve()
         [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await stage.no_call_may_arrive(run)
         await run.resolve(intervention_id=question.id, outcome="call_off")
         result = await run.result()
     completes = on_failure == "continue"

@@ -273,10 +273,11 @@ class Scene:
         resolution_id: str = "#r1",
         *,
         can_undo: bool = False,
+        after: timedelta = SETTLED,
     ) -> tuple[bool, str]:
-        """Deliver a human's answer to an intervention."""
+        """Deliver a human's answer to an intervention, when no call of it may arrive any more."""
         sent_as = f"{run_id}{resolution_id}"
-        with self.tx() as tx:
+        with self.tx(after) as tx:
             return resolve.settle(tx, run_id, sent_as, resolution, lambda _: can_undo)
 
     def ask_approval(

@@ -20,7 +20,7 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
 )
 from surehand.workflows.contracts.effects import Resolution
-from tests.ledger.scene import OTHER_RUN, RUN, Scene
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, TIMEOUT, Scene
 
 
 def _compensating(scene: Scene) -> tuple[Entry, str]:
@@ -295,3 +295,26 @@ def test_what_a_human_has_left_stays_left_after_the_clock_was_set_back(scene: Sc
 
     assert isinstance(scene.begin_undo(), GivenUp)
     assert isinstance(scene.claim(scene.undo(entry)), Barred)
+
+
+@pytest.mark.parametrize("outcome", ["not_happened", "call_off", "compensated"])
+def test_that_it_has_not_happened_is_not_taken_while_the_call_may_still_arrive(
+    scene: Scene, outcome: str
+) -> None:
+    entry, intervention = scene.asked(scene.call())
+
+    # A worker that hangs may still make the call.
+    accepted, message = scene.settle(_answer(intervention, outcome), after=TIMEOUT)
+
+    assert not accepted
+    assert "its call may still arrive until" in message
+    assert scene.entry(entry.entry_id) == entry
+    assert (scene.row(interventions))["state"] == "open"
+    assert (scene.settle(_answer(intervention, outcome), resolution_id="#r2"))[0]
+
+
+@pytest.mark.parametrize("outcome", ["happened", "give_up"])
+def test_what_holds_even_if_the_call_arrives_is_taken_at_once(scene: Scene, outcome: str) -> None:
+    _, intervention = scene.asked(scene.call())
+
+    assert (scene.settle(_answer(intervention, outcome), after=NOW))[0]

@@ -388,7 +388,9 @@ class Bench:
             # Whoever says so has seen to it that it is undone, once.
             outside.undone[key] = outside.undone[key] or 1
             return "compensated"
-        if outside.under_way(key):
+        with self.ledger.transaction(self.tenant) as tx:
+            until = intervention_rows.may_arrive_until(tx, entry)
+        if until is not None or outside.under_way(key):
             return None
         if wish == "by hand" and outside.applied[key] and not entry.undoes:
             outside.undone[key] += 1

@@ -182,6 +182,7 @@ async def attend(stage: Stage, ending: str, run: Run, order_id: str) -> None:
 
 async def truth(stage: Stage, run: Run, intervention_id: str, order_id: str) -> dict[str, Any]:
     """Look into the shop's books, and undo by hand what nothing else can."""
+    await stage.no_call_may_arrive(run)
     rows = stage.intervention_rows(run)
     [row] = [r for r in rows if r["intervention_id"] == intervention_id]
     [entry] = [e for e in await stage.effects(run) if e["entry_id"] == row["entry_id"]]

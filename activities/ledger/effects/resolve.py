@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import recovery
+from surehand.activities.ledger.effects.clock_jumps import call_left
 from surehand.activities.ledger.effects.interventions import UNDONE
 from surehand.activities.ledger.effects.undone import (
     mark_compensated,
     tell_replayers,
 )
-from surehand.activities.ledger.steps.entries import Entry, next_commit_no
+from surehand.activities.ledger.steps.entries import UNASKED, Entry, next_commit_no
 from surehand.workflows.contracts.artifacts import ARTIFACT
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 
@@ -43,6 +45,14 @@ _SETTLES = {
 #: tried again is given up.
 _NOT_OF_UNDOS: Final = frozenset(
     {ResolutionOutcome.COMPENSATED, ResolutionOutcome.UNDO, ResolutionOutcome.CALL_OFF}
+)
+#: Answers that would be wrong if the call arrived after them.
+_RULES_IT_OUT: Final = frozenset(
+    {
+        ResolutionOutcome.NOT_HAPPENED,
+        ResolutionOutcome.CALL_OFF,
+        ResolutionOutcome.COMPENSATED,
+    }
 )
 #: What is left to say of an entry that an attempt has settled while a human was asked.
 _SETTLED_MEANWHILE = {
@@ -120,6 +130,8 @@ def _settle(
     if state is None:
         allowed = sorted(outcome.value for outcome in answers)
         return False, f"an entry that is {entry.state} can be settled as: {', '.join(allowed)}"
+    if not noted and resolution.outcome in _RULES_IT_OUT and (until := may_arrive_until(tx, entry)):
+        return False, f"its call may still arrive until {until}; answer after that"
     if resolution.outcome is ResolutionOutcome.HAPPENED and not resolution.evidence:
         return False, "say what proves that it happened (evidence)"
     if not _fits(resolution.receipt):
@@ -169,6 +181,20 @@ def is_settled(tx: Transaction, intervention_id: str) -> bool:
     """Return whether an intervention is settled, by whomever: its run follows the row."""
     row = tx.one(rows_of(interventions, interventions.c.state, intervention_id=intervention_id))
     return row is not None and row["state"] == "settled"
+
+
+def may_arrive_until(tx: Transaction, entry: Entry) -> str | None:
+    """Return until when a call of an entry in doubt may still arrive; ``None``: none may.
+
+    A worker that hangs may make it until its deadline, and the outside system takes its settle
+    time to show it.
+    """
+    if entry.state not in ("in_doubt", "partial") or entry.observed == UNASKED:
+        return None
+    left = call_left(tx, entry) + (entry.settle_ms or 0)
+    if left <= 0:
+        return None
+    return f"{datetime.fromtimestamp((tx.now_ms + left) / 1000, UTC):%H:%M:%S} UTC"
 
 
 def _is_open(tx: Transaction, run_id: str) -> bool:

@@ -111,8 +111,8 @@ def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
         undone = sorted(wanted & _undone(tx, run_id))
         if undone:
             raise TakesOverUndone(
-                f"what step {undone[0]} of run {run_id} has done has been undone: its output is no"
-                f" fact any more; begin at {undone[0]}, or before it"
+                f"what step {undone[0]} of run {run_id} has done or taken over has been undone: its"
+                f" output is no fact any more; begin at {undone[0]}, or before it"
             )
         opened = tx.one(rows_of(events, events.c.body, run_id=run_id, seq=1))
         # What that run has itself taken over, another one has made.
