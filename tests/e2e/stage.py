@@ -44,6 +44,7 @@ from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.settings import load_settings
+from surehand.client.run import Run as ClientRun
 from surehand.client.signing import signed_start
 from surehand.process.blobs import Blobs
 from surehand.worker import make_worker
@@ -201,11 +202,11 @@ class Stage:
         with self.ledger.transaction(self.tenant) as tx:
             tx.execute(expired.values(expires_ms=tx.now_ms))
 
-    async def no_call_may_arrive(self, run: Run) -> None:
+    async def no_call_may_arrive(self, run: Run | ClientRun) -> None:
         """Wait until the calls of a run's effects in doubt are over: then a human can tell."""
 
         def awaited() -> list[str]:
-            with self.ledger.transaction(DEFAULT_TENANT) as tx:
+            with self.ledger.transaction(tenant_of_run(run.run_id)) as tx:
                 rows = tx.all(rows_of(effects, run_id=run.run_id))
                 entries = [Entry.from_row(row) for row in rows]
                 return [at for one in entries if (at := may_arrive_until(tx, one)) is not None]

@@ -93,6 +93,7 @@ async def run_for(name: str, client: Client, stage: Stage) -> Run | None:
         run = await waiting_run(client)
         await run.approve((await run.view()).pending[0])
         await until(run.view, lambda view: view.result.state is RunState.NEEDS_INTERVENTION)
+        await stage.no_call_may_arrive(run)
         return run
     if name in ("Client", "Client.start", "Run", "SeenRequest", "StartNotTaken"):
         return None

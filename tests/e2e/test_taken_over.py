@@ -50,7 +50,10 @@ async def test_a_run_does_not_begin_from_a_step_whose_effect_has_been_undone(
     assert outputs_before(view, taken) == {}
     cause = refused.value.cause
     assert isinstance(cause, ApplicationError) and cause.type == ErrorType.PLAN_INVALID
-    assert f"what step {taken} of run {run.run_id} has done or taken over has been undone" in cause.message
+    assert (
+        f"what step {taken} of run {run.run_id} has done or taken over has been undone"
+        in cause.message
+    )
     assert stage.run_rows(fork) == []
 
 
