@@ -35,7 +35,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surehand.workflows.steps.freshness.workflow.now", lambda: NOW)
 
 
-def resumed(state: StepState, *, age: timedelta, started: bool = False) -> RunData:
+def resumed(state: StepState, *, age: timedelta, started: bool = False, **progress: Any) -> RunData:
     """Look at a run that has read a price, and waits with a payment of it."""
     pays = {"id": "pay", "tool": "pay", "params": {"amount": "${price}"}}
     plan = Plan.model_validate([{"id": "price", "tool": "price"}, pays])
@@ -46,6 +46,8 @@ def resumed(state: StepState, *, age: timedelta, started: bool = False) -> RunDa
     data.set_step("pay", state)
     if started:
         data.saga.register("pay")
+    if progress:
+        data.set_progress("pay", **progress)
     data.facts["price"] = 7
     data.tools = {"price": READ, "pay": WRITE}
     Freshness(data, cast(Any, None)).look()
@@ -76,6 +78,12 @@ def test_a_write_that_has_started_goes_on_with_the_params_it_has_whatever_it_wai
     state: StepState,
 ) -> None:
     data = resumed(state, age=timedelta(hours=1), started=True)
+    assert (data.stale, data.held) == ({}, set())
+
+
+def test_a_write_that_a_human_looks_at_is_not_made_again() -> None:
+    made = Succeeded(attempts=1, output="paid")
+    data = resumed(StepState.WAITING_INPUT, age=timedelta(hours=1), outcome=made)
     assert (data.stale, data.held) == ({}, set())
 
 

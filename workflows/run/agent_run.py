@@ -103,7 +103,9 @@ class AgentRun(Run):
         ready = data.request.plan.ready(frozenset(data.settled), frozenset(running))
         if not data.amending:
             return ready
-        return [step for step in ready if knows(step.id) or step.id in data.unacknowledged]
+        # What had begun in the execution before is under way: the plan waits for it.
+        begun = data.unacknowledged | data.progress.keys()
+        return [step for step in ready if knows(step.id) or step.id in begun]
 
     def _may_amend(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
         """Return whether all that was done under the plan so far has had its turn."""

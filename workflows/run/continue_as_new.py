@@ -105,8 +105,8 @@ class Continuing:
         )
 
     def _children(self) -> bool:
-        open_ = self._data.in_state(*OPEN)
-        return any(view.child is not None for view in open_)
+        # From before its start is known on: the next execution would start another one.
+        return bool(self._data.children.running)
 
     def _is_list(self, step_id: str) -> bool:
         if ITERATION.search(step_id) or self._data.request.plan.code is not None:

@@ -72,7 +72,7 @@ class ApprovalWait:
                         update={"approval_id": approval_id, "params_hash": request.params_hash}
                     )
                 case ApprovalState.SUPERSEDED:
-                    call = self._edited(step, call, approval_id)
+                    call = await self._edited(step, call, approval_id)
                 case ApprovalState.EXPIRED if self._may_ask_again(step, request):
                     escalated_to = self._again(step, request, escalated_to)
                 case _:
@@ -118,7 +118,9 @@ class ApprovalWait:
         if self._data.stopping:
             raise cut_short(self._data.saga, step.id)
 
-    def _edited(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
+    async def _edited(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
+        # The row may tell of an edit before the run has heard of it.
+        await workflow.wait_condition(lambda: approval_id in self._data.gate.accepted)
         edit = self._data.gate.accepted[approval_id]
         known = self._data.of_step(step.id)
         others = (name for name in known.editors if name != edit.approver)

@@ -111,6 +111,8 @@ class Freshness:
             return True
         if state not in WAITING or step.for_each is not None or step.plan is not None:
             return False
+        if self._data.progress_of(step.id).outcome is not None:
+            return False  # It has been called, and waits for what follows from it.
         return step.id not in self._data.saga.unsettled()
 
     def _goes_on(self, step_id: str) -> bool:

@@ -45,6 +45,7 @@ from surehand.workflows.state.step_failure import (
     StepRefused,
     attempts_of,
     cut_short,
+    leave_if_cancelled,
     reason_of,
     type_of,
 )
@@ -312,6 +313,7 @@ class StepRunner:
 
     async def _unpaused(self, step: Step) -> None:
         """Go no further while somebody has the run paused: no call is under way here."""
+        leave_if_cancelled()  # What holds it may wait for its end.
         if self.tool_calls.knows(step.id):
             return
         if self._data.request.mode is not Durability.SYNC:
