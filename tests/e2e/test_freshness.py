@@ -192,6 +192,24 @@ async def test_the_condition_of_a_step_that_has_not_begun_is_asked_again(
     assert refunds(stage, order_id) == []
 
 
+async def test_a_payment_that_a_human_looks_at_is_not_made_again_with_a_newer_price(
+    stage: Stage, order_id: str, price: Path
+) -> None:
+    async with stage.worker_here(**PRICES):
+        run = await stage.start(plan(price, order_id, interrupt="after"))
+        await run.decide(decision_on(await run.asks()))
+        await run.in_state(RunState.WAITING_INPUT)
+        price.write_text("12.75")
+        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
+        await resumed(run)
+        await run.in_state(RunState.WAITING_INPUT)
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="accept"))
+        result = await run.result()
+
+    assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["10.00"])
+    assert len(await stage.effects(run)) == 1
+
+
 async def test_an_approval_behind_an_answer_to_what_has_changed_is_void_too(
     stage: Stage, order_id: str, price: Path
 ) -> None:

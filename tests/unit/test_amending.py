@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from surehand.workflows.contracts.controls import Amend
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.agent_run import AgentRun
 from surehand.workflows.run.amendment import Amendment
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import leave_if_cancelled
@@ -68,6 +70,22 @@ def test_what_an_amendment_has_cut_off_has_not_failed() -> None:
 
     states = {view.id: view.state for view in data.steps.values()}
     assert states == {"order": StepState.FAILED, "pay": StepState.PENDING}
+
+
+def test_what_had_begun_before_the_run_continued_as_new_is_ended_before_another_plan() -> None:
+    """In the new execution nothing runs at first: what is under way is what has progress."""
+    data = _data("ship", "mail")
+    data.set_step("ship", StepState.RUNNING)
+    data.set_progress("ship", items=["a", "b"])
+    data.amending = True
+    data.next_plan = Amend(actor="olga", plan=_data("ship").request.plan, based_on=1)
+    run = AgentRun.__new__(AgentRun)
+    run._data = data
+    run._runner = cast(Any, SimpleNamespace(tool_calls=SimpleNamespace(knows=lambda _: False)))
+    run._amendment = _amendment(data)
+
+    assert [step.id for step in run._ready({})] == ["ship"]
+    assert not run._may_amend({})
 
 
 async def test_what_has_succeeded_just_before_another_plan_takes_over_is_not_done_again(
