@@ -28,7 +28,19 @@ class Raises(CodeRun):
 
     async def steps(self, steps: StepMaker) -> None:
         await refund(steps)
-        raise ApplicationError("the customer is a fraud", type="Fraud", non_retryable=True)
+        match steps.input["by"]:
+            case "failure":
+                raise ApplicationError("the customer is a fraud", type="Fraud", non_retryable=True)
+            case "time-out":
+                async with asyncio.timeout(0.1):
+                    await asyncio.Event().wait()
+            case "group":
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._fails())
+                    group.create_task(self._fails())
+
+    async def _fails(self) -> None:
+        raise StepFailed("enough")
 
 
 @workflow.defn

@@ -90,13 +90,22 @@ async def test_a_worker_killed_in_a_call_of_code_leaves_one_effect(
     assert (counts["refunds"], counts["mails"]) == (1, 1)
 
 
-async def test_what_code_gives_up_is_undone(stage: Stage, order_id: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "error"),
+    [
+        ("failure", "the customer is a fraud (Fraud)"),
+        ("time-out", "TimeoutError: "),
+        ("group", "enough; enough"),
+    ],
+)
+async def test_what_code_gives_up_is_undone(
+    stage: Stage, order_id: str, by: str, error: str
+) -> None:
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
-        run = await stage.start(code("Raises", order_id=order_id))
+        run = await stage.start(code("Raises", order_id=order_id, by=by))
         result = await run.result()
 
-    assert result.state is RunState.FAILED
-    assert result.error == "the customer is a fraud (Fraud)"
+    assert (result.state, result.error) == (RunState.FAILED, error)
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 from surehand.workflows import ports
 from surehand.workflows.contracts.artifacts import ReadArtifact, as_artifact
@@ -29,7 +29,7 @@ from surehand.workflows.options import record_call
 from surehand.workflows.plan.plan import ID_FORM, RECORDING, Plan, Step
 from surehand.workflows.run import recorded_values
 from surehand.workflows.run.run import Run
-from surehand.workflows.state.step_failure import StepFailed
+from surehand.workflows.state.step_failure import StepFailed, reason_of
 
 __all__ = ["CodeRun", "StepFailed", "StepMaker"]
 
@@ -104,13 +104,27 @@ def _failure_of(body: asyncio.Future[JsonValue]) -> str | None:
     error = None if body.cancelled() else body.exception()
     if error is None:
         return "the code has cancelled itself" if body.cancelled() else None
+    reason = _given_up(error)
+    if reason is None:
+        # An ordinary exception is a mistake in the code: Temporal tries the workflow task again
+        # until somebody has mended it, and nothing is undone for it.
+        raise error
+    return reason
+
+
+def _given_up(error: BaseException) -> str | None:
+    """Return why the code gives up; ``None`` for a mistake in it."""
     if isinstance(error, StepFailed):
         return error.reason
     if isinstance(error, ApplicationError):
         return f"{error.message} ({error.type})"
-    # An ordinary exception is a mistake in the code: Temporal tries the workflow task again until
-    # somebody has mended it, and nothing is undone for it.
-    raise error
+    if isinstance(error, (FailureError, TimeoutError)):
+        # Temporal would end the run for one of these, and nothing would be undone.
+        return reason_of(error)
+    if isinstance(error, BaseExceptionGroup):  # of an asyncio.TaskGroup
+        reasons = [_given_up(one) for one in error.exceptions]
+        return None if None in reasons else "; ".join(filter(None, reasons))
+    return None
 
 
 class StepMaker:
