@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, NoReturn
 
 from surehand.process import clock
 
@@ -25,6 +25,7 @@ from surehand.process import clock
 INTERVAL: Final = 0.1  # seconds
 #: How long after its deadline a call may take to end, at most: its cancellation, a busy machine.
 GRACE: Final = timedelta(seconds=2)
+_SAID_WITHIN: Final = 0.2  # seconds
 #: The worker's exit code (EX_SOFTWARE of sysexits.h).
 EXIT_CODE: Final = 70
 
@@ -79,9 +80,24 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             time.sleep(INTERVAL)
-            what = self.overdue(clock.now())
+            try:
+                what = self.overdue(clock.now())
+            except Exception as error:
+                _end(f"the watchdog cannot tell a deadline any more: {error!r}; the worker ends")
             if what is not None:
-                # Written past the logging system: its locks may be held by what hangs.
-                line = f"surehand: {what} did not end at its deadline; the worker ends instead\n"
-                os.write(sys.stderr.fileno(), line.encode())
-                os._exit(EXIT_CODE)
+                _end(f"{what} did not end at its deadline; the worker ends instead")
+
+
+def _end(why: str) -> NoReturn:
+    # Past the logging system: its locks may be held by what hangs. In a thread: nobody may read.
+    try:
+        saying = threading.Thread(target=_say, args=(f"surehand: {why}\n",), daemon=True)
+        saying.start()
+        saying.join(_SAID_WITHIN)
+    finally:
+        os._exit(EXIT_CODE)
+
+
+def _say(line: str) -> None:
+    with suppress(Exception):  # It may be closed.
+        os.write(sys.stderr.fileno(), line.encode())
