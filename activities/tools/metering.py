@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Final
 
 from surehand.workflows.contracts.usage import Usage
@@ -14,6 +14,8 @@ from surehand.workflows.contracts.usage import Usage
 #: Of money in one call, and the smallest part of it that counts.
 MOST: Final = 10**12
 SMALLEST: Final = Decimal("1e-12")
+#: Not the thread's own, which a tool may have changed.
+_EXACT: Final = Context(prec=60)
 
 
 @dataclass
@@ -31,18 +33,22 @@ class Meter:
         """
         try:
             amount = Decimal(money)
-        except InvalidOperation as error:
+        except (InvalidOperation, TypeError) as error:
             raise ValueError(f"ctx.spend: money={money!r} is no decimal number") from error
-        if tokens < 0 or not amount.is_finite() or not 0 <= amount <= MOST:
+        if type(tokens) is not int:
+            raise ValueError(f"ctx.spend: tokens={tokens!r} is no whole number")
+        if not 0 <= tokens <= MOST or not amount.is_finite() or not 0 <= amount <= MOST:
             raise ValueError(f"ctx.spend: from nothing to {MOST}, and nothing is given back")
         self.tokens += tokens
-        self.money += amount
+        with localcontext(_EXACT):
+            self.money += amount
 
     def usage(self) -> Usage:
         """Return it as the run gets it."""
         # After the call: what it has used must not fail it, however odd the sum.
-        money = min(self.money, Decimal(MOST)).quantize(SMALLEST)
-        return Usage(tokens=self.tokens, money=format(money.normalize(), "f"))
+        with localcontext(_EXACT):
+            money = min(self.money, Decimal(MOST)).quantize(SMALLEST).normalize()
+        return Usage(tokens=self.tokens, money=format(money, "f"))
 
 
 #: The meter of the call under way; the tasks that a call starts have it, too.

@@ -79,6 +79,8 @@ def retry_after(value: str | None, now: datetime) -> timedelta:
         until = email.utils.parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return timedelta(seconds=1)
+    if until.tzinfo is None:  # "-0000", and the forms without a zone: of UTC
+        until = until.replace(tzinfo=UTC)
     try:
         return max(until.astimezone(UTC) - now, timedelta(0))
     except OverflowError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -152,6 +153,23 @@ def test_a_rate_limit_keeps_the_pause_that_the_provider_named() -> None:
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, pause: timedelta) -> None:
     assert retry_after(header, NOW) == pause
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Sun, 01 Mar 2026 12:00:30 -0000", "Sun Mar  1 12:00:30 2026"],
+    ids=["-0000", "asctime"],
+)
+def test_a_date_without_a_zone_is_of_utc_wherever_the_worker_is(
+    header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "America/New_York")
+        time.tzset()
+        pause = retry_after(header, NOW)
+    time.tzset()
+
+    assert pause == 30 * SECOND
 
 
 @pytest.mark.parametrize("header", ["9" * 30, "9" * 5000, "Fri, 31 Dec 9999 23:59:59 -0100"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,22 @@ def test_what_a_call_uses_is_added_up_exactly() -> None:
 def test_what_cannot_be_spent_is_refused(money: str) -> None:
     with metering(), pytest.raises(ValueError, match=r"ctx\.spend"):
         spend(0, money)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "money"),
+    [(1.5, "0"), (float("nan"), "0"), ("7", "0"), (True, "0"), (10**30, "0"), (0, None)],
+)
+def test_what_is_no_number_of_tokens_nor_money_is_refused(tokens: Any, money: Any) -> None:
+    with metering(), pytest.raises(ValueError, match=r"ctx\.spend"):
+        spend(tokens, money)
+
+
+def test_a_tool_that_changes_how_its_thread_computes_changes_no_sum() -> None:
+    with metering() as meter, localcontext(prec=3):
+        spend(1, "12345.678")
+
+        assert meter.usage().money == "12345.678"
 
 
 @pytest.mark.parametrize("money", ["1e-50", str(MOST), "0.333333333333333333333333333333333333333"])
