@@ -6,7 +6,6 @@ Written atomically, and never changed: whoever keeps something names it by its c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import uuid
 from collections.abc import Awaitable, Callable
@@ -47,34 +46,41 @@ class Blobs:
         except (BaseError, OSError, ValueError) as error:
             raise StoreUnavailable(str(error)) from error
 
-    async def has(self, path: str) -> bool:
-        """Return whether something is kept under a path, and outlives a power cut there.
+    async def has(self, path: str, size: int) -> bool:
+        """Return whether that many bytes are kept under a path, and outlive a power cut there.
 
         Raises:
             StoreUnavailable: The store does not answer.
         """
         try:
-            await obstore.head_async(self._store, path)
+            found = await obstore.head_async(self._store, path)
             await self._settle(path)
         except (NotFoundError, FileNotFoundError):
             return False
         except (BaseError, OSError) as error:
             raise StoreUnavailable(str(error)) from error
-        return True
+        return found["size"] == size
 
     async def put(self, path: str, data: bytes) -> None:
-        """Keep something; what is there already stays.
+        """Keep something under a path that says by its digest what it is.
 
         Raises:
             StoreUnavailable: The store does not take it.
         """
         try:
-            # What is there is the same, because its path says so; or found out when it is read.
-            with contextlib.suppress(AlreadyExistsError):
-                await obstore.put_async(self._store, path, data, mode="create")
+            if not await self._create(path, data) and await self.get(path) != data:
+                # A power cut has left its name without its content.
+                await obstore.put_async(self._store, path, data, mode="overwrite")
             await self._settle(path)
         except (BaseError, OSError) as error:
             raise StoreUnavailable(str(error)) from error
+
+    async def _create(self, path: str, data: bytes) -> bool:
+        try:
+            await obstore.put_async(self._store, path, data, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
 
     async def get(self, path: str) -> bytes:
         """Return what is kept under a path.
@@ -101,7 +107,11 @@ class Blobs:
             StoreUnavailable: The store does not answer.
         """
         if make:
-            await self.put(_STORE_ID, uuid.uuid4().hex.encode())
+            try:
+                await self._create(_STORE_ID, uuid.uuid4().hex.encode())
+                await self._settle(_STORE_ID)
+            except (BaseError, OSError) as error:
+                raise StoreUnavailable(str(error)) from error
         try:
             return (await self.get(_STORE_ID)).decode()
         except NotKept:

@@ -73,8 +73,8 @@ class NotKept(StoreUnavailable):
 class Store(Protocol):
     """Where content is kept; ``process/blobs.py`` has the real one."""
 
-    async def has(self, path: str) -> bool:
-        """Return whether something is kept under a path."""
+    async def has(self, path: str, size: int) -> bool:
+        """Return whether that many bytes are kept under a path."""
 
     async def put(self, path: str, data: bytes) -> None:
         """Keep something."""
@@ -162,7 +162,7 @@ class _Kept:
         if path not in self._known:
             store = self._opened()
             # What is there need not be sent once more.
-            if not await store.has(path):
+            if not await store.has(path, len(data)):
                 await store.put(path, data)
         self._remember(path, data)
 

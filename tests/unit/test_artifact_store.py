@@ -39,6 +39,20 @@ async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
         await store.read(TENANT, kept.artifact)
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 20_047], ids=["nothing", "zeros"])
+async def test_what_a_power_cut_has_left_of_it_is_kept_again(
+    ledger: Ledger, tmp_path: Path, left: bytes
+) -> None:
+    kept = await store_in(tmp_path, ledger).keep(TENANT, BIG)
+    assert kept.artifact is not None
+    (tmp_path / kept.artifact.uri).write_bytes(left)
+
+    again = await store_in(tmp_path, ledger).keep(TENANT, BIG)
+
+    assert again == kept
+    assert await store_in(tmp_path, ledger).read(TENANT, kept.artifact) == BIG
+
+
 async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_path: Path) -> None:
     store = store_in(tmp_path / "store", ledger)
     secret = tmp_path / "secret"

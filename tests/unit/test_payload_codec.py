@@ -45,9 +45,9 @@ class Counted(Blobs):
         self.got_paths: list[str] = []
         self.cut_off = False
 
-    async def has(self, path: str) -> bool:
+    async def has(self, path: str, size: int) -> bool:
         self._reach()
-        return await super().has(path)
+        return await super().has(path, size)
 
     async def put(self, path: str, data: bytes) -> None:
         self._reach()
