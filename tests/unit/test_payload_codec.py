@@ -110,6 +110,14 @@ async def test_a_large_payload_is_kept_by_the_digest_of_its_content(
     assert await worker(store).decode([payload]) == [LARGE]
 
 
+async def test_what_a_power_cut_has_emptied_is_kept_again(store: Counted, tmp_path: Path) -> None:
+    [payload] = await worker(store).encode([LARGE])
+    file_of(tmp_path, payload).write_bytes(b"")
+
+    assert await worker(store).encode([LARGE]) == [payload]
+    assert await worker(store).decode([payload]) == [LARGE]
+
+
 async def test_a_small_payload_stays_as_it_is(store: Counted) -> None:
     [plain] = await DataConverter.default.encode([{"text": "x"}])
 
