@@ -35,10 +35,7 @@ def override(document: Any, text: str) -> None:
     Raises:
         OverrideError: If it has not that form, or the path leads nowhere.
     """
-    path, equals, written = text.partition("=")
-    parts = path.strip().split(".")
-    if not equals or not all(parts):
-        raise OverrideError(path, "write it as path=value, such as input.order_id=order-7")
+    path, parts, written = _parsed(text, "input.order_id=order-7")
     current: Any = document
     for depth, part in enumerate(parts[:-1]):
         current = _child(current, part, parts[:depth])
@@ -53,10 +50,7 @@ def assign(params: Any, text: str) -> None:
     Raises:
         OverrideError: If it has not that form, or the path leads nowhere.
     """
-    path, equals, written = text.partition("=")
-    parts = path.strip().split(".")
-    if not equals or not all(parts):
-        raise OverrideError(path, "write it as path=value, such as amount=50")
+    path, parts, written = _parsed(text, "amount=50")
     current = params
     for depth, part in enumerate(parts[:-1]):
         current = _child(current, part, parts[:depth])
@@ -70,6 +64,14 @@ def assign(params: Any, text: str) -> None:
     # Where the tool's model has made a text of it, such as an amount, it would do so again.
     number = isinstance(value, int | float) and not isinstance(value, bool)
     current[found] = written if isinstance(old, str) and number else value
+
+
+def _parsed(text: str, example: str) -> tuple[str, list[str], str]:
+    path, equals, written = text.partition("=")
+    parts = path.strip().split(".")
+    if not equals or not all(parts):
+        raise OverrideError(path, f"write it as path=value, such as {example}")
+    return path, parts, written
 
 
 def _value(path: str, written: str) -> Any:

@@ -8,7 +8,6 @@ from surehand.drill.consistency import calls_of
 from surehand.drill.disturbance import Disturbance
 from surehand.drill.people import (
     AT_ITS_START,
-    ENDED_STEPS,
     REASON,
     People,
     Principals,
@@ -20,7 +19,7 @@ from surehand.process.exits import Refused, WrongUse
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RunView, StepView
-from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 
 

@@ -20,7 +20,7 @@ from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, De
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt, InterruptKind
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.steering import ResumeRun, Steering, Verb
 from surehand.workflows.identity import run_of_approval
 from surehand.workflows.plan.plan import ITERATION
@@ -34,7 +34,6 @@ REASON: Final = "a drill"
 #: Seconds between looks at whether the run waits for somebody.
 _LOOK_PAUSE: Final = 0.2
 _LOOK_LIMIT: Final = timedelta(seconds=2)
-ENDED_STEPS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED})
 #: Questions about a step as such, before it has done anything.
 AT_ITS_START: Final = frozenset({InterruptKind.BEFORE, InterruptKind.ASK})
 #: What is answered to a question of that type, where its schema names nothing.
