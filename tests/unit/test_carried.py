@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 from pydantic import BaseModel
@@ -35,6 +36,7 @@ from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.deliveries import Delivery, Inbox, answer_of
 from surehand.workflows.gate import MOST_SETTLED, Gate
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.continue_as_new import Continuing
 from surehand.workflows.run.snapshot import MOST_LISTED, MOST_OUTPUTS, snapshot
 from surehand.workflows.state.effects import Saga
 from surehand.workflows.state.records import (
@@ -367,3 +369,21 @@ def test_requests_are_numbered_on_where_those_before_are_not_carried() -> None:
 
     assert not any(name.startswith("r/s0/") for name in found.gate.states)
     assert found.gate.next_number("s0") == 3
+
+
+def test_a_child_run_whose_start_is_not_known_yet_keeps_its_parent_in_this_execution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next execution would start another one under another id."""
+    monkeypatch.setattr(
+        "surehand.workflows.run.continue_as_new.workflow.all_handlers_finished", lambda: True
+    )
+    plan = Plan.model_validate([{"id": "ship", "plan": {"steps": [{"id": "a", "tool": "a.b"}]}}])
+    request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
+    data = RunData.new(request, "first", datetime.now(UTC))
+    idle = cast(Any, SimpleNamespace(under_way=0, idle=True))
+    continuing = Continuing(data, idle, idle)
+
+    assert continuing.quiet()
+    data.children.running["ship"] = "r~ship"
+    assert not continuing.quiet()
