@@ -12,6 +12,14 @@ COPY requirements-runtime.lock .
 # Wheels only: nothing is compiled, so no compiler is needed and no package's own code runs here.
 RUN /opt/venv/bin/pip install --require-hashes --only-binary :all: -r requirements-runtime.lock
 
+# What is in it, for whoever asks: /app/surehand.cdx.json.
+FROM packages AS bill-of-materials
+COPY requirements-supply-chain.lock pyproject.toml ./
+RUN python -m venv /opt/supply-chain \
+    && /opt/supply-chain/bin/pip install --require-hashes --only-binary :all: -r requirements-supply-chain.lock \
+    && /opt/supply-chain/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+        --output-reproducible --output-format JSON --output-file /opt/surehand.cdx.json /opt/venv/bin/python
+
 FROM python:3.13-slim
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # A fixed number, so that `runAsNonRoot` can be checked and a volume's owner is known.
@@ -19,6 +27,7 @@ RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin surehand \
     && install --directory --owner surehand --group surehand /data
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
+COPY --from=bill-of-materials /opt/surehand.cdx.json ./
 COPY LICENSE worker.py starter.py devserver.py ./
 # Links to the rooms, which are copied as they lie here.
 COPY surehand surehand

@@ -4,8 +4,10 @@
 PYTHON ?= python3
 # Only for `make lock`.
 UV ?= uv
-# Where the virtual environment lives.
+# Where the virtual environment lives, and what is installed into it. The oldest allowed versions:
+# `make VENV=.venv-oldest LOCKED=requirements-oldest.lock test`.
 VENV ?= .venv
+LOCKED ?= requirements.lock
 # Passed on to pytest: `make test PYTEST_ARGS="-k approval"`.
 PYTEST_ARGS ?=
 # How long `make drill-full` soaks, such as 10m; 0 for not at all.
@@ -16,10 +18,14 @@ ROUND ?=
 # ones. `make test-properties PROPERTY_EXAMPLES=5000`.
 PROPERTY_EXAMPLES ?=
 # Test processes; more than the two cores this is planned for, because most tests wait for servers.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 
-# The same for what builds the pages of docs/.
+# The same for what builds the pages of docs/, for what looks at the image's packages, and for these.
 DOCS_VENV ?= .venv-docs
+SUPPLY_VENV ?= .venv-supply-chain
+RUNTIME_VENV ?= .venv-runtime
+# Where `make sbom` writes.
+SBOM ?= dist/surehand.cdx.json
 
 PY := $(VENV)/bin/python
 # The Temporal CLI is found, or built, before the first test waits for it.
@@ -27,28 +33,30 @@ TESTS = "$(PY)" devserver.py --print-cli > /dev/null \
 	&& "$(PY)" -m tests -n "$(TEST_PROCESSES)" --dist worksteal
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(DOCS_VENV)/.installed
+SUPPLY_INSTALLED := $(SUPPLY_VENV)/.installed
+RUNTIME_INSTALLED := $(RUNTIME_VENV)/.installed
 LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo drill-full bench test test-all test-full test-properties test-cluster check \
-	format reference docs dev worker lock check-compose clean
+.PHONY: help venv demo drill-full bench test test-all test-full test-exhaustive test-properties test-cluster check \
+	format reference docs dev worker lock check-compose check-kubernetes sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## Create the virtual environment from requirements.lock, when that changed
 
-$(INSTALLED): requirements.lock
+$(INSTALLED): $(LOCKED)
 	@command -v "$(PYTHON)" > /dev/null \
 		|| { echo "$(PYTHON) is not on PATH: install Python 3.11 or newer, or name it: make PYTHON=..."; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$(PYTHON) is older than Python 3.11: name a newer one: make PYTHON=..."; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2> /dev/null \
 		|| { echo "$(PYTHON) cannot create virtual environments: apt-get install python3-venv (Debian, Ubuntu)"; exit 1; }
-	@echo "Installing requirements.lock into $(VENV) (about half a minute)"
+	@echo "Installing $(LOCKED) into $(VENV) (about half a minute)"
 	@"$(PYTHON)" -m venv --clear "$(VENV)"
-	@"$(VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@"$(VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r $(LOCKED)
 	@touch "$@"
 
 demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
@@ -61,6 +69,7 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 
 bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
+	@"$(PY)" -m benchmarks.guards --json .surehand/benchmarks/guards.json
 	@"$(PY)" -m benchmarks.retries --json .surehand/benchmarks/retries.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
@@ -68,10 +77,13 @@ bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs Postg
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
 	@$(TESTS) -m "not full" $(PYTEST_ARGS)
 
-test-all: test test-full test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
+test-all: test test-full test-exhaustive test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
 
 test-full: venv ## Run what `make test` leaves out: PostgreSQL, whole runs, browser, drill
-	@$(TESTS) -m "full and not property and not cluster" $(PYTEST_ARGS)
+	@$(TESTS) -m "full and not property and not cluster and not exhaustive" $(PYTEST_ARGS)
+
+test-exhaustive: venv ## Play the cells of large tables that `make test-full` leaves out; not in CI
+	@$(TESTS) -m exhaustive $(PYTEST_ARGS)
 
 test-properties: venv ## Search for random plans, faults and decisions that break a guarantee
 	@export PROPERTY_EXAMPLES="$(PROPERTY_EXAMPLES)"; $(TESTS) tests/property $(PYTEST_ARGS)
@@ -107,17 +119,48 @@ dev: venv ## Run the embedded Temporal server in the foreground
 worker: venv ## Run a worker in the foreground
 	@"$(PY)" worker.py
 
-lock: ## Resolve the dependencies anew (needs uv)
+lock: ## Resolve the dependencies anew (needs uv and npm)
 	@command -v "$(UV)" > /dev/null \
 		|| { echo "uv is not on PATH: install it, or name it: make UV=... lock"; exit 1; }
 	$(LOCK) pyproject.toml --extra examples --extra dev --output-file requirements.lock
-	$(LOCK) pyproject.toml --extra examples --constraint requirements.lock --output-file requirements-runtime.lock
+	$(LOCK) pyproject.toml --extra examples --extra dev --resolution lowest-direct --output-file requirements-oldest.lock
+	$(LOCK) pyproject.toml --extra approvals --extra examples --extra opentelemetry --constraint requirements.lock --output-file requirements-runtime.lock
 	$(LOCK) --group docs --output-file requirements-docs.lock
+	$(LOCK) --group supply-chain --output-file requirements-supply-chain.lock
+	$(LOCK) tests/mcp/servers/requirements.in --output-file tests/mcp/servers/requirements.lock
+	cd tests/mcp/servers && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
+	cd tests/browser/axe && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 check-compose: ## Check docker-compose.yml with Compose's own loader (needs Go)
 	@command -v go > /dev/null || { echo "Go is not on PATH: install Go 1.25 or newer"; exit 1; }
 	@go -C deploy/composecheck run . ../../docker-compose.yml ../../.env.example
 
+check-kubernetes: ## Build deploy/kubernetes and check it with Kubernetes' own schemas (needs Go)
+	@command -v go > /dev/null || { echo "Go is not on PATH: install Go 1.25 or newer"; exit 1; }
+	@go -C deploy/kubecheck run . ../kubernetes/workers ../kubernetes/controller
+
+$(SUPPLY_INSTALLED): requirements-supply-chain.lock
+	@echo "Installing requirements-supply-chain.lock into $(SUPPLY_VENV)"
+	@"$(PYTHON)" -m venv --clear "$(SUPPLY_VENV)"
+	@"$(SUPPLY_VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements-supply-chain.lock
+	@touch "$@"
+
+# What the image has, and not even pip beside it.
+$(RUNTIME_INSTALLED): requirements-runtime.lock $(SUPPLY_INSTALLED)
+	@echo "Installing requirements-runtime.lock into $(RUNTIME_VENV)"
+	@"$(PYTHON)" -m venv --clear --without-pip "$(RUNTIME_VENV)"
+	@"$(SUPPLY_VENV)/bin/pip" --python "$(RUNTIME_VENV)" install --quiet --require-hashes -r requirements-runtime.lock
+	@touch "$@"
+
+sbom: $(RUNTIME_INSTALLED) ## List what the image's Python has inside, with licences (CycloneDX)
+	@mkdir -p "$(dir $(SBOM))"
+	@"$(SUPPLY_VENV)/bin/cyclonedx-py" environment --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --output-format JSON --output-file "$(SBOM)" "$(RUNTIME_VENV)/bin/python"
+	@echo "$(SBOM)"
+
+audit: $(SUPPLY_INSTALLED) ## Ask after known vulnerabilities of what the image has inside
+	@.ci/audit "$(SUPPLY_VENV)/bin/pip-audit"
+
 clean: ## Remove the virtual environment and caches; data in .surehand/ stays
-	rm -rf "$(VENV)" "$(DOCS_VENV)" site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" "$(DOCS_VENV)" "$(SUPPLY_VENV)" "$(RUNTIME_VENV)" site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

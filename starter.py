@@ -8,7 +8,6 @@ from __future__ import annotations
 from surehand.process.ending import leave  # first: it says what to do where nothing is installed
 
 # isort: split
-import os
 import sys
 
 from surehand.cli.app import run
@@ -16,14 +15,9 @@ from surehand.cli.app import run
 
 def main() -> None:
     """Run one verb; the process ends here, with the verb's exit code."""
+    # Tools are found where it is called; nobody has them where the program itself lies.
+    sys.path.insert(0, "")
     leave(run(sys.argv[1:]))
-
-
-def installed() -> None:
-    """Run one verb as the command ``surehand``, which finds tools where it is called."""
-    # Otherwise the first place is that of the command itself, where nobody has tools.
-    sys.path.insert(0, os.getcwd())
-    main()
 
 
 if __name__ == "__main__":

@@ -7,34 +7,46 @@ from surehand.process.ending import leave  # first: it says what to do where not
 # isort: split
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
-from temporalio.worker import PollerBehaviorAutoscaling, Worker, WorkerDeploymentConfig
+from temporalio.worker import (
+    Interceptor,
+    PollerBehaviorAutoscaling,
+    Worker,
+    WorkerDeploymentConfig,
+)
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from surehand.activities.approvals.gate import ApprovalActivities
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from surehand.activities.effects.batches import BatchActivities
 from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.model_turns import ModelActivities
 from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
-from surehand.activities.ledger.core.engine import require_fit
+from surehand.activities.ledger.core.engine import require_fit, without_passwords
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
+from surehand.activities.ledger.core.standbys import losing_standbys
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
+from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.maintenance import MaintenanceActivities
+from surehand.activities.mcp.tools import look_for_changes, mcp_tools
 from surehand.activities.notify.notifiers import (
     NotifiersMisconfigured,
     load_notifiers,
     where,
 )
 from surehand.activities.notify.outbox import Outbox
+from surehand.activities.run_keys import LedgerKeys
 from surehand.activities.runs.child_runs import ChildActivities
 from surehand.activities.runs.lifecycle import RunActivities
 from surehand.activities.runs.steering import PlanActivities, SteeringActivities
@@ -43,12 +55,15 @@ from surehand.activities.tools.toolbox import ToolboxError, load_toolbox
 from surehand.activities.tools.workflow_modules import (
     WorkflowModulesError,
     load_workflows,
+    naming_what_the_sandbox_refuses,
+    pass_through,
 )
 from surehand.activities.worker.alive import KeepAlive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash, CrashInterceptor
 from surehand.activities.worker.guard import LedgerGuard
 from surehand.activities.worker.metrics import Metrics
+from surehand.activities.worker.readiness import Readiness, answering
 from surehand.activities.worker.secrets import Secrets
 from surehand.activities.worker.settings import (
     Settings,
@@ -56,19 +71,30 @@ from surehand.activities.worker.settings import (
     load_settings,
 )
 from surehand.activities.worker.telemetry import (
+    AddressError,
     ContextInterceptor,
-    MetricsAddressError,
     configure_logging,
     core_runtime,
+    find_receiver,
 )
 from surehand.activities.worker.tenant_discovery import keep_learning
+from surehand.agents.model_run import ModelRun
+from surehand.agents.models.frameworks import FRAMEWORKS
+from surehand.agents.named_agents import PASSED_THROUGH, AgentsError, load_agents
+from surehand.process.cells import CellsError, OwnCell
 from surehand.process.connect import connect, find_target
-from surehand.process.exits import ExitCode, SurehandError
+from surehand.process.exits import ExitCode, SurehandError, WrongUse
+from surehand.process.key_encryption import read_key_ring
+from surehand.process.payload_encryption import RunEncryption
+from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_worker_alone
 from surehand.process.settings import read_environment
+from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.maintenance import Ping, Reconcile, Unwind
 from surehand.workflows.payload_codec import data_converter
 from surehand.workflows.run.agent_run import AgentRun
-from surehand.workflows.run.model_run import ModelRun
+
+if TYPE_CHECKING:
+    from surehand.activities.worker.traces import Traces
 
 log = structlog.get_logger()
 
@@ -79,13 +105,18 @@ STICKY_TIMEOUT: Final = timedelta(seconds=1)
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
 
 
-def workflow_runner() -> SandboxedWorkflowRunner:
+def workflow_runner(passthrough: Sequence[str] = ()) -> SandboxedWorkflowRunner:
     """Return the sandbox of the workflows; what is passed through is pure, and slow to import.
 
     Our own room, too: each run would load and keep a copy of what is not passed through.
+
+    Args:
+        passthrough: Modules that the user's workflows import.
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules(
-        "surehand.workflows", "pydantic", "pydantic_core", "annotated_types", "rfc8785"
+        *("surehand.workflows", "surehand.agents"),
+        *("pydantic", "pydantic_core", "annotated_types", "rfc8785"),
+        *passthrough,
     )
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
@@ -106,9 +137,59 @@ def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
     )
 
 
-def make_worker(client: Client, settings: Settings, context: WorkerContext) -> Worker:
-    """Return a Temporal worker with all workflows, the user's included, and their activities."""
+def cell_of(settings: Settings) -> OwnCell | None:
+    """Return the cell that a worker is of; ``None``: there is only one.
+
+    Raises:
+        SettingsError: The settings do not say it, or the file of cells cannot be used.
+    """
+    if not settings.cells:
+        return None
+    if not settings.cell:
+        raise SettingsError("setting SUREHAND_CELL is missing: a worker is of one cell")
+    try:
+        return OwnCell(Path(settings.cells), settings.cell)
+    except CellsError as error:
+        raise SettingsError(str(error)) from error
+
+
+def traces_of(settings: Settings, receiver: str) -> Traces | None:
+    """Return what makes traces for a receiver; ``None``: OpenTelemetry is not installed."""
+    try:
+        from surehand.activities.worker.traces import open_traces
+    except ImportError as error:
+        # No reason not to work: whoever runs this may set those variables for all programs alike.
+        log.warning(
+            "worker.no_traces",
+            receiver=receiver,
+            meaning=f"pip install 'surehand[opentelemetry]' for the worker ({error})",
+        )
+        return None
+    return open_traces(os.environ, settings.build_id)
+
+
+def make_worker(
+    client: Client,
+    settings: Settings,
+    context: WorkerContext,
+    plugins: Sequence[Plugin] = (),
+    interceptors: Sequence[Interceptor] = (),
+) -> Worker:
+    """Return a Temporal worker with all workflows, the user's included, and their activities.
+
+    Args:
+        client: Its connection.
+        settings: Its settings.
+        context: What its activities work with.
+        plugins: Those of the user's own.
+        interceptors: Further ones.
+
+    Raises:
+        WorkflowModulesError: A workflow of the user's cannot be loaded into the sandbox.
+        WrongUse: A plugin takes from the sandbox what we need in it.
+    """
     tools = ToolActivities(context)
+    models = ModelActivities(context, tools, FRAMEWORKS)
     batches = BatchActivities(context, tools)
     approvals = ApprovalActivities(context)
     runs = RunActivities(context)
@@ -120,56 +201,79 @@ def make_worker(client: Client, settings: Settings, context: WorkerContext) -> W
     recording = RecordingActivities(context)
     contents = ContentActivities(context)
     own = load_workflows(settings.workflow_modules)
-    return Worker(
-        client,
-        task_queue=settings.task_queue,
-        workflows=[AgentRun, ModelRun, Ping, Reconcile, Unwind, *own],
-        activities=[
-            tools.describe_tools,
-            tools.execute_tool,
-            batches.run_batch,
-            compensation.compensate,
-            approvals.request_approval,
-            approvals.verify_decision,
-            approvals.close_approval,
-            runs.open_run,
-            runs.close_run,
-            children.look_at_child,
-            runs.find_interventions,
-            compensation.find_remaining,
-            runs.settle_intervention,
-            steering.steer,
-            steering.record_interrupt,
-            recording.record_value,
-            contents.read_artifact,
-            plans.evaluate,
-            plans.record_refusal,
-            plans.amend_run,
-            maintenance.reconcile,
-            maintenance.begin_unwind,
-        ],
-        interceptors=[
-            ContextInterceptor(),
-            KeepAlive(),
-            CrashInterceptor(context.crash),
-            LedgerGuard(context.ledger),
-        ],
-        workflow_runner=workflow_runner(),
-        max_cached_workflows=settings.max_cached_workflows,
-        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
-        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        graceful_shutdown_timeout=settings.graceful_shutdown,
-        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
-        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
-        deployment_config=deployment_of(settings),
-    )
+    load_agents(settings.agent_modules)
+    passthrough = pass_through(settings.sandbox_passthrough)
+    runner = workflow_runner([*passthrough, *(PASSED_THROUGH if settings.agent_modules else ())])
+    with naming_what_the_sandbox_refuses(own):
+        worker = Worker(
+            client,
+            plugins=of_worker_alone(plugins),
+            task_queue=settings.task_queue,
+            workflows=[AgentRun, ModelRun, Ping, Reconcile, Unwind, *own],
+            activities=[
+                tools.describe_tools,
+                tools.execute_tool,
+                models.take_turn,
+                batches.run_batch,
+                compensation.compensate,
+                approvals.request_approval,
+                approvals.verify_decision,
+                approvals.close_approval,
+                runs.open_run,
+                runs.admit_run,
+                runs.close_run,
+                children.look_at_child,
+                runs.find_interventions,
+                compensation.find_remaining,
+                runs.settle_intervention,
+                steering.steer,
+                steering.record_interrupt,
+                recording.record_value,
+                contents.read_artifact,
+                plans.evaluate,
+                plans.record_refusal,
+                plans.amend_run,
+                maintenance.reconcile,
+                maintenance.begin_unwind,
+            ],
+            interceptors=[
+                ContextInterceptor(),
+                KeepAlive(),
+                CrashInterceptor(context.crash),
+                LedgerGuard(context.ledger, cell_of(settings)),
+                *interceptors,
+            ],
+            workflow_runner=runner,
+            max_cached_workflows=settings.max_cached_workflows,
+            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            graceful_shutdown_timeout=settings.graceful_shutdown,
+            workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
+            activity_task_poller_behavior=PollerBehaviorAutoscaling(),
+            deployment_config=deployment_of(settings),
+        )
+    taken = worker.config(active_config=True)["workflow_runner"]
+    if isinstance(taken, SandboxedWorkflowRunner) and not (
+        runner.restrictions.passthrough_modules <= taken.restrictions.passthrough_modules
+    ):
+        raise WrongUse(
+            f"a Temporal plugin ({PLUGINS}) puts another sandbox in the place of ours: have"
+            " it add to the one that it is given, by dataclasses.replace"
+        )
+    return worker
 
 
 async def serve(settings: Settings, *, check_only: bool) -> None:
     """Load everything, say what was loaded, and work until SIGTERM or SIGINT."""
-    toolbox = load_toolbox(settings.tool_modules)
-    crash = Crash.parse(settings.crash_at, settings.crash_once)
+    cell = cell_of(settings)
+    toolbox = load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
+    load_agents(settings.agent_modules)
+    plugins = load_plugins(settings.worker_plugins)
+    receiver = find_receiver(os.environ)
+    traces = traces_of(settings, receiver) if receiver and not check_only else None
+    pass_through(settings.sandbox_passthrough)
+    crash = Crash.parse(settings.crash_at, settings.crash_once, signal.Signals[settings.crash_by])
     if settings.crash_at and settings.decisions == "signed":
         raise SettingsError(
             f"setting SUREHAND_CRASH_AT has the worker kill itself at {settings.crash_at}, which is"
@@ -183,22 +287,33 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
         require_head(ledger.engine)
         inline = settings.largest_inline
-        artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
         target = find_target(read_environment())
-        converter = data_converter(lambda: artifacts.blobs, waits=True)
-        client = await connect(target, runtime=runtime, converter=converter)
+        ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
+        keys = None if ring is None else LedgerKeys(lambda: ledger, ring)
+        ledger.keys = keys
+        ledger.passkey_origins = settings.passkey_origins
+        artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
+        encryption = None if keys is None else RunEncryption(keys)
+        converter = data_converter(lambda: artifacts.blobs, waits=True, encryption=encryption)
+        all_plugins = plugins if traces is None else [traces.plugin, *plugins]
+        client = await connect(target, runtime=runtime, converter=converter, plugins=all_plugins)
         log.info(
             "worker.loaded",
             tools=toolbox.names(),
             workflows=[class_.__name__ for class_ in load_workflows(settings.workflow_modules)],
-            database=ledger.engine.url.render_as_string(hide_password=True),
+            database=without_passwords(ledger.engine.url),
+            plugins=[one.name() for one in plugins] or "none",
             task_queue=settings.task_queue,
             version=settings.build_id or "none",
             server=target.address,
             namespace=target.namespace,
+            cell="none" if cell is None else cell.name,
             decisions=settings.decisions,
+            encryption="off" if ring is None else f"by {ring.first.id}",
             notifiers=where(notifiers) or "none",
             metrics=settings.metrics or "off",
+            health=settings.health or "off",
+            traces=receiver if traces else "off",
         )
         if settings.decisions == "open":
             log.warning(
@@ -212,12 +327,21 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 setting="SUREHAND_CRASH_AT",
                 meaning=f"it kills itself at {settings.crash_at}: for drills only",
             )
-        if not settings.tool_modules:
+        if not settings.tool_modules and not settings.mcp:
             log.warning(
                 "worker.no_tools",
                 setting="SUREHAND_TOOL_MODULES",
                 meaning="it names no module: no tool is loaded, so every plan is refused",
             )
+        # Before anything is claimed: whoever starts it may still think better of it.
+        losing = await asyncio.to_thread(losing_standbys, ledger.engine)
+        if losing is not None:
+            log.warning("worker.standby_asynchronous", meaning=losing)
+        epoch = await ledger.transact(DEFAULT_TENANT, current)
+        if epoch is not None:
+            log.warning("worker.restored", epoch=epoch.number, meaning=MEANING)
+        for problem in await look_for_changes(settings.mcp) if settings.mcp else ():
+            log.warning("worker.mcp_changed", meaning=f"a call of it is refused: {problem}")
         if check_only:
             return
         context = WorkerContext.of(
@@ -227,14 +351,28 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             artifacts=artifacts,
             crash=crash,
             metrics=metrics,
+            spans=None if traces is None else traces.spans,
         )
         context.watchdog.start()
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        with Outbox(ledger, notifiers, metrics=metrics, secrets=Secrets.of(settings)) as outbox:
-            async with make_worker(client, settings, context):
+        secrets = Secrets.of(settings)
+        readiness = Readiness.of(ledger, client, settings.task_queue, secrets.hide)
+        outbox = Outbox(
+            ledger,
+            notifiers,
+            metrics=metrics,
+            secrets=secrets,
+            approvals_url=settings.approvals_url,
+        )
+        with outbox:
+            interceptors = [] if traces is None else [traces.runs]
+            async with (
+                answering(settings.health, readiness),
+                make_worker(client, settings, context, all_plugins, interceptors),
+            ):
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(
                     keep_freeing(ledger, settings.resource_free_every, stopping),
@@ -242,9 +380,12 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                     outbox.run(stopping),
                 )
                 await stopping.wait()
+                readiness.stopping = True
                 graceful = settings.graceful_shutdown.total_seconds()
                 log.info("worker.stopping", graceful_seconds=graceful)
             await beside
+        if traces is not None:
+            await traces.close()
         log.info("worker.stopped")
 
 
@@ -267,9 +408,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (
         SettingsError,
         ToolboxError,
+        AgentsError,
         WorkflowModulesError,
         ArtifactsMisconfigured,
-        MetricsAddressError,
+        AddressError,
         NotifiersMisconfigured,
     ) as error:
         print(f"surehand: {error}", file=sys.stderr)

@@ -3,6 +3,10 @@
 Content-addressed by sha256 in a folder, or in any object store that ``obstore`` reaches by URL.
 Written atomically, verified on read. An outcome never waits for the store: what it does not take
 at once is kept in the ledger itself.
+
+Where runs have keys, all of that is sealed with the run's, and named by a digest that only this key
+can make: nobody finds out by guessing what a run has kept. One run's are no other run's, unless the
+ledger has given it one: the receipt of an effect that stood already, or what it was forked from.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -18,11 +22,19 @@ import structlog
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.drafts import Written
+from surehand.process import set_aside
 from surehand.process.blobs import Blobs
+from surehand.process.payload_encryption import RunKey
+from surehand.process.sources import KEYS
 from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
+from surehand.workflows.encryption import KeyUnavailable, NotDecrypted
 from surehand.workflows.identity import (
     canonical_json,
+    digest,
+    root_run_id,
     tenant_of_run,
     tenant_problem,
 )
@@ -36,6 +48,8 @@ _LEDGER: Final = "ledger:"
 #: Pause before the store is asked again. An undo asks at most ``MOST_READS`` times; then a human
 #: decides.
 READ_PAUSE: Final = timedelta(seconds=5)
+#: Pause before a run's key is asked for again.
+KEY_PAUSE: Final = 1.0  # seconds
 MOST_READS: Final = 24
 
 
@@ -55,7 +69,7 @@ class ArtifactStore:
 
         Args:
             url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
-            ledger: Keeps what the store does not take.
+            ledger: Keeps what the store does not take, and has the keys of runs.
             largest_inline: Bytes of canonical JSON up to which a value stays where it is.
 
         Raises:
@@ -86,7 +100,9 @@ class ArtifactStore:
             return None
         return await self._ledger.transact(tenant, artifact_rows.store_of, run_id)
 
-    async def keep(self, tenant: str, value: Any, patience: timedelta = PATIENCE) -> Kept:
+    async def keep(
+        self, tenant: str, run_id: str, value: Any, patience: timedelta = PATIENCE
+    ) -> Kept:
         """Return a JSON value as it travels: itself if it is small, else a reference to it.
 
         Whatever the store says, it never raises: what is not taken within ``patience``, the ledger
@@ -96,32 +112,111 @@ class ArtifactStore:
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
         if len(data) <= self._largest_inline and not _looks_like_one(value):
             return Kept(value)
-        sha256 = hashlib.sha256(data).hexdigest()
+        return await self.keep_bytes(tenant, run_id, data, "application/json", patience)
+
+    async def keep_bytes(
+        self, tenant: str, run_id: str, data: bytes, type_: str, patience: timedelta = PATIENCE
+    ) -> Kept:
+        """Return a reference to bytes, kept under their digest; it never raises, as ``keep``."""
+        artifact, content = await self._sealed(tenant, run_id, data, type_)
+        sha256 = artifact.sha256
         try:
             uri = path_of(tenant, sha256)
             async with asyncio.timeout(patience.total_seconds()):
-                await self.blobs.put(uri, data)
+                await self.blobs.put(uri, content)
         except (StoreUnavailable, TimeoutError) as error:
             log.warning("artifact.kept_in_ledger", sha256=sha256, store=self.url, error=str(error))
-            return _in_ledger(data)
-        artifact = Artifact(sha256=sha256, uri=uri, bytes=len(data))
+            return Kept(artifact.reference(), artifact, content)
+        artifact = artifact.model_copy(update={"uri": uri})
         return Kept(artifact.reference(), artifact)
 
-    async def read(self, tenant: str, artifact: Artifact) -> Any:
+    async def keep_in_ledger(self, tenant: str, run_id: str, value: Any) -> Kept:
+        """Return a small JSON value as an artifact that needs no store: the ledger has it."""
+        data = canonical_json(value)
+        artifact, content = await self._sealed(tenant, run_id, data, "application/json")
+        return Kept(artifact.reference(), artifact, content)
+
+    async def named(self, run_id: str, sha256: str) -> Artifact:
+        """Return what a run has kept, by the digest of its content.
+
+        Raises:
+            ArtifactUnavailable: The run's key cannot be had.
+        """
+        keys, root = self._ledger.keys, root_run_id(run_id)
+        try:
+            key = None if keys is None else await keys.key_of(root, make=True)
+        except (KeyUnavailable, NotDecrypted) as error:
+            raise ArtifactUnavailable(f"artifact {sha256} of run {run_id}: {error}") from error
+        return _artifact(key, run_id, sha256, 0, "application/json")
+
+    async def seal_part(self, run_id: str, about: bytes, data: bytes) -> bytes:
+        """Return a part of what a call writes as it is kept, bound to what it is a part of."""
+        key = await self._key(run_id)
+        return data if key is None else key.seal(about, data)
+
+    async def open_part(self, run_id: str, about: bytes, kept: bytes) -> bytes:
+        """Return what ``seal_part`` was given.
+
+        Raises:
+            ArtifactUnavailable: It is not what was kept.
+        """
+        key = await self._key(run_id)
+        try:
+            return kept if key is None else key.open(about, kept)
+        except NotDecrypted as error:
+            raise ArtifactUnavailable(f"a part of what run {run_id} writes: {error}") from error
+
+    async def _sealed(
+        self, tenant: str, run_id: str, data: bytes, type_: str
+    ) -> tuple[Artifact, bytes]:
+        key, sha256 = await self._key(run_id), hashlib.sha256(data).hexdigest()
+        artifact = _artifact(key, run_id, sha256, len(data), type_)
+        if key is None:
+            return artifact, data
+        return artifact, key.seal(_about(tenant, artifact), data, kept=True)
+
+    async def _key(self, run_id: str) -> RunKey | None:
+        """Return a run's key, however long that takes: what is in hand is not kept in plain."""
+        while self._ledger.keys is not None:
+            try:
+                return await self._ledger.keys.key_of(root_run_id(run_id), make=True)
+            except KeyUnavailable as error:
+                log.warning("artifact.waits_for_key", run_id=run_id, error=str(error))
+                await asyncio.sleep(KEY_PAUSE)
+        return None
+
+    async def remove_drafts(self, tenant: str, drafts: Sequence[Written]) -> None:
+        """Remove what drafts have kept that are over; what the store does not do now is left."""
+        for draft in drafts:
+            try:
+                async with asyncio.timeout(PATIENCE.total_seconds()):
+                    await self.blobs.remove(folder_of(tenant, draft))
+            except (StoreUnavailable, TimeoutError) as error:
+                log.warning("draft.not_removed", run_id=draft.run_id, error=str(error))
+                continue
+            await self._ledger.transact(tenant, draft_rows.removed, draft)
+
+    async def read(self, tenant: str, run_id: str, artifact: Artifact) -> Any:
         """Return the value of an artifact, verified.
 
         Raises:
             ArtifactUnavailable: It is not there, or not what was kept.
         """
-        return json.loads(await self.read_bytes(tenant, artifact))
+        return json.loads(await self.read_bytes(tenant, run_id, artifact))
 
-    async def read_bytes(self, tenant: str, artifact: Artifact) -> bytes:
+    async def read_bytes(self, tenant: str, run_id: str, artifact: Artifact) -> bytes:
         """Return the content of an artifact, verified.
 
+        Args:
+            tenant: Whose.
+            run_id: The run that reads it.
+            artifact: What it is.
+
         Raises:
-            ArtifactUnavailable: It is not there, or not what was kept.
+            ArtifactUnavailable: It is not there, or not what was kept, or another run's.
         """
         where = f"artifact {artifact.uri[:200]} of tenant {tenant[:80]!r}"
+        key = await self._key_to_read(where, tenant, run_id, artifact)
         try:
             # Never by the URI of a message: digest and tenant say where it is.
             path = path_of(tenant, artifact.sha256)
@@ -134,32 +229,65 @@ class ArtifactStore:
         if content is None:
             # The same value may be there, from when the store was up.
             try:
-                content = await self.blobs.get(path)
+                content = await set_aside.get(self.blobs, path)
             except StoreUnavailable as error:
                 also = ": the ledger does not have it, nor the store" if in_ledger else ""
                 raise ArtifactUnavailable(f"{where}{also} at {self.url}: {error}") from error
-        if hashlib.sha256(content).hexdigest() != artifact.sha256:
+        try:
+            if key is not None:
+                content = key.open(_about(tenant, artifact), content)
+        except NotDecrypted as error:
+            raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
+        sha256 = hashlib.sha256(content).hexdigest()
+        if artifact.sha256 != (sha256 if key is None else key.digest_of(sha256)):
             raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
         return content
 
-    async def read_all(self, tenant: str, wanted: Mapping[str, Artifact]) -> dict[str, Any]:
+    async def _key_to_read(
+        self, where: str, tenant: str, run_id: str, artifact: Artifact
+    ) -> RunKey | None:
+        root = artifact.sealed_for
+        if root is None:
+            return None
+        if self._ledger.keys is None:
+            raise ArtifactUnavailable(f"{where} is encrypted, and {KEYS} is not set here")
+        if root != root_run_id(run_id):
+            given = artifact_rows.was_given
+            if not await self._ledger.transact(tenant, given, run_id, artifact.sha256):
+                raise ArtifactUnavailable(f"{where} is of another run than {run_id[:200]!r}")
+        try:
+            return await self._ledger.keys.key_of(root, make=False)
+        except (KeyUnavailable, NotDecrypted) as error:
+            raise ArtifactUnavailable(f"{where}: {error}") from error
+
+    async def read_all(
+        self, tenant: str, run_id: str, wanted: Mapping[str, Artifact]
+    ) -> dict[str, Any]:
         """Return the values of several artifacts, by the same names.
 
         Raises:
             ArtifactUnavailable: One is not there, or not what was kept.
         """
-        return {name: await self.read(tenant, artifact) for name, artifact in wanted.items()}
+        return {name: await self.read(tenant, run_id, one) for name, one in wanted.items()}
 
 
-def kept_in_ledger(value: Any) -> Kept:
-    """Return a small JSON value as an artifact that needs no store: the ledger has its content."""
-    return _in_ledger(canonical_json(value))
+def folder_of(tenant: str, draft: Written) -> str:
+    """Return where in the store the parts of a draft are: of no other one."""
+    of_step = digest([draft.run_id, draft.step_id]).removeprefix("sha256:")
+    return f"{tenant}/drafts/{of_step}-{draft.number}"
 
 
-def _in_ledger(data: bytes) -> Kept:
-    sha256 = hashlib.sha256(data).hexdigest()
-    artifact = Artifact(sha256=sha256, uri=f"{_LEDGER}{sha256}", bytes=len(data))
-    return Kept(artifact.reference(), artifact, data)
+def _artifact(key: RunKey | None, run_id: str, sha256: str, size: int, type_: str) -> Artifact:
+    """Return the name of what the ledger keeps, by the digest of its content."""
+    name = sha256 if key is None else key.digest_of(sha256)
+    sealed_for = None if key is None else root_run_id(run_id)
+    uri = f"{_LEDGER}{name}"
+    return Artifact(sha256=name, uri=uri, bytes=size, type=type_, sealed_for=sealed_for)
+
+
+def _about(tenant: str, artifact: Artifact) -> bytes:
+    """Return what an artifact is bound to: whose it is, of which run, and its name."""
+    return canonical_json(["artifact", tenant, artifact.sealed_for, artifact.sha256])
 
 
 def _looks_like_one(value: Any) -> bool:

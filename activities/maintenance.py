@@ -23,6 +23,7 @@ from surehand.activities.ledger.outbox import notifications
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs import terminated as stopped_rows
+from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.maintenance import (
@@ -104,6 +105,8 @@ async def reconcile_part(
         if so_far.next is not None:
             return so_far
         await worker.ledger.transact(asked.tenant, checkpoints.remove_expired)
+        over = await worker.ledger.transact(asked.tenant, draft_rows.over)
+        await worker.artifacts.remove_drafts(asked.tenant, over)
     found: list[StoppedRun] = []
     async for run_id in _stopped(worker.ledger, server, asked.tenant):
         if len(found) == limits.batch:
@@ -148,15 +151,15 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
         if not stopped_rows.close(tx, run_id):
             return None
         page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
-        stand = run_tree.how_many_stand(tx, run_id)
-        facts = Facts(what=one_line(f"{run_id}: {stand} of its effects may stand"))
+        remain = run_tree.how_many_remain(tx, run_id)
+        facts = Facts(what=one_line(f"{run_id}: {remain} of its effects may stand"))
         # It may have been reset since it was stopped before: that is told again.
         where = {"run_id": run_id, "subject": run_id}
         notifications.write(tx, Kind.STOPPED, facts, **where, number=before)
         return StoppedRun(
             run_id=run_id,
             remaining=[one.view() for one in page.effects],
-            more_remaining=stand - len(page.effects),
+            more_remaining=remain - len(page.effects),
         )
 
     return await ledger.transact(tenant, close)

@@ -22,11 +22,14 @@ from pydantic import BaseModel
 from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
 
 from surehand.workflows.plan.policy import ApprovalPolicy
+from surehand.workflows.plan.references import RUN
 
 #: Seconds of the processor for one evaluation: rules of people need a thousandth.
 LONGEST: Final = 0.5
 #: Digits of a number, as written and as computed: exact, or refused.
 MOST_DIGITS: Final = 60
+#: What an expression can name of the run: whether it has read content from outside.
+FOREIGN: Final = "foreign"
 _LONGEST_REASON: Final = 300
 _LARGEST: Final = 10**MOST_DIGITS
 #: Our own: a tool may have changed its thread's. What would have to be rounded is refused.
@@ -92,13 +95,23 @@ class RuleBroken(Exception):
     """A rule cannot be evaluated; the message says which, and why."""
 
 
-def holds(expression: str, params: BaseModel) -> bool:
+def holds(expression: str, params: BaseModel, *, foreign: bool | None = None) -> bool:
     """Return whether an expression is true of params.
+
+    Args:
+        expression: The expression.
+        params: The params.
+        foreign: What ``run.foreign`` is; ``None``: the expression is about no run.
 
     Raises:
         RuleBroken: It cannot be evaluated, or is neither true nor false: nobody may guess then.
     """
-    return _evaluated(expression, lambda: exact_names(params))
+    return _evaluated(expression, lambda: {**exact_names(params), **of_run(foreign)})
+
+
+def of_run(foreign: bool | None) -> dict[str, Any]:
+    """Return what an expression can name of the run: whatever the params are called."""
+    return {} if foreign is None else {RUN: {FOREIGN: foreign}}
 
 
 def _evaluated(expression: str, names: Callable[[], dict[str, Any]]) -> bool:
@@ -139,6 +152,13 @@ def _parsed(expression: str) -> ast.Expression:
             raise RuleBroken(f"rule {expression!r}: {why}")
         if isinstance(node, ast.Constant):
             _check_constant(expression, node.value)
+    of_run = {
+        id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == FOREIGN
+    }
+    for node in nodes:
+        # A param of this name cannot be named: a model could say in it what it likes.
+        if isinstance(node, ast.Name) and node.id == RUN and id(node) not in of_run:
+            raise RuleBroken(f"rule {expression!r}: of the {RUN} there is only {RUN}.{FOREIGN}")
     return tree
 
 
@@ -227,8 +247,14 @@ def problems(policies: Iterable[ApprovalPolicy], model: type[BaseModel]) -> Iter
                 yield found
 
 
-def problem(expression: str, model: type[BaseModel]) -> str | None:
-    """Return what is wrong with an expression, as far as that shows without params."""
+def problem(expression: str, model: type[BaseModel], *, of: Iterable[str] = (RUN,)) -> str | None:
+    """Return what is wrong with an expression, as far as that shows without params.
+
+    Args:
+        expression: The expression.
+        model: The params'.
+        of: What it can name beside the params.
+    """
     try:
         tree = _parsed(expression)
     except RuleBroken as error:
@@ -236,7 +262,7 @@ def problem(expression: str, model: type[BaseModel]) -> str | None:
     unknown = {
         node.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id not in model.model_fields
+        if isinstance(node, ast.Name) and node.id not in {*model.model_fields, *of}
     }
     if unknown:
         known = ", ".join(model.model_fields)

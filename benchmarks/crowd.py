@@ -157,15 +157,20 @@ class Crowd:
         plain: list[Turn] = []
         turns: dict[str, list[Turn]] = {mode: [] for mode in probe.modes}
         for mode in probe.modes:
-            await self._protected(mode, warm_up, 1)
+            await self.protected(mode, warm_up, 1)
         await self._plain(3, 0, 1)
         for _ in range(probe.rounds):
             plain.append(await self._plain(probe.steps, probe.takes, probe.runs))
             for mode in probe.modes:
-                turns[mode].append(await self._protected(mode, plan, probe.runs))
+                turns[mode].append(await self.protected(mode, plan, probe.runs))
         return [Measured(probe, mode, self._store, turns[mode], plain) for mode in probe.modes]
 
-    async def _protected(self, mode: str, plan: Plan, runs: int) -> Turn:
+    async def protected(self, mode: str, plan: Plan, runs: int) -> Turn:
+        """Play runs of a plan at once in a mode.
+
+        Raises:
+            SurehandError: One did not complete.
+        """
         results = await asyncio.gather(
             *(played(self._server, mode, plan, mode) for _ in range(runs))
         )

@@ -87,7 +87,7 @@ class Lane:
         self,
         kill: Kill,
         environment: Environment,
-        server: Connection,
+        connection: Connection,
         variables: Mapping[str, str],
         database_url: str,
         running: ExitStack,
@@ -97,7 +97,7 @@ class Lane:
         Args:
             kill: What to measure.
             environment: Where its folder is made.
-            server: Where runs are started.
+            connection: Where runs are started.
             variables: The workers'.
             database_url: Its migrated ledger, with the tools' own table.
             running: Stops the workers in the end.
@@ -106,8 +106,8 @@ class Lane:
         self.samples: list[Sample] = []
         name = kill.label.replace(" ", "-").replace(",", "")
         self._folder = environment.case_folder(name)
-        settings = server.settings.model_copy(update={"task_queue": name})
-        self._server = Connection(server.client, server.target, settings)
+        settings = connection.settings.model_copy(update={"task_queue": name})
+        self._connection = Connection(connection.client, connection.target, settings)
         self._world = self._folder / "world.jsonl"
         self._variables = {**variables, "BENCHMARK_WORLD": str(self._world)}
         self._database_url = database_url
@@ -130,8 +130,8 @@ class Lane:
             SurehandError: The run did not end as it must, or an effect is there twice.
         """
         self._once.unlink(missing_ok=True)
-        run_id = run_id_for(self._server.settings.tenant, f"run-{secrets.token_hex(6)}")
-        await launch(self._server, self._start(run_id))
+        run_id = run_id_for(self._connection.settings.tenant, f"run-{secrets.token_hex(6)}")
+        await launch(self._connection, self._start(run_id))
         try:
             async with asyncio.timeout(_RUN_LIMIT.total_seconds()):
                 if self.kill.point == WAITING:
@@ -140,7 +140,7 @@ class Lane:
                     died_at = await self._killed_at_any_moment(run_id)
                 else:
                     died_at = await self._killed_itself()
-                result = await run_result(self._server, run_id)
+                result = await run_result(self._connection, run_id)
         except TimeoutError:
             raise SurehandError(f"{self.kill.label}: {run_id} did not end") from None
         if result.state is not RunState.COMPLETED:
@@ -154,7 +154,7 @@ class Lane:
             SurehandError: It is not.
         """
         async with open_ledger(self._database_url) as ledger:
-            tenant = self._server.settings.tenant
+            tenant = self._connection.settings.tenant
             with ledger.transaction(tenant) as tx:
                 rows = tx.all(text("SELECT run FROM bookings"))
         expected = len(self.samples) if self.kill.kind == "transactional" else 0
@@ -176,7 +176,7 @@ class Lane:
             self._folder,
             f"worker-{self._started}",
             database_url=self._database_url,
-            task_queue=self._server.settings.task_queue,
+            task_queue=self._connection.settings.task_queue,
             **armed,
         )
 
@@ -190,7 +190,7 @@ class Lane:
         if self.kill.point == ANY_MOMENT:
             steps = [{"tool": self.kill.tool, "params": {}} for _ in range(_SHORT_STEPS)]
         plan = Plan.model_validate({"name": "recovery", "steps": steps})
-        settings = self._server.settings
+        settings = self._connection.settings
         return StartRun(run_id=run_id, tenant=settings.tenant, user=settings.user, plan=plan)
 
     async def _killed_itself(self) -> float:
@@ -217,7 +217,7 @@ class Lane:
             outcome=DecisionOutcome.APPROVE,
             approver="benchmark",
         )
-        await self._server.handle(run_id).signal(Verb.DECIDE, decision)
+        await self._connection.handle(run_id).signal(Verb.DECIDE, decision)
         self._gone(keeper)
         return died_at
 
@@ -233,14 +233,14 @@ class Lane:
         return died_at
 
     async def _waiting(self, run_id: str) -> RunView:
-        while not (view := await self._server.view(run_id)).pending:
+        while not (view := await self._connection.view(run_id)).pending:
             await asyncio.sleep(_VIEW_PAUSE)
         return view
 
     async def _keeper(self, run_id: str) -> Child:
         """Return the worker with the run in its memory: the one that last moved it."""
         identity = ""
-        async for event in self._server.handle(run_id).fetch_history_events():
+        async for event in self._connection.handle(run_id).fetch_history_events():
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                 identity = event.workflow_task_completed_event_attributes.identity
         [keeper] = [one for one in self._workers if identity.startswith(f"{one.pid}@")]

@@ -16,11 +16,11 @@ from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 
 
-async def played(server: Connection, name: str, plan: Plan, mode: str) -> RunResult:
+async def played(connection: Connection, name: str, plan: Plan, mode: str) -> RunResult:
     """Start a run of a plan, and return its result.
 
     Args:
-        server: Where it is started.
+        connection: Where it is started.
         name: What its id begins with.
         plan: The plan.
         mode: Its durability.
@@ -28,7 +28,7 @@ async def played(server: Connection, name: str, plan: Plan, mode: str) -> RunRes
     Raises:
         SurehandError: It did not complete.
     """
-    settings = server.settings
+    settings = connection.settings
     run_id = run_id_for(settings.tenant, f"{name}-{secrets.token_hex(6)}")
     request = StartRun(
         run_id=run_id,
@@ -37,8 +37,8 @@ async def played(server: Connection, name: str, plan: Plan, mode: str) -> RunRes
         plan=plan,
         durability=Durability(mode),
     )
-    await launch(server, request)
-    result = await run_result(server, run_id)
+    await launch(connection, request)
+    result = await run_result(connection, run_id)
     if result.state is not RunState.COMPLETED:
         raise SurehandError(f"{run_id} is {result.state.value}: {result.error}")
     return result

@@ -20,18 +20,28 @@ from typing import Annotated, Any, Final
 import typer
 
 from surehand.cli.approvals import verbs as approvals
+from surehand.cli.approvals_server import verbs as approvals_server
+from surehand.cli.codec_server import verbs as codec_server
 from surehand.cli.control import resolve
 from surehand.cli.control import verbs as control
+from surehand.cli.mcp_server import verbs as mcp_server
 from surehand.cli.operate import (
     audit,
     demo,
     dev,
     doctor,
+    erase,
     init,
+    keys,
     ledger,
     maintenance,
+    mcp,
+    quota,
+    restored,
+    retention,
     settings,
     stats,
+    tenant,
     versions,
 )
 from surehand.cli.people import principal, standing
@@ -129,8 +139,10 @@ _VERBS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
         "interventions": ledger.interventions,
         "notifications": ledger.notifications,
         "audit": audit.audit,
+        "erase": erase.erase,
         "reconcile": maintenance.reconcile,
         "unwind": maintenance.unwind,
+        "retention": retention.retention,
         "stats": stats.stats,
         "settings": settings.settings,
         "tools": ledger.tools,
@@ -154,9 +166,39 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, Callable[..., Any]]]]] = {
             "schema": plan_verbs.schema,
         },
     ),
+    "keys": (
+        "Make, list and rotate the keys that the keys of runs are wrapped with.",
+        "Encryption",
+        {"new": keys.new, "list": keys.list_keys, "rotate": keys.rotate},
+    ),
+    "codec": (
+        "Encrypt and decrypt for the Web UI, and for starters without keys.",
+        "Encryption",
+        {"serve": codec_server.serve, "token": codec_server.token},
+    ),
+    "approvals": (
+        "Serve the pages on which approvers decide, in a browser.",
+        "Approvers' pages",
+        {"serve": approvals_server.serve, "link": approvals_server.link},
+    ),
+    "mcp": (
+        "Review which tools of MCP servers may be called; serve runs to an assistant.",
+        "MCP",
+        {
+            "list": mcp.list_mcp,
+            "pin": mcp.pin,
+            "diff": mcp.diff,
+            "serve": mcp_server.serve,
+        },
+    ),
+    "ledger": (
+        "Say that the ledger was restored from a backup, and what follows.",
+        "Restore",
+        {"restored": restored.restored},
+    ),
     "principal": (
         "Say who may decide and act, and which keys they sign with.",
-        "Who may decide (in the ledger)",
+        "Who may decide, and how much (in the ledger)",
         {
             "add": principal.add,
             "grant": principal.grant,
@@ -166,9 +208,19 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, Callable[..., Any]]]]] = {
             "keygen": principal.keygen,
         },
     ),
+    "quota": (
+        "Say what a tenant may use, and see what it has used.",
+        "Who may decide, and how much (in the ledger)",
+        {"set": quota.set_quota, "show": quota.show_quota},
+    ),
+    "tenant": (
+        "Say of which cell a tenant is, and move it to another one.",
+        "Who may decide, and how much (in the ledger)",
+        {"add": tenant.add, "show": tenant.show, "move": tenant.move},
+    ),
     "standing": (
         "Approve calls within a scope in advance.",
-        "Who may decide (in the ledger)",
+        "Who may decide, and how much (in the ledger)",
         {
             "grant": standing.grant,
             "add": standing.add,

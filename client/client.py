@@ -13,12 +13,13 @@ from temporalio.service import TLSConfig
 
 from surehand.client.connection import Connection
 from surehand.client.ids import chosen_run_id, find_approval, find_run_id, new_run_name
-from surehand.client.launch import composed, launch
+from surehand.client.launch import launch, start_request
 from surehand.client.messages import Seen
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.query import PendingHeld, PendingQuestion, SilentRun, look_at
 from surehand.client.run import Run
 from surehand.process.connect import client_converter, connect, find_target
+from surehand.process.plugins import of_client
 from surehand.process.settings import ClientSettings, client_settings, read_environment
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
 from surehand.workflows.contracts.runs import RunView
@@ -80,14 +81,14 @@ class Client:
         <RunState.COMPLETED: 'completed'>
     """
 
-    def __init__(self, server: Connection, *, signed_only: bool = False) -> None:
+    def __init__(self, connection: Connection, *, signed_only: bool = False) -> None:
         """Make a client of a connection; :meth:`connect` is the usual way.
 
         Args:
-            server: The connection, with the settings.
+            connection: The connection, with the settings.
             signed_only: Whether only signed starts count.
         """
-        self._server = server
+        self._connection = connection
         self._signed_only = signed_only
 
     @classmethod
@@ -131,7 +132,7 @@ class Client:
             >>> (await ann.pending()).approvals
             []
         """
-        environment = read_environment()
+        environment = read_environment(tenant)
         settings = client_settings(
             environment,
             tenant=tenant,
@@ -145,10 +146,11 @@ class Client:
         if artifacts is not None:
             target = replace(target, artifacts=artifacts)
         if temporal is not None:
-            server = temporal.service_client.config.target_host
-            target = replace(target, address=server, namespace=temporal.namespace)
+            host = temporal.service_client.config.target_host
+            target = replace(target, address=host, namespace=temporal.namespace)
             config: dict[str, Any] = {**temporal.config()}
-            config["data_converter"] = client_converter(target.artifacts)
+            converter = config["data_converter"] = client_converter(target)
+            config["plugins"] = of_client(config["plugins"], converter)
             connected = temporalio.client.Client(**config)
         else:
             options = target.options.copy()
@@ -186,18 +188,18 @@ class Client:
         file = None if key is None else Path(key)
         checked = client_settings({}, tenant=self.settings.tenant, user=user, key=file)
         settings = self.settings.model_copy(update={"user": checked.user, "key": checked.key})
-        server = Connection(self._server.client, self._server.target, settings)
-        return type(self)(server, signed_only=self._signed_only)
+        connection = Connection(self._connection.client, self._connection.target, settings)
+        return type(self)(connection, signed_only=self._signed_only)
 
     @property
-    def server(self) -> Connection:
+    def connection(self) -> Connection:
         """Return the connection."""
-        return self._server
+        return self._connection
 
     @property
     def settings(self) -> ClientSettings:
         """Return whom the client acts for, and where runs are started."""
-        return self._server.settings
+        return self._connection.settings
 
     async def start(
         self,
@@ -237,7 +239,7 @@ class Client:
         """
         parsed = plan_from(plan, input)
         chosen = chosen_run_id(self.settings.tenant, run_id or new_run_name(parsed.name))
-        request = composed(
+        request = start_request(
             self.settings,
             for_user=for_user,
             signed_only=self._signed_only,
@@ -246,7 +248,7 @@ class Client:
             durability=durability,
             linked=linked,
         )
-        return Run(self._server, chosen, is_new=await launch(self._server, request))
+        return Run(self._connection, chosen, is_new=await launch(self._connection, request))
 
     def run(self, run_id: str) -> Run:
         """Return the way to a run; nobody is asked whether there is one.
@@ -262,7 +264,7 @@ class Client:
             >>> await client.run("refund-7").state()
             'waiting_approval'
         """
-        return Run(self._server, find_run_id(self.settings.tenant, run_id))
+        return Run(self._connection, find_run_id(self.settings.tenant, run_id))
 
     async def pending(self, *, limit: int = 50) -> Pending:
         """Return what waits for somebody to decide or answer.
@@ -280,8 +282,8 @@ class Client:
         """
         some = f"{PENDING_APPROVALS.name} > 0 OR {RUN_STATE.name} = '{RunState.WAITING_INPUT}'"
         condition = f"({some}) AND ExecutionStatus = 'Running'"
-        waiting = [run async for run in self._server.listed(condition, limit)]
-        looked = await look_at(self._server, waiting)
+        waiting = [run async for run in self._connection.listed(condition, limit)]
+        looked = await look_at(self._connection, waiting)
         return Pending(looked.views, looked.silent)
 
     async def approve(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
@@ -332,4 +334,4 @@ class Client:
 
     def _run_of(self, request: Seen) -> Run:
         run_id, _ = find_approval(self.settings.tenant, request.approval_id)
-        return Run(self._server, run_id)
+        return Run(self._connection, run_id)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import temporalio.client
 from pydantic import BaseModel
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import WorkflowTaskFailedEventAttributes
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import (
     Client,
-    WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowHandle,
@@ -21,7 +26,7 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.process.connect import DEFAULT_NAMESPACE, EMBEDDED, Target
@@ -29,16 +34,20 @@ from surehand.process.exits import (
     ExitCode,
     NeverTakenUp,
     NoSuchRun,
+    NotFound,
     NotReachable,
     NoWorker,
     OutOfReach,
     Refused,
     SurehandError,
+    TaskFails,
     WrongUse,
 )
 from surehand.process.program import program
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.unreadable import as_unreadable
+from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
 from surehand.workflows.names import (
     CHECKPOINT,
     IS_RUN,
@@ -47,7 +56,8 @@ from surehand.workflows.names import (
     VIEW,
     WORKFLOW,
 )
-from surehand.workflows.payload_codec import StoreUnavailable, as_unreadable
+from surehand.workflows.payload_codec import StoreUnavailable
+from surehand.workflows.plain_text import plain
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)
@@ -60,6 +70,24 @@ _CUT_OFF: Final = {
     WorkflowExecutionStatus.TERMINATED: "was terminated from outside",
     WorkflowExecutionStatus.TIMED_OUT: "was timed out by the server",
 }
+
+#: Events among which the newest workflow task is looked for: behind it, what was sent meanwhile.
+_NEWEST: Final = 100
+#: Ends of workflow tasks that say nothing of the run's code.
+_NO_MISTAKE: Final = frozenset(
+    {
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+    }
+)
+#: What the SDK says of arguments that are not what a workflow takes.
+_NOT_TAKEN: Final = "Failed decoding arguments"
+#: Characters of what is told of it; all of it is in the run's history.
+_LONGEST_REASON: Final = 500
+_PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
+#: Whose lines do not say where the mistake is.
+_OF_ENGINE: Final = re.compile(r"[/\\]temporalio[/\\]|^<")
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -114,6 +142,36 @@ class Connection:
             raise NoSuchRun(f"run not found: {run_id}")
         return found
 
+    async def task_failure(self, run: WorkflowExecutionDescription) -> str | None:
+        """Return in one line why a run's newest workflow task has failed; ``None``: it has not."""
+        asked = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self.client.namespace,
+            execution=WorkflowExecution(workflow_id=run.id, run_id=run.run_id),
+            maximum_page_size=_NEWEST,
+        )
+        service = self.client.workflow_service
+        with self.translated(run.id):
+            found = await service.get_workflow_execution_history_reverse(asked)
+        for event in found.history.events:
+            match event.event_type:
+                case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                    return None
+                case EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+                    failed = event.workflow_task_failed_event_attributes
+                    return None if failed.cause in _NO_MISTAKE else await self._reason_of(failed)
+        return None
+
+    async def _reason_of(self, failed: WorkflowTaskFailedEventAttributes) -> str:
+        error = await self.client.data_converter.decode_failure(failed.failure)
+        known = error.failure if isinstance(error, FailureError) else None
+        stack = (known or failed.failure).stack_trace
+        places = [place for place in _PLACE.findall(stack) if not _OF_ENGINE.search(place[0])]
+        where = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
+        if str(error).endswith(_NOT_TAKEN) and error.__cause__ is not None:
+            error = error.__cause__  # which says what is wrong with it
+        reason = " ".join(str(error).split())
+        return plain(reason[:_LONGEST_REASON] + where)
+
     async def open_run(self, run_id: str) -> WorkflowExecutionDescription:
         """Return what the server knows about a run that has not ended; needs no worker.
 
@@ -138,10 +196,7 @@ class Connection:
             NoWorker: If no worker answers in time.
             OutOfReach: It answers more than this starter can fetch.
         """
-        async with self._by_worker(run_id):
-            # Around it, because the SDK repeats what the server is too busy for.
-            async with asyncio.timeout((limit or ANSWER_TIME).total_seconds()):
-                answer = await self.handle(run_id).query(VIEW, rpc_timeout=limit or ANSWER_TIME)
+        answer = await self._query(run_id, VIEW, limit)
         view = understood(answer, RunView, f"the view of run {run_id}")
         if view.tenant != self.settings.tenant:
             raise NoSuchRun(f"run not found: {run_id}")
@@ -164,12 +219,16 @@ class Connection:
             NoWorker: If no worker answers in time.
             OutOfReach: It answers more than this starter can fetch.
         """
-        async with self._by_worker(run_id):
-            document: dict[str, Any] = await self.handle(run_id).query(
-                CHECKPOINT, rpc_timeout=ANSWER_TIME
-            )
+        document: dict[str, Any] = await self._query(run_id, CHECKPOINT)
         require_readable(document, f"the checkpoint of run {run_id}")
         return document
+
+    async def _query(self, run_id: str, name: str, limit: timedelta | None = None) -> Any:
+        within = limit or ANSWER_TIME
+        async with self._by_worker(run_id):
+            # Around it, because the SDK repeats what the server is too busy for.
+            async with asyncio.timeout(within.total_seconds()):
+                return await self.handle(run_id).query(name, rpc_timeout=within)
 
     async def update(
         self, run_id: str, name: str, message: BaseModel, answer: type[Message]
@@ -195,7 +254,7 @@ class Connection:
 
     async def listed(
         self, query: str, limit: int | None = None
-    ) -> AsyncIterator[WorkflowExecution]:
+    ) -> AsyncIterator[temporalio.client.WorkflowExecution]:
         """Yield this tenant's runs: those that go on by start, then the ended by end; latest first.
 
         Args:
@@ -228,7 +287,14 @@ class Connection:
                 raise NoWorker(
                     f"no worker ({queue}) can tell where it stood: {self._end_of(found)}"
                 ) from error
-            raise NoWorker(f"{error} ({queue}): start one with `{program('worker')}`") from error
+            why = await self.task_failure(found)
+            if why is not None:
+                raise TaskFails(
+                    f"run {run_id} does not go on: its workflow task fails: {why}; it is tried"
+                    f" again until a worker ({queue}) gets through it"
+                ) from error
+            remedy = f"start one with `{program('worker')}`, or see in its log what holds it up"
+            raise NoWorker(f"{error} ({queue}): {remedy}") from error
         finally:
             late.cancel()
 
@@ -247,7 +313,9 @@ class Connection:
             raise self._of_rpc(error, run_id) from error
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise _no_worker(run_id) from error
-        except StoreUnavailable as error:
+        except KeyErased as error:
+            raise NotFound(str(error)) from error
+        except (StoreUnavailable, KeyUnavailable, NotDecrypted) as error:
             raise NotReachable(str(error)) from error
         except WorkflowQueryFailedError as error:
             if "is not registered on this worker" in str(error):

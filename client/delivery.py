@@ -16,7 +16,7 @@ LEFT: Final = (
 
 
 async def deliver(
-    server: Connection,
+    connection: Connection,
     run_id: str,
     name: str,
     message: BaseModel,
@@ -30,7 +30,7 @@ async def deliver(
     counts whenever one comes.
 
     Args:
-        server: Where the run is.
+        connection: Where the run is.
         run_id: The run.
         name: Of the update, and of the signal.
         message: What to send.
@@ -44,33 +44,33 @@ async def deliver(
         Left: No worker answers, and it was left with the server, as was wished.
         Unanswered: The worker has gone in the middle of it: sent, and it counts later.
     """
-    await server.open_run(run_id)
+    await connection.open_run(run_id)
     try:
-        await server.require_answer(run_id)
+        await connection.require_answer(run_id)
     except NoWorker as error:
         if not leave:
             hint = "" if leave is None else " (`--leave`, `leave=True`: left with the server)"
             raise NoWorker(f"{error}; nothing was sent{hint}") from error
-        await server.signal(run_id, name, message)
+        await connection.signal(run_id, name, message)
         raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
     try:
-        return await server.update(run_id, name, message, answer)
+        return await connection.update(run_id, name, message, answer)
     except NoWorker as error:
         # An update that nobody has taken does not outlive the server; a signal is in the run's
         # history. The run takes the same thing once.
-        await server.signal(run_id, name, message)
+        await connection.signal(run_id, name, message)
         if leave:
             raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
         raise Unanswered(
-            f"run {run_id}: {await _why_not(server, run_id)}; {LEFT}: look with "
-            f"`{server.settings.command('show', run_id)}`"
+            f"run {run_id}: {await _why_not(connection, run_id)}; {LEFT}: look with "
+            f"`{connection.settings.command('show', run_id)}`"
         ) from error
 
 
-async def _why_not(server: Connection, run_id: str) -> str:
+async def _why_not(connection: Connection, run_id: str) -> str:
     """Return why what was sent is not answered: its worker has gone, or cannot record it."""
     try:
-        await server.require_answer(run_id)
+        await connection.require_answer(run_id)
     except NoWorker:
         return "no worker has answered yet"
     return (

@@ -21,6 +21,7 @@ from surehand.process.exits import (
     NotReachable,
     NoWorker,
     OutOfReach,
+    TaskFails,
 )
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
@@ -51,12 +52,12 @@ class Watch(Protocol):
 
 
 async def until_settled(
-    server: Connection, run_id: str, watch: Watch | None = None, *, stay: bool
+    connection: Connection, run_id: str, watch: Watch | None = None, *, stay: bool
 ) -> RunResult:
     """Wait, and return how the run ended or stands.
 
     Args:
-        server: Where the run is.
+        connection: Where the run is.
         run_id: The run.
         watch: Is told what happens in the meantime.
         stay: Go on waiting while the run waits for a human.
@@ -66,11 +67,11 @@ async def until_settled(
         NotReachable: The server has been silent for too long.
         OutOfReach: What the run says is in a store that cannot be reached from here.
     """
-    ended = asyncio.create_task(_ended(server, run_id))
+    ended = asyncio.create_task(_ended(connection, run_id))
     pause, asked_before, silent_since = FIRST_PAUSE, "", time.monotonic()
     try:
         while True:
-            viewing = asyncio.create_task(server.view(run_id, LOOK_LIMIT))
+            viewing = asyncio.create_task(connection.view(run_id, LOOK_LIMIT))
             try:
                 await asyncio.wait({ended, viewing}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
@@ -78,6 +79,9 @@ async def until_settled(
                 view = viewing.result()
             except NeverTakenUp:
                 return await ended  # how it has ended is on its way
+            except TaskFails as error:
+                silent_since = time.monotonic()
+                _note(watch, str(error))
             except NoWorker:
                 silent_since = time.monotonic()
                 _note(watch, f"No worker answers; the run is safe on the server ({run_id})")
@@ -90,7 +94,7 @@ async def until_settled(
                     raise
                 silent_since = time.monotonic()
                 _note(watch, str(error))
-                state = state_of(await server.describe(run_id))
+                state = state_of(await connection.describe(run_id))
                 if not stay and state in _WAITS:
                     raise
             else:
@@ -130,7 +134,7 @@ def _stuck(view: RunView) -> bool:
     return result.state not in ENDED and not moving
 
 
-async def until_ended(server: Connection, run_id: str) -> RunResult:
+async def until_ended(connection: Connection, run_id: str) -> RunResult:
     """Wait for the end; no worker is asked for anything in the meantime.
 
     Raises:
@@ -138,20 +142,20 @@ async def until_ended(server: Connection, run_id: str) -> RunResult:
         SurehandError: The run ended without a result.
         NotReachable: The server has been silent for too long.
     """
-    await server.describe(run_id)
+    await connection.describe(run_id)
     while True:
         try:
-            return await run_result(server, run_id)
+            return await run_result(connection, run_id)
         except (RPCError, NotReachable):
-            await _answers_again(server, run_id)
+            await _answers_again(connection, run_id)
 
 
-async def _answers_again(server: Connection, run_id: str) -> None:
+async def _answers_again(connection: Connection, run_id: str) -> None:
     silent_since = time.monotonic()
     while True:
         await asyncio.sleep(LONGEST_PAUSE)
         try:
-            await server.describe(run_id)
+            await connection.describe(run_id)
         except NotReachable:
             if time.monotonic() - silent_since > SERVER_PATIENCE.total_seconds():
                 raise
@@ -159,10 +163,10 @@ async def _answers_again(server: Connection, run_id: str) -> None:
             return
 
 
-async def _ended(server: Connection, run_id: str) -> RunResult:
+async def _ended(connection: Connection, run_id: str) -> RunResult:
     """Return the result; a server that is away is asked again until the caller gives up."""
     while True:
         try:
-            return await run_result(server, run_id)
+            return await run_result(connection, run_id)
         except (RPCError, NotReachable):
             await asyncio.sleep(LONGEST_PAUSE)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, Final
 
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import (
     SearchAttributePair,
     TypedSearchAttributes,
@@ -18,9 +15,9 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.client.connection import Connection, understood
+from surehand.client.history import ENDS, first_events
 from surehand.client.outcome import run_result
 from surehand.client.signing import read_key, signed_start
 from surehand.process.exits import PlanRefused, StartNotTaken, SurehandError, WrongUse
@@ -31,49 +28,6 @@ from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKF
 from surehand.workflows.options import fair, move_timeout
 from surehand.workflows.ports import OPEN_RUN
 
-
-async def every_event(client: Client, run_id: str) -> AsyncIterator[HistoryEvent]:
-    """Yield the events of a run: those of its newest execution, then of the one before, ...
-
-    Raises:
-        RPCError: The server does not answer, or has none of the newest one any more. Where it has
-            only dropped older ones, there is no more to yield.
-    """
-    handle = client.get_workflow_handle(run_id)
-    while True:
-        before = ""
-        async for event in handle.fetch_history_events():
-            started = event.workflow_execution_started_event_attributes
-            before = before or started.continued_execution_run_id
-            yield event
-        if not before:
-            return
-        handle = client.get_workflow_handle(run_id, run_id=before)
-        try:
-            await handle.describe()
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return
-            raise
-
-
-async def first_events(client: Client, run_id: str) -> AsyncIterator[HistoryEvent]:
-    """Yield the events of a run's first execution, which says what it was started with.
-
-    Raises:
-        RPCError: The server does not answer, or has none of them any more.
-    """
-    handle = client.get_workflow_handle(run_id)
-    async for event in handle.fetch_history_events(page_size=1):
-        started = event.workflow_execution_started_event_attributes
-        if started.continued_execution_run_id:
-            first = started.first_execution_run_id
-            handle = client.get_workflow_handle(run_id, run_id=first)
-        break
-    async for event in handle.fetch_history_events(page_size=1):
-        yield event
-
-
 #: A worker that polls takes a run up within milliseconds and has validated its plan within a
 #: second; after this long there is none, and the run waits for one.
 TAKEN_UP_WITHIN: Final = timedelta(seconds=10)
@@ -83,19 +37,9 @@ PLAN_MEMO: Final = "plan"
 
 #: The last thing that a run does before its first step.
 _OPENS: Final = OPEN_RUN.name
-ENDS: Final = frozenset(
-    {
-        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
-        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
-        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
-        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
-        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
-        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
-    }
-)
 
 
-def composed(
+def start_request(
     settings: ClientSettings, *, for_user: str | None, signed_only: bool = False, **what: Any
 ) -> StartRun:
     """Return a run as it is started: signed where there is a key.
@@ -125,25 +69,25 @@ def composed(
     return request
 
 
-async def launch(server: Connection, request: StartRun) -> bool:
+async def launch(connection: Connection, request: StartRun) -> bool:
     """Start a run; return ``False`` if the same run exists already.
 
     Raises:
         WrongUse: A run of this id exists with another plan, or for another user.
     """
-    if await _start(server, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
+    if await _start(connection, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
         return True
     # Seen from the server first: a workflow of that id may be no run of this tenant.
-    existing = await server.describe(request.run_id)
+    existing = await connection.describe(request.run_id)
     # A start that was refused has left nothing under its id, so a corrected one may have it. Should
     # another starter be quicker, the ledger still takes an id only once.
     refused = existing.status is WorkflowExecutionStatus.FAILED and await _was_refused(
-        server, request.run_id
+        connection, request.run_id
     )
     again = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-    if refused and await _start(server, request, again):
+    if refused and await _start(connection, request, again):
         return True
-    first = await _first_request(server, request.run_id)
+    first = await _first_request(connection, request.run_id)
     if _wish(first) != _wish(request):
         part = "plan or input" if first.plan != request.plan else "user or durability"
         raise WrongUse(
@@ -158,19 +102,19 @@ def _wish(request: StartRun) -> dict[str, Any]:
     return {**request.content(), "continue_after": None}
 
 
-async def _start(server: Connection, request: StartRun, reuse: WorkflowIDReusePolicy) -> bool:
+async def _start(connection: Connection, request: StartRun, reuse: WorkflowIDReusePolicy) -> bool:
     summary = f"{request.plan.name}: {request.plan.goal}".rstrip(": ")
     try:
-        with server.translated(request.run_id):
-            await server.client.start_workflow(
+        with connection.translated(request.run_id):
+            await connection.client.start_workflow(
                 request.plan.code or WORKFLOW,
                 request,
                 id=request.run_id,
-                task_queue=server.settings.task_queue,
+                task_queue=connection.settings.task_queue,
                 id_reuse_policy=reuse,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 task_timeout=move_timeout(len(request.plan.steps)),
-                priority=fair(request.tenant),
+                priority=fair(request.tenant, priority=request.plan.priority),
                 memo={PLAN_MEMO: summary},
                 static_summary=summary,
                 search_attributes=TypedSearchAttributes(
@@ -186,11 +130,11 @@ async def _start(server: Connection, request: StartRun, reuse: WorkflowIDReusePo
     return True
 
 
-async def _was_refused(server: Connection, run_id: str) -> bool:
+async def _was_refused(connection: Connection, run_id: str) -> bool:
     """Say whether the existing run's start was refused before anything was recorded."""
     try:
-        with server.translated(run_id):
-            await run_result(server, run_id)
+        with connection.translated(run_id):
+            await run_result(connection, run_id)
     except (PlanRefused, StartNotTaken):
         return True
     except SurehandError:
@@ -198,7 +142,7 @@ async def _was_refused(server: Connection, run_id: str) -> bool:
     return False
 
 
-async def taken_up(server: Connection, run_id: str) -> bool:
+async def taken_up(connection: Connection, run_id: str) -> bool:
     """Wait until the run's own validation has passed; ``False`` if no worker takes it up.
 
     Read from the history, which needs no worker.
@@ -207,15 +151,15 @@ async def taken_up(server: Connection, run_id: str) -> bool:
         PlanRefused: The plan does not fit the tools that the worker has loaded.
         SurehandError: The run ended before its first step for another reason.
     """
-    handle, opening = server.handle(run_id), 0
+    handle, opening = connection.handle(run_id), 0
     try:
         async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
-            with server.translated(run_id):
+            with connection.translated(run_id):
                 async for event in handle.fetch_history_events(wait_new_event=True):
                     if event.workflow_execution_started_event_attributes.continued_execution_run_id:
                         return True
                     if event.event_type in ENDS:
-                        await run_result(server, run_id)
+                        await run_result(connection, run_id)
                         return True
                     if event.activity_task_scheduled_event_attributes.activity_type.name == _OPENS:
                         opening = event.event_id
@@ -227,11 +171,11 @@ async def taken_up(server: Connection, run_id: str) -> bool:
     return False
 
 
-async def _first_request(server: Connection, run_id: str) -> StartRun:
+async def _first_request(connection: Connection, run_id: str) -> StartRun:
     """Return what a run was started with, from its first event."""
-    with server.translated(run_id):
-        async for event in first_events(server.client, run_id):
+    with connection.translated(run_id):
+        async for event in first_events(connection.client, run_id):
             started = event.workflow_execution_started_event_attributes
-            [value] = await server.client.data_converter.decode(started.input.payloads)
+            [value] = await connection.client.data_converter.decode(started.input.payloads)
             return understood(value, StartRun, f"what run {run_id} was started with")
     raise WrongUse(f"run {run_id} has no history any more: choose another run id")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import JsonValue
@@ -13,6 +13,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
+from temporalio.converter import ActivitySerializationContext
 from temporalio.exceptions import (
     ApplicationError,
     CancelledError,
@@ -63,26 +64,60 @@ def last_own_state(run: WorkflowExecution) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
+class Tokens:
+    """The newest of what a model says in one attempt of a turn."""
+
+    attempt: int
+    """The step's."""
+    before: int
+    """How many characters came before."""
+    text: str
+
+
+@dataclass(frozen=True)
+class CallProgress:
     """The newest word of each call."""
 
-    under_way: str | None = None
+    under_way: str | None
     """The step that a batch is at."""
-    progress: dict[str, JsonValue] = field(default_factory=dict)
+    by_step: dict[str, JsonValue]
     """How far calls have come, by step, in their tools' own words."""
+    bytes_written: dict[str, int]
+    """How much of an artifact calls have written, by step."""
+    tokens: dict[str, Tokens]
+    """What models say, by step."""
 
 
-async def told_by_calls(run: WorkflowExecutionDescription) -> Told:
+async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
     """Return what the calls of a run have told."""
-    under_way, progress = None, {}
+    under_way, by_step, written = None, dict[str, JsonValue](), dict[str, int]()
+    tokens = dict[str, Tokens]()
     for pending in run.raw_description.pending_activities:
-        details = await run.data_converter.decode(pending.heartbeat_details.payloads)
+        # The converter is one of the workflow's own payloads, and these are an activity's.
+        converter = run.data_converter.with_context(
+            ActivitySerializationContext(
+                namespace=run.namespace or "",
+                activity_id=pending.activity_id,
+                activity_type=pending.activity_type.name,
+                activity_task_queue=None,
+                workflow_id=run.id,
+                workflow_type=run.workflow_type,
+                is_local=False,
+            )
+        )
+        details = await converter.decode(pending.heartbeat_details.payloads)
         if pending.activity_type.name == RUN_BATCH.name and details:
             under_way = str(details[0])
         for part in details:
             if isinstance(part, dict) and "step_id" in part:
-                progress[str(part["step_id"])] = part.get("progress")
-    return Told(under_way, progress)
+                step_id = str(part["step_id"])
+                if part.get("progress") is not None:
+                    by_step[step_id] = part["progress"]
+                if isinstance(part.get("bytes_written"), int):
+                    written[step_id] = part["bytes_written"]
+                if "tokens" in part:
+                    tokens[step_id] = Tokens(**part["tokens"])
+    return CallProgress(under_way, by_step, written, tokens)
 
 
 def code_of(state: str) -> ExitCode:
@@ -93,7 +128,7 @@ def code_of(state: str) -> ExitCode:
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-async def run_result(server: Connection, run_id: str) -> RunResult:
+async def run_result(connection: Connection, run_id: str) -> RunResult:
     """Wait for the run's end and return its result, also when it failed or was cancelled.
 
     Raises:
@@ -104,20 +139,28 @@ async def run_result(server: Connection, run_id: str) -> RunResult:
         SurehandError: Its id was used before.
     """
     try:
-        result = await server.handle(run_id).result()
+        result = await connection.handle(run_id).result()
     except WorkflowFailureError as error:
         cause = error.cause
         if isinstance(cause, CancelledError):
-            return (await server.view(run_id)).result
+            return (await connection.view(run_id)).result
         if isinstance(cause, ApplicationError):
             return _failed(run_id, cause)
         if isinstance(cause, TerminatedError):
             why = f" ({cause.message})" if cause.message else ""
             raise CutOff(
-                f"run {run_id} was terminated from outside{why}. {server.what_to_do(run_id)}"
+                f"run {run_id} was terminated from outside{why}. {connection.what_to_do(run_id)}"
             ) from error
         raise CutOff(f"run {run_id} failed: {cause}") from error
     return understood(result, RunResult, f"the result of run {run_id}")
+
+
+#: Ends of a run of which nothing was recorded: its id is free.
+_NOT_TAKEN: Final = (
+    ErrorType.START_REFUSED,
+    ErrorType.QUOTA_EXCEEDED,
+    ErrorType.TENANT_ELSEWHERE,
+)
 
 
 def _failed(run_id: str, cause: ApplicationError) -> RunResult:
@@ -127,7 +170,7 @@ def _failed(run_id: str, cause: ApplicationError) -> RunResult:
         return RunResult.model_validate(details)
     if cause.type == ErrorType.PLAN_INVALID and isinstance(details, list):
         raise PlanRefused(run_id, [PlanError.model_validate(item) for item in details])
-    if cause.type == ErrorType.START_REFUSED:
+    if cause.type in _NOT_TAKEN:
         raise StartNotTaken(cause.message)
     if cause.type == ErrorType.RUN_ID_TAKEN:
         raise SurehandError(

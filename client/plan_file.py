@@ -12,18 +12,17 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from surehand.client.overrides import OverrideError, override
-from surehand.client.yaml_file import Unreadable, read_document
 from surehand.process.exits import PlanRefused
+from surehand.process.yaml_file import Unreadable, read_document
 from surehand.workflows.contracts.tools import PlanError
-from surehand.workflows.names import MODEL_RUN
-from surehand.workflows.plan.model_tools import input_problems
 from surehand.workflows.plan.plan import (
     Defaults,
     Goto,
@@ -89,7 +88,12 @@ def _read(file: str) -> Any:
 
 
 def plan_of(
-    document: Any, file: str, overrides: Sequence[str] = (), tools: Collection[str] | None = None
+    document: Any,
+    file: str,
+    overrides: Sequence[str] = (),
+    tools: Collection[str] | None = None,
+    *,
+    input_known: bool = True,
 ) -> Plan:
     """Return the plan that a document describes; ``--set`` changes the document in place.
 
@@ -98,6 +102,7 @@ def plan_of(
         file: Where it is from, for what is wrong with it.
         overrides: As for :func:`load_plan`.
         tools: As for :func:`load_plan`.
+        input_known: Say, too, what is wrong with the input.
 
     Raises:
         PlanRefused: Every problem found, with its place.
@@ -111,7 +116,7 @@ def plan_of(
                 f"--set {text}", [PlanError(where=error.where, reason=error.reason)]
             ) from error
     steps = list(_outlines(document))
-    problems = [*_missing_input(document)]
+    problems = [*_missing_input(document)] if input_known else []
     try:
         plan = Plan.model_validate(document)
     except ValidationError as error:
@@ -119,9 +124,6 @@ def plan_of(
         problems = [*_problems(error, document), *_of_steps(steps), *problems, *unknown]
         raise PlanRefused(file, _in_order(problems)) from error
     problems += [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
-    if plan.code == MODEL_RUN:
-        wrong = input_problems(plan.input).items()
-        problems += [PlanError(where=f"input.{field}", reason=reason) for field, reason in wrong]
     if problems:
         raise PlanRefused(file, problems)
     return plan
@@ -146,23 +148,34 @@ def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Pla
     return plan_of(document, name)
 
 
-def amended_plan(
-    source: PlanSource, known: Mapping[str, Any], overrides: Sequence[str] = ()
-) -> Plan:
-    """Return a plan for a run that goes on; without an input of its own it keeps the run's.
+@dataclass(frozen=True)
+class Draft:
+    """A plan for a run that goes on, read and checked as far as that can be without the run."""
 
-    Args:
-        source: The plan, its document, or its file.
-        known: The run's input.
-        overrides: As for :func:`load_plan`.
+    document: Any
+    name: str
 
-    Raises:
-        PlanRefused: Every problem found, with its place.
-    """
-    document, name = _document_of(source)
-    if isinstance(document, dict) and not document.get(INPUT):
-        document[INPUT] = dict(known)
-    return plan_of(document, name, overrides)
+    @classmethod
+    def of(cls, source: PlanSource) -> Self:
+        """Read the plan, its document, or its file.
+
+        Raises:
+            PlanRefused: Every problem found, with its place.
+        """
+        document, name = _document_of(source)
+        given = isinstance(document, dict) and bool(document.get(INPUT))
+        plan_of(document, name, input_known=given)
+        return cls(document, name)
+
+    def amending(self, plan: Plan, overrides: Sequence[str] = ()) -> Plan:
+        """Return the plan; without an input of its own it keeps that of the run's plan.
+
+        Raises:
+            PlanRefused: Every problem found, with its place.
+        """
+        document = copy.deepcopy(self.document)
+        document[INPUT] = document.get(INPUT) or dict(plan.input)
+        return plan_of(document, self.name, overrides)
 
 
 def _document_of(source: PlanSource) -> tuple[Any, str]:

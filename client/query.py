@@ -57,11 +57,11 @@ class Looked:
     silent: list[SilentRun]
 
 
-async def look_at(server: Connection, runs: Sequence[WorkflowExecution]) -> Looked:
+async def look_at(connection: Connection, runs: Sequence[WorkflowExecution]) -> Looked:
     """Ask the runs themselves: the server's list may lag behind them by a moment.
 
     Args:
-        server: Where they are.
+        connection: Where they are.
         runs: As the server lists them.
     """
     places = asyncio.Semaphore(_AT_ONCE)
@@ -69,7 +69,7 @@ async def look_at(server: Connection, runs: Sequence[WorkflowExecution]) -> Look
     async def look(run: WorkflowExecution) -> RunView | SilentRun | None:
         async with places:
             try:
-                return await server.view(run.id, ONE_OF_MANY)
+                return await connection.view(run.id, ONE_OF_MANY)
             except NoSuchRun:
                 return None
             except SurehandError as error:

@@ -15,13 +15,19 @@ from pydantic import JsonValue
 from surehand.client.connection import Connection
 from surehand.client.delivery import deliver
 from surehand.client.following import Watch, until_ended, until_settled
+from surehand.client.ids import find_approval
 from surehand.client.launch import taken_up
 from surehand.client.messages import Seen, composed, decided, signed
 from surehand.client.outcome import state_of
-from surehand.client.plan_file import PlanSource, amended_plan
+from surehand.client.plan_file import Draft, PlanSource
 from surehand.client.resume_token import new_token, read_token
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
-from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict, VerdictCode
+from surehand.workflows.contracts.approvals import (
+    Decision,
+    DecisionOutcome,
+    Verdict,
+    VerdictCode,
+)
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
@@ -38,6 +44,7 @@ from surehand.workflows.contracts.steering import (
     Verb,
     Way,
 )
+from surehand.workflows.deliveries import MESSAGES
 from surehand.workflows.plan.references import references
 
 #: How long a resume token counts: for today's work, and gone tomorrow.
@@ -78,7 +85,7 @@ class Run:
         <RunState.COMPLETED: 'completed'>
     """
 
-    server: Connection
+    connection: Connection
     run_id: str
     is_new: bool = False
     """Whether this very call of ``start`` has started it: it may have been there before."""
@@ -86,7 +93,7 @@ class Run:
     @property
     def web_ui(self) -> str:
         """Return the run's page in the Web UI."""
-        return self.server.web_ui(self.run_id)
+        return self.connection.web_ui(self.run_id)
 
     async def state(self) -> str:
         """Return where the run stands, as the server knows it; needs no worker.
@@ -101,7 +108,7 @@ class Run:
             >>> await run.state()
             'waiting_approval'
         """
-        return state_of(await self.server.describe(self.run_id))
+        return state_of(await self.connection.describe(self.run_id))
 
     async def view(self) -> RunView:
         """Return all that the run says of itself: steps, what it waits for, its timeline.
@@ -116,7 +123,7 @@ class Run:
             >>> [step.id for step in view.result.steps if step.state == "succeeded"]
             ['order', 'amount']
         """
-        return await self.server.view(self.run_id)
+        return await self.connection.view(self.run_id)
 
     async def checkpoint(self) -> dict[str, Any]:
         """Return the run's state as one document.
@@ -129,7 +136,7 @@ class Run:
             >>> (await run.checkpoint())["completed_steps"]
             ['order', 'amount']
         """
-        return await self.server.checkpoint(self.run_id)
+        return await self.connection.checkpoint(self.run_id)
 
     async def taken_up(self) -> bool:
         """Wait until a worker has taken the run up; ``False``: none has, and the run is kept.
@@ -142,7 +149,7 @@ class Run:
             >>> await run.taken_up()
             True
         """
-        return await taken_up(self.server, self.run_id)
+        return await taken_up(self.connection, self.run_id)
 
     async def wait(
         self,
@@ -177,8 +184,8 @@ class Run:
         """
         async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
             if watch is None and not or_human:
-                return await until_ended(self.server, self.run_id)
-            return await until_settled(self.server, self.run_id, watch, stay=not or_human)
+                return await until_ended(self.connection, self.run_id)
+            return await until_settled(self.connection, self.run_id, watch, stay=not or_human)
 
     async def approve(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
         """Approve a call with exactly the params that were seen.
@@ -271,11 +278,62 @@ class Run:
             <VerdictCode.ACCEPTED: 'accepted'>
         """
         run_id, decision = decided(
-            self.server.settings, request, outcome, reason=reason, params=params
+            self.connection.settings, request, outcome, reason=reason, params=params
         )
+        return await self._deliver(run_id, decision, leave)
+
+    async def forward(self, decision: Mapping[str, Any], *, leave: bool = False) -> Verdict:
+        """Send a decision of somebody else's, as they have made it: nothing is signed here.
+
+        Args:
+            decision: As `sign` prints it, or as a page has had it signed in its user's browser.
+            leave: See :class:`Run`.
+
+        Raises:
+            DecisionRefused: As for :meth:`approve`.
+            WrongUse: It is no decision, or its request is another run's.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> [request] = (await run.view()).pending
+            >>> seen = {"approval_id": request.approval_id, "params_hash": request.params_hash}
+            >>> (await run.forward({**seen, "outcome": "approve", "approver": "ann"})).code
+            <VerdictCode.ACCEPTED: 'accepted'>
+        """
+        made = composed(Decision, **decision)
+        run_id, _ = find_approval(self.connection.settings.tenant, made.approval_id)
+        return await self._deliver(run_id, made, leave)
+
+    async def forward_steering(self, verb: str, message: Mapping[str, Any]) -> Acknowledged:
+        """Send what somebody else says to the run, as they have made it: nothing is signed here.
+
+        Args:
+            verb: What the run is told: `answer`, `resolve`, `pause`, ...
+            message: As the verb has it, with its actor; signed in their browser, for example.
+
+        Raises:
+            Refused: The run does not take it, and why.
+            WrongUse: There is no such verb, or it is no such message.
+            NoWorker: No worker answers; nothing was sent.
+            Unanswered: It was sent, and counts once a worker is back.
+
+        Example:
+            >>> said = await run.forward_steering("pause", {"actor": "uma", "id": "pause-1"})
+            >>> said = await run.forward_steering("resume", {"actor": "uma", "id": "resume-1"})
+        """
+        model = MESSAGES.get(Verb(verb)) if verb in set(Verb) else None
+        if model is None or not issubclass(model, Steering):
+            raise WrongUse(f"{verb[:40]!r} steers no run")
+        made = composed(model, **message)
+        return await deliver(self.connection, self.run_id, verb, made, Acknowledged, leave=False)
+
+    async def _deliver(self, run_id: str, decision: Decision, leave: bool) -> Verdict:
         if run_id != self.run_id:
             raise WrongUse(f"approval {decision.approval_id} is not one of run {self.run_id}")
-        verdict = await deliver(self.server, run_id, Verb.DECIDE, decision, Verdict, leave=leave)
+        verdict = await deliver(
+            self.connection, run_id, Verb.DECIDE, decision, Verdict, leave=leave
+        )
         if verdict.code not in _COUNTS:
             raise DecisionRefused(verdict)
         return verdict
@@ -575,10 +633,11 @@ class Run:
             >>> plan = view.plan.model_copy(update={"goal": "Refund it, and say so"})
             >>> said = await run.amend(plan, based_on=view.plan_version)
         """
+        draft = Draft.of(plan)
         return await self._steer(
             Verb.AMEND,
             Amend,
-            plan=amended_plan(plan, (await self.view()).plan.input),
+            plan=draft.amending((await self.view()).plan),
             based_on=based_on,
             drops=tuple(drops),
             reason=reason,
@@ -636,7 +695,7 @@ class Run:
         self, verb: Verb, model: type[PauseRun | ReissueToken], lasts: timedelta, **values: Any
     ) -> Paused:
         """Send what makes a resume token the one that counts."""
-        settings = self.server.settings
+        settings = self.connection.settings
         token, key = new_token(settings.tenant, self.run_id, settings.user, lasts)
         answer = await self._steer(verb, model, resume_key=key, **values)
         return Paused(answer.message, token)
@@ -651,14 +710,16 @@ class Run:
         **values: Any,
     ) -> Acknowledged:
         """Compose a message, prove by key or token who sends it, and deliver it."""
-        settings = self.server.settings
+        settings = self.connection.settings
         named = values | {"id": values.get("id") or uuid.uuid4().hex}
         message = composed(model, actor=settings.user, **named)
         if isinstance(message, ResumeRun) and token is not None:
             held = read_token(token, settings.tenant, self.run_id)
             message = held.proof_of(message)
         sent = signed(settings, self.run_id, verb, message)
-        return await deliver(self.server, self.run_id, verb.value, sent, Acknowledged, leave=leave)
+        return await deliver(
+            self.connection, self.run_id, verb.value, sent, Acknowledged, leave=leave
+        )
 
     async def _refuse_if_missed(self, intervention_id: str) -> None:
         with contextlib.suppress(NoWorker):  # said, or left with the server, when it is delivered

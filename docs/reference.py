@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from docs import meanings
+from docs import licences, meanings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -277,7 +277,10 @@ def _option(option: Any) -> list[str]:
     else:
         value = "" if option.is_flag else f" {option.metavar or 'VALUE'}"
         name = ", ".join(f"`{one}{value}`" for one in (*option.opts, *option.secondary_opts))
-        return [name, (option.help or "") + (" May be given again." if option.multiple else "")]
+        choices = "" if option.metavar else option.display_type(None).strip("<>")
+        one_of = f" One of {choices.replace('|', ', ')}." if "|" in choices else ""
+        again = " May be given again." if option.multiple else ""
+        return [name, f"{option.help or ''}{one_of}{again}"]
     return [code(name), option.help or ""]
 
 
@@ -565,6 +568,31 @@ def _arguments(doc: str) -> list[tuple[str, str]]:
     return found
 
 
+def licences_page() -> str:
+    """Return the page of the licences that the image's packages have."""
+    by_licence = defaultdict[str, list[str]](list)
+    for name, licence in licences.packages():
+        by_licence[licence].append(name)
+    lines = [
+        "# Licences",
+        "",
+        "What the image has inside: the packages of `requirements-runtime.lock`, each with what it"
+        " says of itself. Wheels may have libraries of others inside; their texts are in the wheel."
+        " `make sbom` lists versions, too; the image has that list as `/app/surehand.cdx.json`.",
+        "",
+        "| licence | packages |",
+        "|---|---|",
+        *(f"| {one} | {', '.join(names)} |" for one, names in sorted(by_licence.items())),
+        "",
+        "These are allowed; a test refuses another one.",
+        "",
+        "| licence | asks of whoever passes the image on |",
+        "|---|---|",
+        *(f"| {one} | {asks} |" for one, asks in licences.ALLOWED.items()),
+    ]
+    return "\n".join(lines)
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "plan": plan_page,
     "tools": tools_page,
@@ -575,6 +603,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics": metrics_page,
     "errors": errors_page,
     "tables": tables_page,
+    "licences": licences_page,
 }
 
 

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from temporalio.service import RPCError
@@ -25,21 +26,23 @@ from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
 from surehand.drill import deploying
-from surehand.drill.consistency import tally
+from surehand.drill.consistency import tally, turns_of
 from surehand.drill.disturbance import HELD, Disturbance, changed
 from surehand.drill.environment import Environment
 from surehand.drill.interrupting import Interrupting
 from surehand.drill.observer import Observer
 from surehand.drill.operating import Operating
 from surehand.drill.people import ACTOR, People, Principals
-from surehand.drill.played import Played, count_of, skipped
-from surehand.drill.points import Beforehand, Operation
+from surehand.drill.played import Played, skipped
+from surehand.drill.points import Halt, Operation
 from surehand.drill.request import DrillRequest
 from surehand.drill.run_tree import RunTree
 from surehand.drill.workers import Workers
-from surehand.drill.world import Context, comparable
+from surehand.drill.world import Context, comparable, counted, without_turns
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
+from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.tools import Effect, Recovery
 from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
@@ -52,7 +55,7 @@ class Case:
         self,
         request: DrillRequest,
         environment: Environment,
-        server: Connection,
+        connection: Connection,
         variables: Mapping[str, str],
         disturbance: Disturbance | None = None,
         permissions: Collection[str] = (),
@@ -62,7 +65,7 @@ class Case:
         Args:
             request: What is drilled.
             environment: Where.
-            server: Where runs are started.
+            connection: Where runs are started.
             variables: The workers'.
             disturbance: What is done to the run; ``None`` for a fault-free one.
             permissions: What the plan's tools ask of the acting user, as far as that is known.
@@ -78,10 +81,10 @@ class Case:
         self._variables = variables
         self._folder = environment.case_folder(name)
         # The task queue is the case's own, so that only its workers take its run.
-        settings = server.settings.model_copy(update={"task_queue": name})
-        self._server = Connection(server.client, server.target, settings)
+        settings = connection.settings.model_copy(update={"task_queue": name})
+        self._connection = Connection(connection.client, connection.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
-        self._observer = Observer(self._server, self.run_id)
+        self._observer = Observer(self._connection, self.run_id)
         self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")
 
     async def play(self) -> Played:
@@ -93,12 +96,12 @@ class Case:
         """
         began = time.monotonic()
         database_url = await asyncio.to_thread(self._environment.ledger, self._folder)
-        fresh = await self._fresh(database_url)
+        self._fresh = fresh = await self._make_fresh(database_url)
         plan = changed(self._request.plan, self._disturbance)
         plan = Plan.model_validate(
             {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
         )
-        settings = self._server.settings
+        settings = self._connection.settings
         start = StartRun(
             run_id=self.run_id,
             tenant=settings.tenant,
@@ -106,25 +109,26 @@ class Case:
             plan=plan,
             durability=self._mode,
         )
-        principals = Principals(
-            database_url, settings.tenant, own=self._environment.database is None
-        )
+        own = self._environment.database is None
+        principals = Principals(database_url, settings.tenant, self._observer.whole, own=own)
         await principals.give(settings.user, "permission", self._permissions)
-        people = People(self._server, self.run_id, principals)
-        await self._beforehand(Context(self.run_id, plan.input, database_url))
+        people = People(self._connection, self.run_id, principals)
+        self._context = Context(self.run_id, plan.input, database_url)
+        await self._beforehand(self._context)
         with self._workers(database_url) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if self._kill and not self._operation else 1)
-            await launch(self._server, start)
+            await launch(self._connection, start)
             try:
                 await self._until_settled(people, workers, principals)
+                await workers.thaw()
             finally:
                 if self._played.result is None or self._played.question:
                     with contextlib.suppress(RPCError):
-                        await self._server.handle(self.run_id).terminate("the drill is over")
+                        await self._connection.handle(self.run_id).terminate("the drill is over")
         self._played.approvals = people.approvals
         self._note_kill(workers)
-        await self._look(Context(self.run_id, plan.input, database_url), fresh)
+        await self._look()
         self._played.seconds = time.monotonic() - began
         return self._played
 
@@ -133,7 +137,7 @@ class Case:
         told = self._disturbance
         return told.mode if told and not told.interruption else Durability.SYNC
 
-    async def _fresh(self, database_url: str) -> dict[str, Any]:
+    async def _make_fresh(self, database_url: str) -> dict[str, Any]:
         function, given = self._request.fresh, self._request.plan.input
         if function is None:
             return {}
@@ -147,19 +151,22 @@ class Case:
 
     async def _beforehand(self, context: Context) -> None:
         """Leave the world as the step's call would, where that is what the case does."""
-        if self._kill and isinstance(self._kill.point, Beforehand) and self._request.already:
-            await self._request.already(replace(context, step=self._kill.target.step))
+        told = self._disturbance
+        if told and told.already_true and self._request.already:
+            await self._request.already(replace(context, step=told.target.step))
 
     def _workers(self, database_url: str) -> Workers:
         once = self._folder / "crashed"
         # Open: the drill's people have no keys, and its ledger is nobody else's.
         settings = {
             "database_url": database_url,
-            "task_queue": self._server.settings.task_queue,
+            "task_queue": self._connection.settings.task_queue,
             "decisions": "open",
         }
         if self._kill:
             settings |= {"crash_at": self._kill.crash_at, "crash_once": str(once)}
+        if self._operation is Operation.FREEZE:
+            settings["crash_by"] = "SIGSTOP"
         return Workers(self._variables, self._folder, settings, once)
 
     async def _until_settled(
@@ -191,7 +198,7 @@ class Case:
 
     async def _note_end(self) -> None:
         try:
-            self._played.result = await run_result(self._server, self.run_id)
+            self._played.result = await run_result(self._connection, self.run_id)
         except PlanRefused:
             raise
         except SurehandError as error:
@@ -214,7 +221,7 @@ class Case:
             operating = Operating(
                 self._disturbance,
                 self.run_id,
-                self._server,
+                self._connection,
                 people,
                 workers,
                 await asyncio.to_thread(deploying.release, self._folder, release),
@@ -227,6 +234,10 @@ class Case:
                 self._played.unwound = operating.unwound
             if self._operation is Operation.TERMINATE:
                 return
+        elif self._disturbance and isinstance(self._disturbance.point, Halt):
+            people.held = self._disturbance.target.step
+            if self._disturbance.point is Halt.AFTER:
+                people.held_at = frozenset({InterruptKind.AFTER})
         view, question = await people.stay()
         self._played.result, self._played.question = view.result, question
 
@@ -240,21 +251,46 @@ class Case:
             recovered = self._observer.recovered_at(place, workers.died_at)
             played.recovery_s = None if recovered is None else recovered - workers.died_at
 
-    async def _look(self, context: Context, fresh: dict[str, Any]) -> None:
+    async def look_at_world(self) -> None:
+        """Take down what the world shows now; no-op without a function that looks at it."""
+        if self._request.world is None:
+            return
+        snapshot = await self._request.world(self._context)
+        self._played.turns_asked, snapshot = without_turns(snapshot)
+        self._played.compared["world"] = comparable(snapshot, self._context, self._fresh)
+        by_world = counted(snapshot)
+        if by_world is not None:
+            self._played.counted = by_world
+
+    @property
+    def latest_effect(self) -> timedelta:
+        """Return how long after a call its effect may appear, by what the run's tools say."""
+        return max(
+            (
+                spec.timeout + (spec.settle or timedelta(0))
+                for spec in self._played.recorded.values()
+                if spec.effect is Effect.WRITE and spec.recovery is not Recovery.TRANSACTIONAL
+            ),
+            default=timedelta(0),
+        )
+
+    async def _look(self) -> None:
         """Take down what the run, the ledger and the world say in the end."""
         played = self._played
-        snapshot = await self._request.world(context) if self._request.world else None
         tree, audit = RunTree(self.run_id), "never opened"
-        async with open_ledger(context.database_url) as ledger:
+        async with open_ledger(self._context.database_url) as ledger:
             with contextlib.suppress(RunNotFound):
-                tenant = self._server.settings.tenant
+                tenant = self._connection.settings.tenant
                 played.entries = await ledger.transact(tenant, effects_of, self.run_id)
                 audit = "holds"
                 for run_id in await ledger.transact(tenant, runs_of, self.run_id):
-                    counted, stories = tally(
-                        await ledger.transact(tenant, evidence_of, run_id), ACTOR
-                    )
-                    played.tally = played.tally.plus(counted)
+                    evidence = await ledger.transact(tenant, evidence_of, run_id)
+                    if run_id == self.run_id:
+                        evidence = self._observer.whole(evidence)
+                        played.recorded = evidence.tools
+                        played.turns_recorded = turns_of(evidence)
+                    found, stories = tally(evidence, ACTOR)
+                    played.tally = played.tally.plus(found)
                     played.violations += stories
                     if broken := await _audited(ledger, tenant, run_id):
                         audit = "broken"
@@ -264,28 +300,27 @@ class Case:
                 losses = min(played.tally.losses, 1)
                 played.tally = played.tally.model_copy(update={"losses": losses})
                 self._look_at(tree)
-        played.counted = count_of(snapshot, tree.entries)
         played.tools = self._observer.tools
         end = played.result
         played.compared = {
             "run": end.state.value if end else played.no_end,
             "steps": {s.id: s.state.value for s in end.steps if s.id != HELD} if end else {},
-            "ledger": tree.told(),
+            "ledger": tree.described(),
             "audit": audit,
         }
-        if self._request.world:
-            played.compared["world"] = comparable(snapshot, context, fresh)
+        await self.look_at_world()
 
     def _look_at(self, tree: RunTree) -> None:
         """Take down what stands of the run and its child runs, and what is wrong with that."""
         played = self._played
-        played.remaining, played.applied = tree.remaining(), tree.applied
+        played.counted = tree.effects_by_tool()
+        played.remaining, played.applied = tree.remaining(), sum(played.counted.values())
         played.violations += [*tree.out_of_order(), *tree.clock_jumps()]
         played.violations += skipped(tree.events, self._disturbance)
         if played.unwound is not None:
             played.violations += tree.not_unwound(played.unwound)
         elif played.result is not None and not played.question:
-            played.violations += tree.untold(played.result)
+            played.violations += tree.unreported(played.result)
 
 
 async def _audited(ledger: Ledger, tenant: str, run_id: str) -> Break | None:

@@ -7,15 +7,20 @@ that an attempt was made with, permissions from what an administrator has change
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
 
 from surehand.activities.ledger.history.evidence import Evidence, Row
+from surehand.activities.rules import RuleBroken, condition_holds, of_run
 from surehand.drill.report import Tally
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect, ToolSpec
 from surehand.workflows.identity import NotCanonical, identity_hash, params_hash
 from surehand.workflows.plan.plan import Step
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: How attempts end that were turned away before their tool.
 _NOT_CALLED: Final = frozenset({"refused"})
@@ -64,12 +69,25 @@ def _calls(evidence: Evidence) -> Iterator[_Call]:
         called = row["attempt"] > 0 and row["error_class"] not in _NOT_CALLED
         if called and row["tool"] in evidence.tools:
             claim = claims.get((row["step_id"], row["attempt"]))
-            yield _Call(row["step_id"], evidence.plan.step(row["step_id"]), row, claim)
+            yield _Call(row["step_id"], _step(evidence, row), row, claim)
+
+
+def _step(evidence: Evidence, row: Row) -> Step:
+    """Return the step of a call; one that code has made is in no plan, and takes its defaults."""
+    if evidence.plan.code is not None:
+        return Step(id=row["step_id"], tool=row["tool"])
+    return evidence.plan.step(row["step_id"])
 
 
 def calls_of(evidence: Evidence, step_id: str | None = None) -> int:
     """Return how many calls a run has made, or one of its steps."""
     return sum(step_id in (None, call.id) for call in _calls(evidence))
+
+
+def turns_of(evidence: Evidence) -> int:
+    """Return how many turns of models are recorded, with those that have failed."""
+    turns = (row for row in evidence.steps if row["tool"] == MODEL)
+    return sum(row["state"] in ("succeeded", "failed") for row in turns)
 
 
 def _needs_approval(evidence: Evidence, call: _Call) -> bool:
@@ -80,13 +98,49 @@ def _needs_approval(evidence: Evidence, call: _Call) -> bool:
     policies = [*evidence.plan.approvals(call.step), *([own] if own is not None else [])]
     if not policies:
         return False
-    # Only rules can waive it, and only if every policy has one that does.
-    may_be_waived = all(any(not rule.required for rule in one.rules) for one in policies)
-    return not (may_be_waived and _hash(evidence, call) in _waived(evidence, call))
+    waived = _waived(evidence, call).get(_hash(evidence, call))
+    if waived is None:
+        return True
+    # What the worker has waived is evaluated anew: only the rules of every policy can waive it.
+    # A write's claim has judged it again, when the run may have read content from outside.
+    judged = waived if call.claim is None else call.claim
+    readings = _readings(call.row["input"], [rule.when for one in policies for rule in one.rules])
+    known = [{**params, **of_run(judged["foreign"])} for params in readings]
+    return not any(all(_waives(one, params) for one in policies) for params in known)
 
 
-def _waived(evidence: Evidence, call: _Call) -> set[str]:
-    return {one["params_hash"] for one in evidence.waived if one["step_id"] == call.id}
+def _waives(policy: ApprovalPolicy, params: Mapping[str, Any]) -> bool:
+    try:
+        decides = next((rule for rule in policy.rules if condition_holds(rule.when, params)), None)
+    except RuleBroken:
+        return False
+    return decides is not None and not decides.required
+
+
+def _readings(params: Mapping[str, Any], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield what params may have been: of a text in JSON nobody knows whether it was a decimal."""
+    ways = []
+    for name, value in params.items():
+        numbers = _with_decimals(value) if any(name in rule for rule in rules) else value
+        ways.append([value] if numbers == value else [value, numbers])
+    for values in itertools.product(*ways):
+        yield dict(zip(params, values, strict=True))
+
+
+def _with_decimals(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_decimals(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_decimals(part) for part in value]
+    try:
+        return Decimal(value) if isinstance(value, str) else value
+    except InvalidOperation:
+        return value
+
+
+def _waived(evidence: Evidence, call: _Call) -> dict[str, Row]:
+    """Return what was waived of a call's step, newest last, by the hash of its params."""
+    return {one["params_hash"]: one for one in evidence.waived if one["step_id"] == call.id}
 
 
 def _hash(evidence: Evidence, call: _Call) -> str:

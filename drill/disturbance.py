@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.points import Beforehand, Interruption, Operation, Point
+from surehand.drill.points import Beforehand, Halt, Interruption, Operation, Point
 from surehand.drill.report import Target
+from surehand.workflows.contracts.interrupts import InterruptKind
+from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Ask, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
@@ -31,6 +33,8 @@ class Disturbance:
     """How durable its run is."""
     behind: tuple[str, ...] = ()
     """Steps behind which the run waits for an operator; none: behind the target."""
+    by_code: bool = False
+    """Whether code or an agent makes the steps: no step can be added to them."""
 
     @property
     def interruption(self) -> Interruption | None:
@@ -43,6 +47,11 @@ class Disturbance:
         return self.point if isinstance(self.point, Operation) else None
 
     @property
+    def held(self) -> str:
+        """Return the step in which the run waits for an operator."""
+        return (self.behind or (self.target.step,))[-1] if self.by_code else HELD
+
+    @property
     def crash_at(self) -> str:
         """Return the crash point as the setting ``SUREHAND_CRASH_AT``; empty: no worker dies."""
         point = self.operation.crash_point if self.operation else self.point
@@ -51,6 +60,32 @@ class Disturbance:
         if not isinstance(point, CrashPoint):
             return ""
         return f"{self.target.tool}:{point}@{self.target.step}"
+
+    @property
+    def already_true(self) -> bool:
+        """Say whether the world is made as the call would leave it, before the run."""
+        return isinstance(self.point, Beforehand) or self.point is Halt.BEFORE_ALREADY_TRUE
+
+    @property
+    def doubt(self) -> tuple[Halt, ...]:
+        """Return which halted runs one that needs a human may look like.
+
+        None, where the tool says that it settles the outcome itself: nobody is to be asked then.
+        """
+        human = self.target.recovery is Recovery.HUMAN
+        unproven = human or not self.target.absence_provable
+        # A call that does not succeed leaves nothing.
+        behind = (Halt.AFTER if self.target.succeeded else Halt.BEFORE,) if human else ()
+        match self.operation.crash_point if self.operation else self.point:
+            case Beforehand():
+                return (Halt.BEFORE_ALREADY_TRUE,)
+            case CrashPoint.AFTER_CLAIM if unproven:
+                return (Halt.BEFORE,)
+            case CrashPoint.DURING_CALL if unproven:
+                return (Halt.BEFORE, *behind)
+            case CrashPoint.AFTER_CALL:
+                return behind
+        return ()
 
 
 def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
@@ -62,6 +97,8 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
     """
     if disturbance is None or disturbance.crash_at or disturbance.target.asks:
         return plan
+    if plan.code is not None:
+        return _changed_code(plan, disturbance)
     how = disturbance.point
     step_id = ITERATION.sub("", disturbance.target.step)
     if isinstance(how, Operation):
@@ -78,11 +115,33 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
     return plan.model_copy(update=changes)
 
 
+def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
+    """Return the plan of a run whose steps code or an agent makes.
+
+    Only what holds for all of them can be changed: where one call is to be approved, each is.
+    """
+    how, step_id = disturbance.point, disturbance.target.step
+    if how in (Interruption.APPROVAL, Interruption.PERMISSION_LOSS, Interruption.EXPIRY):
+        given = {"expires_in": EXPIRES_IN, "on_expiry": "ask_again"}
+        changes = given if how is Interruption.EXPIRY else {}
+        policy = _forced(plan.defaults.approval, **changes)
+        defaults = plan.defaults.model_copy(update={"approval": policy})
+        return plan.model_copy(update={"defaults": defaults})
+    if isinstance(how, Operation):
+        held = {"after": (*plan.interrupts.after, disturbance.held)}
+    elif how is Halt.AFTER:
+        held = {"after": (*plan.interrupts.after, step_id)}
+    else:
+        held = {"before": (*plan.interrupts.before, step_id)}
+    return plan.model_copy(update={"interrupts": plan.interrupts.model_copy(update=held)})
+
+
 def _interrupted(plan: Plan, step: Step, how: Point) -> Step:
     match how:
-        case Interruption.PAUSE | Interruption.ASK:
+        case Interruption.PAUSE | Interruption.ASK | Halt():
+            where = InterruptKind.AFTER if how is Halt.AFTER else InterruptKind.BEFORE
             own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
-            return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, "before")))})
+            return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, where.value)))})
         case Interruption.EXPIRY:
             return _gated(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
         case _:
@@ -91,7 +150,11 @@ def _interrupted(plan: Plan, step: Step, how: Point) -> Step:
 
 def _gated(step: Step, **changes: Any) -> Step:
     """Return a step whose call is asked about by people, whatever its rules say."""
-    policy = step.approval or ApprovalPolicy()
+    return step.model_copy(update={"approval": _forced(step.approval, **changes)})
+
+
+def _forced(own: ApprovalPolicy | None, **changes: Any) -> ApprovalPolicy:
+    """Return a policy that nothing waives, with those changes."""
+    policy = own or ApprovalPolicy()
     rules = tuple(rule.model_copy(update={"required": True}) for rule in policy.rules)
-    forced = policy.model_copy(update={"rules": rules, "standing": False, **changes})
-    return step.model_copy(update={"approval": forced})
+    return policy.model_copy(update={"rules": rules, "standing": False, **changes})

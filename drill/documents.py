@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from surehand.cli.verb.text import plain, shown_time
+from surehand.cli.verb.text import shown_time
 from surehand.drill.report import (
     NONE,
     STEP,
@@ -28,6 +28,7 @@ from surehand.drill.report import (
     tables,
 )
 from surehand.process.exits import WrongUse
+from surehand.workflows.plain_text import plain
 
 Writer = Callable[[DrillReport], str]
 

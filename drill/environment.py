@@ -27,6 +27,7 @@ _OWN: Final = (
     "TASK_QUEUE",
     "BUILD_ID",  # nobody makes a drill's workers current
     "CRASH_AT",
+    "CRASH_BY",
     "CRASH_ONCE",
     "LOG_FORMAT",
     "LOG_LEVEL",

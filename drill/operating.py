@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -16,18 +15,18 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.client.connection import Connection
 from surehand.drill.disturbance import HELD, Disturbance
+from surehand.drill.observer import CALLS, decoded
 from surehand.drill.people import REASON, People
 from surehand.drill.points import Operation
 from surehand.drill.workers import Workers
 from surehand.process.exits import Refused, WrongUse
 from surehand.workflows.contracts.batches import Batch
+from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
 from surehand.workflows.contracts.tools import ToolCall
-from surehand.workflows.identity import child_run_id
+from surehand.workflows.identity import child_run_id, unwind_id
 from surehand.workflows.names import UNWIND
-from surehand.workflows.ports import EXECUTE_TOOL, RUN_BATCH
-
-T = TypeVar("T")
+from surehand.workflows.ports import RUN_BATCH
 
 
 async def reset(client: Client, run_id: str, how: Operation, step: str) -> None:
@@ -59,7 +58,8 @@ async def reset(client: Client, run_id: str, how: Operation, step: str) -> None:
             reason="a drill",
             request_id=str(uuid.uuid4()),
             workflow_task_finish_event_id=task,
-        )
+        ),
+        retry=True,  # it has an id: twice is once
     )
 
 
@@ -72,11 +72,11 @@ async def _begins(client: Client, run_id: str, event: HistoryEvent, step: str) -
         case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             name, payloads = scheduled.activity_type.name, scheduled.input.payloads
-            if name == EXECUTE_TOOL.name:
-                call = await _decoded(client, payloads, ToolCall)
+            if name in CALLS:
+                call = await decoded(client, payloads, ToolCall)
                 return call.step_id == step
             if name == RUN_BATCH.name:
-                batch = await _decoded(client, payloads, Batch)
+                batch = await decoded(client, payloads, Batch)
                 return step in {batch.first.step_id, *(one.id for one in batch.following)}
         case EventType.EVENT_TYPE_MARKER_RECORDED:
             # A local activity: its id says whose call it is.
@@ -86,12 +86,6 @@ async def _begins(client: Client, run_id: str, event: HistoryEvent, step: str) -
     return False
 
 
-async def _decoded(client: Client, payloads: Any, model: type[T]) -> T:
-    [value] = await client.data_converter.decode(payloads, [model])
-    found: T = value
-    return found
-
-
 class Operating:
     """One operation: waits for its place, and does it."""
 
@@ -99,7 +93,7 @@ class Operating:
         self,
         disturbance: Disturbance,
         run_id: str,
-        server: Connection,
+        connection: Connection,
         people: People,
         workers: Workers,
         release: dict[str, str],
@@ -109,16 +103,17 @@ class Operating:
         Args:
             disturbance: What is done, and where.
             run_id: The run.
-            server: Where it runs.
+            connection: Where it runs.
             people: They leave the run waiting at the place.
             workers: Its workers, of whom one is alive.
             release: The settings of workers after a deploy.
         """
         assert disturbance.operation is not None
+        self._disturbance = disturbance
         self._how = disturbance.operation
         self._target = disturbance.target
         self._run_id = run_id
-        self._server = server
+        self._connection = connection
         self._people = people
         self._workers = workers
         self._release = release
@@ -140,9 +135,17 @@ class Operating:
 
     async def _waits(self) -> None:
         """Wait until the step is done and the run waits behind it."""
-        self._people.held = HELD
+        self._people.held = held = self._disturbance.held
+        if held != HELD:
+            self._people.held_at = frozenset({InterruptKind.AFTER})
         await self._people.until(
-            lambda view: any(one.step_id == HELD for one in view.interrupts) or None
+            lambda view: (
+                any(
+                    one.step_id == held and one.kind in self._people.held_at
+                    for one in view.interrupts
+                )
+                or None
+            )
         )
 
     async def _do(self) -> None:
@@ -152,25 +155,27 @@ class Operating:
             case Operation.RESET_KILLED:
                 await self._reset()
                 await self._workers.start()
+            case Operation.FREEZE:
+                await self._workers.start()
             case Operation.TERMINATE:
-                await self._server.handle(self._run_id).terminate(REASON)
+                await self._connection.handle(self._run_id).terminate(REASON)
                 await self._unwind()
             case Operation.DEPLOY:
                 await self._workers.start(changes=self._release)
 
     async def _reset(self) -> None:
-        with self._server.translated(self._run_id):
-            await reset(self._server.client, self._run_id, self._how, self._target.step)
+        with self._connection.translated(self._run_id):
+            await reset(self._connection.client, self._run_id, self._how, self._target.step)
         self._people.begin_anew()
 
     async def _unwind(self) -> None:
-        settings = self._server.settings
+        settings = self._connection.settings
         asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self._people.user)
         try:
-            self.unwound = await self._server.client.execute_workflow(
+            self.unwound = await self._connection.client.execute_workflow(
                 UNWIND,
                 asked,
-                id=f"{self._run_id}.unwind",
+                id=unwind_id(self._run_id),
                 task_queue=settings.task_queue,
                 result_type=Unwound,
             )

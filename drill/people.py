@@ -51,9 +51,17 @@ _OF_TYPE: Final[dict[str, Any]] = {
 class Principals:
     """Changes the principals of one ledger; one that is not the case's own is left alone."""
 
-    def __init__(self, database_url: str, tenant: str, *, own: bool) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        tenant: str,
+        whole: Callable[[Evidence], Evidence],
+        *,
+        own: bool,
+    ) -> None:
         self._url = database_url
         self._tenant = tenant
+        self._whole = whole
         self.own = own
         self._given: dict[str, set[tuple[principals.Kind, str]]] = {}
 
@@ -64,7 +72,7 @@ class Principals:
             RunNotFound: Nothing.
         """
         async with open_ledger(self._url) as ledger:
-            return await ledger.transact(self._tenant, evidence_of, run_id)
+            return self._whole(await ledger.transact(self._tenant, evidence_of, run_id))
 
     async def give(self, name: str, kind: principals.Kind, what: Collection[str]) -> bool:
         """Give roles or permissions; returns whether that changed anything."""
@@ -92,14 +100,16 @@ class Principals:
 class People:
     """Looks at one run, again and again, and gives it what it waits for."""
 
-    def __init__(self, server: Connection, run_id: str, principals: Principals) -> None:
-        self._server = server
+    def __init__(self, connection: Connection, run_id: str, principals: Principals) -> None:
+        self._connection = connection
         self._run_id = run_id
         self._principals = principals
         self._dealt_with: set[str] = set()
-        self.user = server.settings.user
+        self.user = connection.settings.user
         self.held = ""
         """A step whose approval and first question are left waiting."""
+        self.held_at = AT_ITS_START
+        """Which of its questions are."""
         self.ignored: set[str] = set()
         """Approval requests that nobody is to answer."""
         self.approvals: list[DrilledApproval] = []
@@ -108,7 +118,7 @@ class People:
         """Deal with all that waits and is not held; ``None`` where no worker answers."""
         await asyncio.sleep(_LOOK_PAUSE)
         with contextlib.suppress(NoWorker):
-            view = await self._server.view(self._run_id, _LOOK_LIMIT)
+            view = await self._connection.view(self._run_id, _LOOK_LIMIT)
             await self._deal_with(self._run_id, view, self.held)
             if not self.held and any(one.kind == "permission" for one in view.result.waiting_for):
                 await self._permit()
@@ -117,17 +127,18 @@ class People:
 
     async def _deal_with(self, run_id: str, view: RunView, held: str = "") -> None:
         for request in view.pending:
-            if request.step_id != held and request.approval_id not in self.ignored:
+            left = request.step_id == held and self.held_at == AT_ITS_START
+            if not left and request.approval_id not in self.ignored:
                 await self.approve(request)
         for interrupt in view.interrupts:
             if interrupt.kind is InterruptKind.EVENT:
                 continue  # It comes from outside, or not at all.
-            if interrupt.step_id != held or interrupt.kind not in AT_ITS_START:
+            if interrupt.step_id != held or interrupt.kind not in self.held_at:
                 await self.answer(interrupt, run_id)
         for step in view.result.steps:
             if step.child is not None and step.state not in ENDED_STEPS:
                 with contextlib.suppress(NotFound):  # not taken up yet
-                    child = await self._server.view(step.child, _LOOK_LIMIT)
+                    child = await self._connection.view(step.child, _LOOK_LIMIT)
                     await self._deal_with(step.child, child)
 
     async def until(self, seen: Callable[[RunView], T | None]) -> T:
@@ -154,13 +165,22 @@ class People:
         self.held = ""
 
     async def stay(self) -> tuple[RunView, str]:
-        """Deal with what waits until only a human can move the run; returns what that is asked."""
+        """Deal with what waits until only a human, or a question that is held, can move the run.
+
+        Returns:
+            The run as it is then, and what is asked.
+        """
         before: list[str] = []
         while True:
             view = await self.look()
             if view is None:
                 continue
-            questions = [w for w in view.result.waiting_for if w.kind == "intervention"]
+            questions = [
+                waiting
+                for waiting in view.result.waiting_for
+                if waiting.kind == "intervention"
+                or (waiting.kind == "question" and waiting.step_id == self.held)
+            ]
             asked = [w.id for w in questions]
             moving = is_moving(view)
             # Seen twice: what runs beside it has come to its end, too.
@@ -186,7 +206,7 @@ class People:
                 approver=name,
                 reason=REASON,
             )
-            await self._server.signal(run_id, Verb.DECIDE, decision)
+            await self._connection.signal(run_id, Verb.DECIDE, decision)
         self._dealt_with.add(request.approval_id)
         self.approvals.append(
             DrilledApproval(
@@ -209,7 +229,7 @@ class People:
             return
         answers = {interrupt.interrupt_id: answer_to(interrupt)}
         message = AnswerInterrupts(actor=self.user, answers=answers, id=uuid.uuid4().hex)
-        await self._server.signal(of_run, Verb.ANSWER, message)
+        await self._connection.signal(of_run, Verb.ANSWER, message)
         self._dealt_with.add(once)
 
     async def steer(self, verb: Verb, message: Steering) -> None:
@@ -221,7 +241,7 @@ class People:
         once = message.model_copy(update={"id": uuid.uuid4().hex})
         while True:
             with contextlib.suppress(NoWorker):
-                await self._server.update(self._run_id, verb, once, Acknowledged)
+                await self._connection.update(self._run_id, verb, once, Acknowledged)
                 return
 
     async def _permit(self) -> None:

@@ -10,18 +10,21 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.verb.text import counted
 from surehand.drill.disturbance import Disturbance
 from surehand.drill.points import Beforehand, Operation
-from surehand.drill.report import Cell, CellOutcome, DrilledApproval, Tally
+from surehand.drill.report import Cell, CellOutcome, DrilledApproval, ModelTurns, Tally
 from surehand.drill.state import Baseline
-from surehand.drill.world import counted as counted_by_world
 from surehand.drill.world import differences
 from surehand.workflows.contracts.maintenance import Unwound
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.plan.plan import ITERATION
 
 #: Differences that are kept of one cell: the first ones tell.
 MOST_DIFFERENCES: Final = 20
 #: Why nothing was proven, of a kill and of an interruption.
 _NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
+#: A worker that dies here takes a model's answer with it, which nobody else knows.
+_UNRECORDED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
 _RESETS: Final = (Operation.RESET, Operation.RESET_STEP, Operation.RESET_KILLED)
 
 
@@ -39,6 +42,7 @@ class Played:
     compared: dict[str, Any] = field(default_factory=dict)
     """The end of the run, its ledger entries and the world: what must be as fault-free."""
     counted: dict[str, int] = field(default_factory=dict)
+    """Effects by the world's own count; without one, by the ledger's."""
     approvals: list[DrilledApproval] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     """Of the run itself."""
@@ -46,7 +50,14 @@ class Played:
     """What the run and its child runs have done that is not undone."""
     applied: int = 0
     """How many effects the ledger says that they have had, undoing ones included."""
+    turns_recorded: int = 0
+    """Turns of models that stand in the ledger."""
+    turns_asked: int | None = None
+    """How often models were asked, by the world's own count; ``None``: it does not say."""
     tools: dict[str, ToolSpec] = field(default_factory=dict)
+    """By step, those that were called."""
+    recorded: Mapping[str, ToolSpec] = field(default_factory=dict)
+    """By name, those that the run may call, undoing ones included."""
     reached: bool = False
     """Whether the worker was killed, or the run was interrupted, as it was meant to be."""
     tally: Tally = field(default_factory=Tally)
@@ -57,17 +68,18 @@ class Played:
     unwound: Unwound | None = None
     """What became of the effects of a run that was terminated."""
 
-
-def count_of(snapshot: Any, entries: list[dict[str, Any]]) -> dict[str, int]:
-    """Return how many effects the world counted; without its word, the ledger's."""
-    by_world = counted_by_world(snapshot)
-    if by_world is not None:
-        return by_world
-    counts: dict[str, int] = {}
-    for entry in entries:
-        if entry["state"] in ("committed", "compensating", "compensated"):
-            counts[entry["tool"]] = counts.get(entry["tool"], 0) + 1
-    return counts
+    def turns_beside(self, lost: int) -> ModelTurns | None:
+        """Return the turns, of which so many answers may have died before they were recorded."""
+        if self.turns_asked is None:
+            return None
+        more = max(self.turns_asked - self.turns_recorded, 0)
+        unrecorded = min(more, lost)
+        return ModelTurns(
+            asked=self.turns_asked,
+            recorded=self.turns_recorded,
+            unrecorded=unrecorded,
+            asked_again=more - unrecorded,
+        )
 
 
 def skipped(events: Sequence[Mapping[str, Any]], done: Disturbance | None) -> Iterator[str]:
@@ -83,7 +95,14 @@ def skipped(events: Sequence[Mapping[str, Any]], done: Disturbance | None) -> It
             )
 
 
-def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Cell:
+def judged(
+    cell: Cell,
+    baseline: Baseline,
+    played: Played,
+    *,
+    world: bool,
+    halted: Sequence[Mapping[str, Any]] | None = None,
+) -> Cell:
     """Return a cell with what its case has shown.
 
     Args:
@@ -91,27 +110,21 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
         baseline: What the case is compared with.
         played: What came of it.
         world: Whether the world outside was looked at, too.
+        halted: What runs have left that were halted at the call, where a human may be asked.
     """
     beforehand = cell.point in list(Beforehand)
+    lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
+    turns = played.turns_beside(lost)
     found = list(_differences(cell, baseline, played))
     question = played.question
     outcome = CellOutcome.SAME if world and not beforehand else CellOutcome.SAME_LEDGER
-    if played.violations:
-        outcome, found = CellOutcome.DIFFERS, [*played.violations, *found]
+    if violations := [*played.violations, *asked_again(played, lost)]:
+        outcome, found = CellOutcome.DIFFERS, [*violations, *found]
     elif not played.reached:
         outcome = CellOutcome.NOT_REACHED
         question = question or _NOT_REACHED[cell.point not in list(CrashPoint)]
-    elif question and cell.point in list(Operation):
-        # What stands beside it, nobody is asked about: that would be a violation.
-        outcome, found = CellOutcome.NEEDS_HUMAN, []
     elif question:
-        # The run stands, so later effects are missing; but nothing may be there twice.
-        allowed = baseline.fault_free.counted
-        found = [
-            f"{name}: {counted(count, 'effect')}, fault-free {allowed.get(name, 0)}"
-            for name, count in played.counted.items()
-            if count > allowed.get(name, 0)
-        ]
+        found = list(_differences_in_doubt(cell, baseline, played, halted))
         outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
     elif found:
         outcome = CellOutcome.DIFFERS
@@ -129,6 +142,7 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
             "question": question,
             "approvals": played.approvals,
             "tally": played.tally,
+            "turns": turns,
         }
     )
 
@@ -136,12 +150,12 @@ def judged(cell: Cell, baseline: Baseline, played: Played, *, world: bool) -> Ce
 def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str]:
     """Yield what is otherwise than it would be, had nothing been done to the run."""
     if cell.point == Operation.TERMINATE:
-        yield from _uncounted(baseline, played)
+        yield from uncounted(played)
     elif cell.point in _RESETS:
         # What a run has done, and undone, before it was reset is not there fault-free.
         stands = {**baseline.compared, "ledger": baseline.remaining}
         yield from differences(stands, {**played.compared, "ledger": played.remaining})
-        yield from _uncounted(baseline, played)
+        yield from uncounted(played)
     elif cell.point in list(Beforehand):
         # What was done to the world beforehand is no difference of the run's.
         kept = baseline.compared.keys() - {"world"}
@@ -154,9 +168,50 @@ def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str
         yield from differences(baseline.compared, played.compared)
 
 
-def _uncounted(baseline: Baseline, played: Played) -> Iterator[str]:
-    """Yield that ledger and world do not agree, where they did of the fault-free run."""
+def _differences_in_doubt(
+    cell: Cell, baseline: Baseline, played: Played, halted: Sequence[Mapping[str, Any]] | None
+) -> Iterator[str]:
+    """Yield what is otherwise in a run that needs a human than only the call in doubt."""
+    if halted is None:
+        yield f"a human is asked, and {cell.tool} says that it settles this by itself"
+        return
+    # The run stands, so later effects are missing; but nothing may be there twice.
+    allowed = baseline.fault_free.counted
+    for name, count in played.counted.items():
+        if count > allowed.get(name, 0):
+            yield f"{name}: {counted(count, 'effect')}, fault-free {allowed.get(name, 0)}"
+    found = _around(cell.step, played.compared)
+    unlike = [list(differences(_around(cell.step, one), found)) for one in halted]
+    yield from min(unlike, key=len, default=[])
+
+
+def _around(step: str, compared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run has left, without how it stands itself, and the step in doubt."""
+    own = f"{step}: "
+    around = {name: part for name, part in compared.items() if name != "run"}
+    around["steps"] = {
+        id_: state
+        for id_, state in compared["steps"].items()
+        if id_ not in (step, ITERATION.sub("", step))
+    }
+    around["ledger"] = [line for line in compared["ledger"] if not line.startswith(own)]
+    return around
+
+
+def asked_again(played: Played, lost: int = 0) -> Iterator[str]:
+    """Yield that models were asked for turns that were recorded already."""
+    turns = played.turns_beside(lost)
+    if turns is not None and turns.asked_again:
+        there = counted(turns.recorded, "turn")
+        yield (
+            f"models were asked {counted(turns.asked, 'time')} for {there}:"
+            f" {turns.asked_again} again although recorded"
+        )
+
+
+def uncounted(played: Played) -> Iterator[str]:
+    """Yield that ledger and world do not agree in the number of effects."""
     effects = sum(played.counted.values())
-    if baseline.fault_free.effects == baseline.applied and effects != played.applied:
+    if effects != played.applied:
         there = counted(effects, "effect")
         yield f"the world counts {there}, the ledger {played.applied}"

@@ -44,17 +44,29 @@ class Operation(StrEnum):
     """Behind the step it is terminated, and unwound from outside."""
     DEPLOY = "deploy"
     """Its worker is killed in the call; the next one has shorter timeouts and a shorter lease."""
+    FREEZE = "freeze"
+    """Its worker is frozen in the call (SIGSTOP), and goes on when another one has done all."""
 
     @property
     def crash_point(self) -> CrashPoint | None:
-        """Return where the worker is killed; ``None``: the run waits after the step instead."""
+        """Return where the worker is killed or frozen; ``None``: the run waits behind the step."""
         match self:
             case Operation.RESET_KILLED:
                 return CrashPoint.AFTER_OUTCOME
-            case Operation.DEPLOY:
+            case Operation.DEPLOY | Operation.FREEZE:
                 return CrashPoint.DURING_CALL
         return None
 
 
-Point = CrashPoint | Interruption | Beforehand | Operation
+class Halt(StrEnum):
+    """Where an undisturbed run is left waiting: a run that needs a human is compared with it."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    BEFORE_ALREADY_TRUE = "before_already_true"
+    """Before the call, in a world that is already as the call would leave it."""
+
+
+Point = CrashPoint | Interruption | Beforehand | Operation | Halt
+#: What is drilled.
 POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *Interruption, *Beforehand, *Operation)

@@ -9,8 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 
 from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.text import counted, plain
+from surehand.cli.verb.text import counted
 from surehand.drill.report import ALIKE, Cell
+from surehand.workflows.plain_text import plain
 
 
 class Progress:
@@ -87,10 +88,10 @@ def make_progress(printer: Printer) -> Iterator[Progress]:
 def line(cell: Cell) -> str:
     """Return one line about a cell that is done."""
     recovered = f", recovered in {cell.recovery_s:.1f} s" if cell.recovery_s is not None else ""
-    why = "; ".join(cell.differences[:1] or ([cell.question] if cell.question else []))
+    why = next(iter(cell.reasons), "")
     told = f"{cell.outcome}, {counted(cell.effects, 'effect')}{recovered}"
     return f"{_place(cell)}: {told}{f' ({why})' if why else ''}"
 
 
 def _place(cell: Cell) -> str:
-    return f"{cell.step}{' (undo)' if cell.undo else ''} {cell.point}"
+    return f"{cell.label} {cell.point}"

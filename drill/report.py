@@ -17,7 +17,7 @@ from surehand.cli.verb.printer import Lines, Styled, Table, rich_table
 from surehand.cli.verb.shapes import Shape
 from surehand.cli.verb.text import compact, counted
 from surehand.drill.points import Beforehand, Interruption, Operation
-from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.contracts.tools import Effect, Recovery
 
 
 class CellOutcome(StrEnum):
@@ -28,7 +28,8 @@ class CellOutcome(StrEnum):
     """No world was named: run and ledger are the same, what is outside was not compared."""
     DIFFERS = "differs"
     NEEDS_HUMAN = "needs human"
-    """The run has asked a human, as a tool without recovery must; nothing was done twice."""
+    """The run has asked a human, where its tool says that one decides. The world is as right
+    before the call or right behind it."""
     UNDONE = "undone"
     """It was terminated and unwound: nothing of it stands that nobody was told of."""
     NOT_REACHED = "not reached"
@@ -48,6 +49,10 @@ class Target(Shape):
     tool: str
     effect: Effect | None
     """``None``: the fault-free run has never called it."""
+    recovery: Recovery | None = None
+    """How the tool settles an outcome that a crash has left unknown, as it was recorded."""
+    absence_provable: bool = True
+    """Whether its lookup proves that nothing has happened; without ``settle`` it does not."""
     undo: bool = False
     asks: bool = False
     """A step that asks a human and calls no tool."""
@@ -114,6 +119,23 @@ class PermissionDrift(Shape):
     losses: int
 
 
+class ModelTurns(Shape):
+    """How often models were asked, by the world's own count, for how many turns."""
+
+    asked: int = 0
+    recorded: int = 0
+    """Turns that stand in the ledger."""
+    unrecorded: int = 0
+    """Asked again, because the answer had died with its worker before anything was recorded."""
+    asked_again: int = 0
+    """Asked again, although the turn was recorded."""
+
+    def plus(self, other: ModelTurns) -> ModelTurns:
+        """Return both together."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return ModelTurns(**{name: mine[name] + theirs[name] for name in mine})
+
+
 class Cell(Shape):
     """One run that was disturbed at one point of one step."""
 
@@ -134,6 +156,18 @@ class Cell(Shape):
     """What a human is asked, or why the point was not reached."""
     approvals: list[DrilledApproval] = []
     tally: Tally = Tally()
+    turns: ModelTurns | None = None
+    """``None``: the world does not say how often models were asked."""
+
+    @property
+    def label(self) -> str:
+        """Return the name of its row."""
+        return f"{self.step} (undo)" if self.undo else self.step
+
+    @property
+    def reasons(self) -> list[str]:
+        """Return what there is to say about it."""
+        return self.differences or ([self.question] if self.question else [])
 
 
 class FaultFree(Shape):
@@ -147,11 +181,12 @@ class FaultFree(Shape):
     approvals: list[DrilledApproval]
     tally: Tally = Tally()
     """Of both fault-free runs."""
+    turns: ModelTurns | None = None
     violations: list[str] = []
     """What should not have happened in them."""
 
 
-class Recovery(Shape):
+class RecoveryTimes(Shape):
     """Recovery times at one point, or at ``all``."""
 
     point: str
@@ -195,11 +230,13 @@ class DrillReport(Shape):
     targets: list[Target]
     cells: list[Cell]
     counts: dict[CellOutcome, int]
-    recovery: list[Recovery]
+    recovery: list[RecoveryTimes]
     approval_consistency: ApprovalConsistency = ApprovalConsistency(
         as_approved=0, gated=0, percent=None
     )
     permission_drift: PermissionDrift = PermissionDrift(drifted=0, losses=0)
+    model_turns: ModelTurns | None = None
+    """Of all cells and the fault-free run; ``None``: the world does not say."""
 
     def cell(self, target: Target, point: str, mode: str) -> Cell | None:
         """Return a cell of the matrix; ``None`` where the call has no such point."""
@@ -219,6 +256,12 @@ def added_up(tallies: Iterable[Tally]) -> Tally:
     return reduce(Tally.plus, tallies, Tally())
 
 
+def all_turns(turns: Iterable[ModelTurns | None]) -> ModelTurns | None:
+    """Return the turns of several plays together; ``None``: no world says how many there were."""
+    known = [one for one in turns if one is not None]
+    return reduce(ModelTurns.plus, known) if known else None
+
+
 def consistency_of(tally: Tally) -> ApprovalConsistency:
     """Return the Approval Consistency of what was counted."""
     # Rounded down: a single call among thousands must not vanish in a 100.
@@ -236,12 +279,12 @@ def nearest_rank(times: Sequence[float], percent: int) -> float:
     return times[max(math.ceil(len(times) * percent / 100), 1) - 1]
 
 
-def recovery_of(points: Iterable[str], cells: Sequence[Cell]) -> list[Recovery]:
+def recovery_of(points: Iterable[str], cells: Sequence[Cell]) -> list[RecoveryTimes]:
     """Return the recovery times at each point, and at all of them last."""
     groups = [(point, [cell for cell in cells if cell.point == point]) for point in points]
     groups.append(("all", list(cells)))
     found = (
-        Recovery.of(point, (c.recovery_s for c in group if c.recovery_s is not None))
+        RecoveryTimes.of(point, (c.recovery_s for c in group if c.recovery_s is not None))
         for point, group in groups
     )
     return [recovery for recovery in found if recovery is not None]
@@ -345,13 +388,18 @@ def facts(report: DrillReport) -> Iterator[str]:
 
 
 def numbers(report: DrillReport) -> Iterator[str]:
-    """Yield the two numbers about what ran: as approved, and as allowed."""
+    """Yield the numbers about what ran: as approved, as allowed, and as decided."""
     found, drift = report.approval_consistency, report.permission_drift
     share = f"{found.as_approved} of {found.gated}" if found.gated else "none needed one"
     percent = f"{found.percent:g} %" if found.percent is not None else NONE
     yield f"Approval Consistency: {percent} (calls made exactly as approved: {share})."
     losses = f"{counted(drift.losses, 'time')} that the permission was taken away"
     yield f"Permission Drift: {drift.drifted} (calls made without it: {losses})."
+    if (turns := report.model_turns) is not None:
+        yield (
+            f"Model turns: {turns.recorded} recorded, {turns.asked_again} asked again although"
+            f" recorded, {turns.unrecorded} asked again before anything was recorded."
+        )
 
 
 def approval_lines(report: DrillReport) -> Iterator[str]:
@@ -374,14 +422,13 @@ def findings(report: DrillReport) -> Iterator[tuple[Cell, list[str]]]:
     """Yield every cell that is not the same world, with what there is to say about it."""
     for cell in report.cells:
         if cell.outcome not in ALIKE:
-            yield cell, cell.differences or ([cell.question] if cell.question else [])
+            yield cell, cell.reasons
 
 
 def place(cell: Cell) -> str:
     """Return where a cell stands, in one line."""
-    undo = " (undo)" if cell.undo else ""
     run = f", run {cell.run_id}" if cell.run_id else ""
-    return f"{cell.outcome}: {cell.step}{undo} {cell.tool}:{cell.point}{run}"
+    return f"{cell.outcome}: {cell.label} {cell.tool}:{cell.point}{run}"
 
 
 def lines(report: DrillReport) -> Lines:

@@ -20,6 +20,7 @@ from surehand.drill.points import (
 from surehand.drill.report import Target
 from surehand.drill.world import Function
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Plan
@@ -27,7 +28,7 @@ from surehand.workflows.plan.plan import ITERATION, Plan
 #: Durability modes, of which the first is drilled where none is named.
 MODES: Final = tuple(mode.value for mode in Durability)
 #: Of what a drill keeps of its cells: one of another format is not gone on with.
-_FORMAT: Final = 3
+_FORMAT: Final = 5
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class DrillRequest:
         there = [p for p in there if already or p is not Beforehand.ALREADY_TRUE]
         _known("--modes", modes, MODES)
         ids = [step.id for step in plan.steps]
-        _known("--steps", steps, ids)
+        if plan.code is None:
+            _known("--steps", steps, ids)
         if fresh is None and (parallel or 1) > 1:
             raise WrongUse(
                 "--parallel: runs side by side need worlds of their own: name --fresh, or leave"
@@ -107,7 +109,7 @@ class DrillRequest:
             plan_name=plan_name,
             points=tuple(point for point in there if not points or point in points),
             modes=tuple(modes) or MODES[:1],
-            steps=tuple(step for step in ids if not steps or step in steps),
+            steps=tuple(steps or ids),
             world=world,
             fresh=fresh,
             parallel=parallel or (1 if fresh is None else 2),
@@ -116,7 +118,15 @@ class DrillRequest:
         )
 
     def chosen(self, targets: Sequence[Target]) -> list[Target]:
-        """Return the calls of the chosen steps."""
+        """Return the calls of the chosen steps.
+
+        Raises:
+            WrongUse: The code or agent that makes the steps has made no such step.
+        """
+        if self.plan.code is not None:
+            made = list(dict.fromkeys(target.step for target in targets))
+            _known("--steps", self.steps, made)
+            return [target for target in targets if target.step in (self.steps or made)]
         return [target for target in targets if ITERATION.sub("", target.step) in self.steps]
 
     def points_of(self, target: Target) -> list[Point]:
@@ -181,6 +191,8 @@ def _may_interrupt(target: Target, how: Interruption) -> bool:
         return False
     if target.asks:
         return how is Interruption.ASK
+    if target.tool == MODEL:
+        return how in (Interruption.PAUSE, Interruption.ASK)  # A turn needs nobody's approval.
     if how is Interruption.PERMISSION_LOSS:
         return target.permission is not None
     return how is not Interruption.EXPIRY or target.may_ask_again

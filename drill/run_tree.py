@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -42,20 +43,19 @@ class RunTree:
         self.interventions += await ledger.transact(tenant, interventions_of, run_id)
         self.events += await ledger.transact(tenant, events_of, run_id)
 
-    @property
-    def applied(self) -> int:
-        """Return how many effects there have been, undoing ones included."""
-        return sum(entry["state"] in _APPLIED for entry in self.entries)
+    def effects_by_tool(self) -> dict[str, int]:
+        """Return how many effects each tool has had."""
+        return Counter(entry["tool"] for entry in self.entries if entry["state"] in _APPLIED)
 
-    def told(self) -> list[str]:
+    def described(self) -> list[str]:
         """Return all entries, in words that are the same of every run."""
-        return self._told(self.entries)
+        return self._described(self.entries)
 
     def remaining(self) -> list[str]:
         """Return those that stand, in the same words."""
-        return self._told(self._remaining())
+        return self._described(self._remaining())
 
-    def untold(self, result: RunResult) -> Iterator[str]:
+    def unreported(self, result: RunResult) -> Iterator[str]:
         """Yield what stands that a run's end does not account for, and nobody was told of.
 
         In a completed run one effect of each succeeded step may stand, and what that step's child
@@ -66,6 +66,8 @@ class RunTree:
         told = self._asked() | {view.entry_id for view in result.uncompensated}
         accounted: set[tuple[str, str]] = set()
         for entry in self._remaining():
+            if entry["entry_id"] in told:
+                continue
             place = (entry["run_id"], entry["step_id"])
             if entry["run_id"] == self.run_id:
                 of_result = entry["step_id"] in succeeded
@@ -73,7 +75,7 @@ class RunTree:
                 of_result = any(self._inside(entry["run_id"], child) for child in children)
             if result.state is RunState.COMPLETED and of_result and place not in accounted:
                 accounted.add(place)
-            elif entry["entry_id"] not in told:
+            else:
                 yield f"{self._named(entry)}, and the run, {result.state}, says nothing of it"
 
     def not_unwound(self, unwound: Unwound) -> Iterator[str]:
@@ -108,7 +110,7 @@ class RunTree:
             if event["type"] == "clock.set_back":
                 yield f"{event['step_id']}: a clock is said to be set back, and none was"
 
-    def _told(self, entries: list[Row]) -> list[str]:
+    def _described(self, entries: list[Row]) -> list[str]:
         return sorted(f"{self._step(e)}: {e['tool']} {e['state']}" for e in entries)
 
     def _remaining(self) -> list[Row]:

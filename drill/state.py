@@ -20,7 +20,6 @@ class Baseline(BaseModel):
     fault_free: FaultFree
     compared: dict[str, Any]
     remaining: list[str]
-    applied: int
 
 
 class DrillState:

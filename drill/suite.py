@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from surehand.client.connection import Connection
@@ -16,8 +17,8 @@ from surehand.drill.case import Case
 from surehand.drill.disturbance import Disturbance
 from surehand.drill.environment import Environment
 from surehand.drill.people import APPROVER
-from surehand.drill.played import Played, judged
-from surehand.drill.points import Operation, Point
+from surehand.drill.played import Played, asked_again, judged, uncounted
+from surehand.drill.points import Halt, Operation, Point
 from surehand.drill.progress import Progress
 from surehand.drill.report import (
     GOOD,
@@ -28,6 +29,7 @@ from surehand.drill.report import (
     PermissionDrift,
     Target,
     added_up,
+    all_turns,
     consistency_of,
     recovery_of,
 )
@@ -37,9 +39,11 @@ from surehand.drill.world import differences
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import ASKING
 
 T = TypeVar("T")
 
@@ -77,6 +81,8 @@ class Suite:
         self._progress = progress
         self._state = state
         self._resume = resume
+        self._one_halts = asyncio.Lock()
+        self._compared_halted: dict[tuple[str, Halt], Mapping[str, Any]] = {}
 
     async def run(self) -> DrillReport:
         """Play all cases and return what they show.
@@ -88,12 +94,12 @@ class Suite:
         began, started_at = time.monotonic(), datetime.now(UTC)
         await self._environment.check()
         target = find_target(self._variables)
-        server = Connection(await connect(target, quiet=True), target, self._settings)
+        connection = Connection(await connect(target, quiet=True), target, self._settings)
         fingerprint = self._request.fingerprint(self._tools)
         earlier = self._state.read(fingerprint) if self._state and self._resume else None
         if earlier and self._finished(*earlier):
             earlier = None
-        baseline, done = earlier or (await self._baseline(server, fingerprint), [])
+        baseline, done = earlier or (await self._baseline(connection, fingerprint), [])
         if self._state:
             self._state.begin(baseline, done)
         targets = self._request.chosen(baseline.targets)
@@ -103,7 +109,7 @@ class Suite:
         keys = {_key(cell) for cell in kept}
         self._progress.begin(len(wanted), kept)
         made = await self._side_by_side(
-            server, baseline, [cell for cell in wanted if _key(cell) not in keys]
+            connection, baseline, [cell for cell in wanted if _key(cell) not in keys]
         )
         by_key = {_key(cell): cell for cell in [*kept, *made]}
         cells = [by_key[_key(cell)] for cell in wanted]
@@ -129,6 +135,7 @@ class Suite:
             recovery=recovery_of(self._request.points, cells),
             approval_consistency=consistency_of(tally),
             permission_drift=PermissionDrift(drifted=tally.drifted, losses=tally.losses),
+            model_turns=all_turns([baseline.fault_free.turns, *(cell.turns for cell in cells)]),
         )
 
     def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
@@ -136,13 +143,15 @@ class Suite:
         targets = self._request.chosen(baseline.targets)
         return {_key(cell) for cell in self.wanted(targets)} <= {_key(cell) for cell in done}
 
-    async def _baseline(self, server: Connection, fingerprint: str) -> Baseline:
+    async def _baseline(self, connection: Connection, fingerprint: str) -> Baseline:
         """Play the fault-free run twice: two that differ are no measure for a third."""
         self._progress.note("Fault-free: two runs, which every other one is compared with")
         if self._request.parallel > 1:
-            first, second = await _together(self._fault_free(server), self._fault_free(server))
+            first, second = await _together(
+                self._fault_free(connection), self._fault_free(connection)
+            )
         else:
-            first, second = await self._fault_free(server), await self._fault_free(server)
+            first, second = await self._fault_free(connection), await self._fault_free(connection)
         found = list(differences(first.compared, second.compared))
         if found:
             raise WrongUse(
@@ -159,18 +168,22 @@ class Suite:
                 state=first.result.state,
                 effects=sum(first.counted.values()),
                 counted=first.counted,
+                turns=first.turns_beside(0),
                 seconds=round(first.seconds, 1),
                 approvals=first.approvals,
                 tally=first.tally.plus(second.tally),
-                violations=[*first.violations, *second.violations],
+                violations=[
+                    violation
+                    for run in (first, second)
+                    for violation in (*run.violations, *uncounted(run), *asked_again(run))
+                ],
             ),
             compared=first.compared,
             remaining=first.remaining,
-            applied=first.applied,
         )
 
-    async def _fault_free(self, server: Connection) -> Played:
-        case = Case(self._request, self._environment, server, self._variables)
+    async def _fault_free(self, connection: Connection) -> Played:
+        case = self._case(connection)
         try:
             played = await case.play()
         except PlanRefused as error:
@@ -190,6 +203,10 @@ class Suite:
     def _targets(self, played: Played) -> list[Target]:
         """Return the calls of the plan, and those that undid some of them, in their order."""
         assert played.result is not None
+        if self._request.plan.code is not None:
+            made = (_made_by_code(view, played) for view in played.result.steps)
+            # What only waits, or was refused, calls nothing.
+            return [*(target for target in made if _called(target)), *_undone(played)]
         targets = []
         views = {view.id: view for view in played.result.steps}
         children = {view.id for view in views.values() if view.child}
@@ -200,24 +217,17 @@ class Suite:
             first = f"{step.id}[0]"
             name = first if first in children | played.tools.keys() else step.id
             spec = played.tools.get(name)
-            policy = spec.approval if spec else None
             targets.append(
                 Target(
                     step=name,
                     tool=step.does,
-                    effect=spec.effect if spec else None,
                     asks=step.ask is not None,
                     child=name in children,
                     succeeded=name in views and views[name].state is StepState.SUCCEEDED,
-                    permission=spec.permission if spec else None,
-                    may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
+                    **_promised(spec),
                 )
             )
-        undone = [entry for entry in played.entries if entry["undoes"] is not None]
-        for entry in undone:
-            step, tool = entry["step_id"], entry["tool"]
-            targets.append(Target(step=step, tool=tool, effect=Effect.WRITE, undo=True))
-        return targets
+        return [*targets, *_undone(played)]
 
     def wanted(self, targets: list[Target]) -> Iterator[Cell]:
         """Yield the cells of the matrix, with nothing found yet."""
@@ -240,18 +250,62 @@ class Suite:
         self, baseline: Baseline, target: Target, point: Point, mode: str
     ) -> Disturbance:
         """Return what is done to a run; one that goes back to a step has come as far as it can."""
-        states = baseline.compared["steps"]
-        there = (s.id for s in self._request.plan.steps if states[s.id] == StepState.SUCCEEDED)
+        states, plan = baseline.compared["steps"], self._request.plan
+        by_code = plan.code is not None
+        ids = list(states) if by_code else [step.id for step in plan.steps]
+        there = (one for one in ids if states[one] == StepState.SUCCEEDED)
         behind = tuple(there) if point is Operation.RESET_STEP else ()
-        return Disturbance(target, point, Durability(mode), behind)
+        return Disturbance(target, point, Durability(mode), behind, by_code)
+
+    def _case(
+        self,
+        connection: Connection,
+        disturbance: Disturbance | None = None,
+        permissions: Collection[str] = (),
+    ) -> Case:
+        own = (self._request, self._environment, connection, self._variables)
+        return Case(*own, disturbance, permissions)
+
+    async def _halted(
+        self, connection: Connection, disturbance: Disturbance, permissions: Collection[str]
+    ) -> list[Mapping[str, Any]] | None:
+        """Return what runs leave that are halted at a call; ``None``: nobody may be asked."""
+        target = disturbance.target
+        if not disturbance.doubt:
+            return None
+        # Nothing can be halted at what undoes.
+        halts = () if target.undo else disturbance.doubt
+        async with self._one_halts:
+            for halt in halts:
+                if (target.step, halt) not in self._compared_halted:
+                    told = Disturbance(target, halt)
+                    played = await self._case(connection, told, permissions).play()
+                    self._compared_halted[target.step, halt] = played.compared
+        return [self._compared_halted[target.step, halt] for halt in halts]
 
     async def _side_by_side(
-        self, server: Connection, baseline: Baseline, cells: list[Cell]
+        self, connection: Connection, baseline: Baseline, cells: list[Cell]
     ) -> list[Cell]:
         targets = {(target.step, target.undo): target for target in baseline.targets}
         allowed = {one.permission for one in baseline.targets if one.permission is not None}
         points = {point.value: point for point in self._request.points}
         left, made = iter(cells), []
+        # Without fresh ones, the world is another run's by then.
+        again = self._request.world is not None and self._request.fresh is not None
+        killed: list[tuple[float, Case, Callable[[], Cell]]] = []
+
+        def done(cell: Cell) -> None:
+            if self._state:
+                self._state.add(cell)
+            self._progress.done(cell)
+            made.append(cell)
+
+        async def look_again(now: float) -> None:
+            """Judge those whose dead workers have nothing on the wire any more."""
+            while killed and killed[0][0] <= now:
+                _, case, judge = killed.pop(0)
+                await case.look_at_world()
+                done(judge())
 
         async def one_after_another() -> None:
             for cell in left:
@@ -259,22 +313,74 @@ class Suite:
                 if _called(target):
                     self._progress.playing(cell)
                     what = self._disturbance(baseline, target, points[cell.point], cell.mode)
-                    own = (self._request, self._environment, server, self._variables)
-                    played = await Case(*own, what, allowed).play()
+                    case = self._case(connection, what, allowed)
+                    played = await case.play()
+                    halted = (
+                        await self._halted(connection, what, allowed) if played.question else None
+                    )
                     world = self._request.world is not None
-                    cell = judged(cell, baseline, played, world=world)
-                if self._state:
-                    self._state.add(cell)
-                self._progress.done(cell)
-                made.append(cell)
+                    judge = partial(judged, cell, baseline, played, world=world, halted=halted)
+                    cell = judge()
+                    if again and what.crash_at and cell.outcome in GOOD:
+                        over = time.monotonic() + case.latest_effect.total_seconds()
+                        killed.append((over, case, judge))
+                        await look_again(time.monotonic())
+                        continue
+                done(cell)
 
         await _together(*(one_after_another() for _ in range(self._request.parallel)))
+        if killed:
+            last = max(over for over, _, _ in killed)
+            wait = max(last - time.monotonic(), 0)
+            self._progress.note(f"Waiting {wait:.0f} s for what dead workers have sent")
+            await asyncio.sleep(wait)
+            await look_again(last)
         return made
 
 
 def _called(target: Target) -> bool:
     """Say whether the fault-free run has come to a step."""
     return target.effect is not None or target.asks or target.child
+
+
+def _made_by_code(view: StepView, played: Played) -> Target:
+    """Return a step that code or an agent has made."""
+    return Target(
+        step=view.id,
+        tool=view.tool,
+        asks=view.tool == ASKING,
+        child=view.child is not None,
+        succeeded=view.state is StepState.SUCCEEDED,
+        **_promised(played.tools.get(view.id)),
+    )
+
+
+def _undone(played: Played) -> Iterator[Target]:
+    """Yield the calls that have undone others."""
+    for entry in played.entries:
+        if entry["undoes"] is not None:
+            step, tool = entry["step_id"], entry["tool"]
+            how = _recovery(played.recorded.get(tool))
+            yield Target(step=step, tool=tool, effect=Effect.WRITE, undo=True, **how)
+
+
+def _promised(spec: ToolSpec | None) -> dict[str, Any]:
+    """Return what of a step's tool decides which points it has; ``None``: it was never called."""
+    policy = spec.approval if spec else None
+    return {
+        "effect": spec.effect if spec else None,
+        "permission": spec.permission if spec else None,
+        "may_ask_again": not policy or policy.on_expiry in (None, "ask_again"),
+        **_recovery(spec),
+    }
+
+
+def _recovery(spec: ToolSpec | None) -> dict[str, Any]:
+    """Return what a tool promises of an outcome that a crash leaves unknown."""
+    if spec is None:
+        return {}
+    provable = spec.recovery is not Recovery.LOOKUP or spec.settle is not None
+    return {"recovery": spec.recovery, "absence_provable": provable}
 
 
 async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:

@@ -61,7 +61,7 @@ def drill(
     ] = None,
     report: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Write it: .html, .md or .json; may be repeated."),
+        typer.Option(metavar="FILE", help="Write it: .html, .md or .json."),
     ] = None,
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="A migrated ledger; default a file a case.")
@@ -99,12 +99,12 @@ def drill(
 
     With --already: already_true, the world is so before the call, and no write may be skipped.
 
-    Operations: reset, reset_step, reset_killed, terminate, deploy.
+    Operations: reset, reset_step, reset_killed, terminate, deploy, freeze.
 
     Tools run for real, approved by 'drill-approver': drill a test system.
 
     Exits with 3 if a world differs, a point was not reached, or something ran that was not approved
-    or not allowed; needing a human is no difference.
+    or not allowed; needing a human is no difference where the tool says that one decides.
 
     Example: python starter.py drill examples/refund.yaml --report drill.html \
       --world surehand.examples.shop.drill:world \

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,6 +16,8 @@ from surehand.process.exits import SurehandError
 
 #: Seconds between looks at whether a worker has died: the error of a recovery time.
 _DEATH_PAUSE: Final = 0.02
+#: Seconds that a worker has to end its calls in, once it is thawed.
+_THAWED_S: Final = 30.0
 
 
 class Workers:
@@ -37,9 +39,10 @@ class Workers:
         self._settings = settings
         self._once = once
         self._alive: list[Child] = []
+        self._frozen: list[Child] = []
         self._started = 0
         self.died_at: float | None = None
-        """When a worker was seen to be dead, by this process's monotonic clock."""
+        """When a worker was seen to be dead or frozen, by this process's monotonic clock."""
         self._death = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -51,12 +54,12 @@ class Workers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for one in self._alive:
+        for one in (*self._alive, *self._frozen):
             one.kill()
 
     @property
     def killed(self) -> bool:
-        """Return whether a worker has killed itself, as it was told to."""
+        """Return whether a worker has killed or frozen itself, as it was told to."""
         return self._once.exists()
 
     async def start(self, count: int = 1, changes: Mapping[str, str] | None = None) -> None:
@@ -84,8 +87,18 @@ class Workers:
         await self.start()
 
     async def death(self) -> None:
-        """Wait until a worker has died as it was told to; somebody has to watch."""
+        """Wait until a worker has died or frozen as it was told to; somebody has to watch."""
         await self._death.wait()
+
+    async def thaw(self) -> None:
+        """Let a frozen worker go on, and end in good order."""
+        for one in self._frozen:
+            one.signal(Signals.SIGCONT)
+            await asyncio.to_thread(one.stop, within=_THAWED_S)
+
+    def _died(self) -> None:
+        self.died_at = time.monotonic()
+        self._death.set()
 
     async def watch(self) -> None:
         """See the one death that is meant to be; any other is an error.
@@ -94,17 +107,20 @@ class Workers:
             SurehandError: A worker ended that nobody had killed.
         """
         while True:
+            if self._settings.get("crash_by") and self.killed and self.died_at is None:
+                # Whoever is to be frozen works alone.
+                self._frozen, self._alive = self._alive, []
+                self._died()
             for one in list(self._alive):
                 if one.returncode is None:
                     continue
-                meant = one.returncode == -signal.SIGKILL and self.killed
+                meant = one.returncode == -Signals.SIGKILL and self.killed
                 if not meant or self.died_at is not None:
                     raise SurehandError(
                         f"{one.log.stem} in {one.log.parent.name} ended by itself with"
                         f" {one.returncode}: {one.last_line()}"
                     )
-                self.died_at = time.monotonic()
-                self._death.set()
+                self._died()
                 self._alive.remove(one)
                 one.kill()  # It is dead; nobody has to guard it any more.
             await asyncio.sleep(_DEATH_PAUSE)

@@ -23,6 +23,8 @@ from surehand.process.exits import WrongUse
 SHORTEST_NAMED: Final = 4
 #: Key of a snapshot under which the world counts its effects, ``{"refunds": 1}``.
 EFFECTS: Final = "effects"
+#: Key of a snapshot under which the world says how often models were asked.
+TURNS: Final = "turns"
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,14 @@ def counted(snapshot: Any) -> dict[str, int] | None:
     if not isinstance(counts, dict) or not all(type(n) is int for n in counts.values()):
         return None
     return counts
+
+
+def without_turns(snapshot: Any) -> tuple[int | None, Any]:
+    """Return how often models were asked, if the snapshot says so, and all else that it says."""
+    asked = snapshot.get(TURNS) if isinstance(snapshot, dict) else None
+    if type(asked) is not int:
+        return None, snapshot
+    return asked, {name: part for name, part in snapshot.items() if name != TURNS}
 
 
 def differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:

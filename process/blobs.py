@@ -6,9 +6,9 @@ Written atomically, and never changed: whoever keeps something names it by its c
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from surehand.process.files import to_disk
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 
 #: What tells a store from every other one, whatever URL leads there. No tenant is called "_".
@@ -97,6 +98,62 @@ class Blobs:
         except (BaseError, OSError) as error:
             raise StoreUnavailable(str(error)) from error
 
+    async def remove(self, folder: str) -> None:
+        """Remove all that is kept in a folder; what was kept by its content alone is in none.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            async for page in obstore.list(self._store, f"{folder}/"):
+                with contextlib.suppress(NotFoundError, FileNotFoundError):
+                    await obstore.delete_async(self._store, [one["path"] for one in page])
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread((self._folder / folder).rmdir)
+
+    async def kept_in(self, folder: str) -> AsyncIterator[str]:
+        """Yield the paths of all that is kept in a folder, and in those below it.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            async for page in obstore.list(self._store, f"{folder}/"):
+                for one in page:
+                    yield one["path"]
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def move(self, path: str, to: str) -> bool:
+        """Move what is kept under a path; ``False``: nothing is there any more.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            await obstore.rename_async(self._store, path, to)
+        except (NotFoundError, FileNotFoundError):
+            return False
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+        await self._settle(to)
+        return True
+
+    async def drop(self, path: str) -> None:
+        """Remove what is kept under a path, if it is there.
+
+        Raises:
+            StoreUnavailable: The store does not answer.
+        """
+        try:
+            with contextlib.suppress(NotFoundError, FileNotFoundError):
+                await obstore.delete_async(self._store, path)
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+
     async def store_id(self, *, make: bool = False) -> str | None:
         """Return what tells this store from others; ``None``: it has nothing to tell.
 
@@ -130,7 +187,7 @@ class Blobs:
 
     async def _settle(self, path: str) -> None:
         if self._folder is not None:
-            await asyncio.to_thread(_to_disk, self._folder / path)
+            await asyncio.to_thread(to_disk, self._folder / path, (self._folder / path).parent)
 
 
 def _open(url: str, folder: Path | None) -> ObjectStore:
@@ -138,13 +195,3 @@ def _open(url: str, folder: Path | None) -> ObjectStore:
         return LocalStore(prefix=folder, mkdir=True)
     # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
     return from_url(url, retry_config={"max_retries": 1})
-
-
-def _to_disk(path: Path) -> None:
-    """See to it that a file outlives a power cut: the commit that follows does."""
-    for place in (path, path.parent):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -7,8 +7,8 @@ file counts as part of the environment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -18,9 +18,17 @@ from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.program import program
+from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_client
+from surehand.process.program import command, program
 from surehand.process.settings import read_environment
-from surehand.process.sources import DEFAULT_ARTIFACTS, PREFIX
+from surehand.process.sources import (
+    CODEC_ENDPOINT,
+    CODEC_TOKEN,
+    DEFAULT_ARTIFACTS,
+    KEYS,
+    PREFIX,
+)
+from surehand.workflows.encryption import Encryption
 from surehand.workflows.payload_codec import (
     Store,
     StoreUnavailable,
@@ -46,6 +54,13 @@ class Target:
     options: ClientConnectConfig
     artifacts: str = DEFAULT_ARTIFACTS
     """Where large payloads are kept: the workers' artifact store."""
+    plugins: tuple[str, ...] = ()
+    """Temporal plugins of the user's own, as ``module:object``."""
+    codec_endpoint: str = ""
+    """The codec server that encrypts and decrypts for whoever has no keys."""
+    codec_token: str = field(default="", repr=False)
+    encrypts: bool = False
+    """Whether there are key-encryption keys: then nothing is sent in plain."""
 
 
 def find_target(environment: Mapping[str, str]) -> Target:
@@ -61,7 +76,10 @@ def find_target(environment: Mapping[str, str]) -> Target:
     address = options.get("target_host") or DEFAULT_ADDRESS
     namespace = options.get("namespace") or DEFAULT_NAMESPACE
     artifacts = environment.get(f"{PREFIX}ARTIFACTS") or DEFAULT_ARTIFACTS
-    return Target(address, namespace, options, artifacts)
+    plugins = tuple(filter(None, map(str.strip, environment.get(PLUGINS, "").split(","))))
+    endpoint = environment.get(CODEC_ENDPOINT, "")
+    token, keys = environment.get(CODEC_TOKEN, ""), environment.get(KEYS, "").strip()
+    return Target(address, namespace, options, artifacts, plugins, endpoint, token, bool(keys))
 
 
 async def connect(
@@ -70,6 +88,7 @@ async def connect(
     quiet: bool = False,
     runtime: Runtime | None = None,
     converter: DataConverter | None = None,
+    plugins: Sequence[Plugin] | None = None,
 ) -> Client:
     """Return a client that speaks our models.
 
@@ -78,12 +97,16 @@ async def connect(
         quiet: Drop the SDK's own log, which would stand between the lines of a result.
         runtime: The SDK's core with its logs and metrics otherwise; ``None`` takes its own.
         converter: A worker's; ``None``: a client's, which goes on without the artifact store.
+        plugins: A worker's; ``None`` loads those that the target names.
 
     Raises:
-        WrongUse: Temporal's configuration cannot be read.
+        WrongUse: Temporal's configuration cannot be read, or a plugin cannot be used.
         NotReachable: One line that names the address.
     """
     target = target or find_target(read_environment())
+    if plugins is None:
+        plugins = load_plugins(target.plugins)
+    converter = converter or client_converter(target)
     options: dict[str, Any] = {
         **target.options,
         "target_host": target.address,
@@ -93,7 +116,8 @@ async def connect(
         async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
             return await Client.connect(
                 **options,
-                data_converter=converter or client_converter(target.artifacts),
+                data_converter=converter,
+                plugins=of_client(plugins, converter),
                 connect_timeout=CONNECT_TIMEOUT,
                 runtime=Runtime(telemetry=TelemetryConfig(logging=None)) if quiet else runtime,
             )
@@ -103,20 +127,37 @@ async def connect(
         ) from error
 
 
-def client_converter(artifacts: str) -> DataConverter:
-    """Return what a client converts payloads with; the store is opened once one is large."""
+def client_converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
+    """Return what a client converts payloads with; the store is opened once one is large.
+
+    Args:
+        target: Names the store, and the codec server if there is one.
+        encryption: By keys that are at hand; ``None``: by the codec server, or not at all.
+
+    Raises:
+        WrongUse: Something has to encrypt, and nothing can.
+    """
 
     def open_store() -> Store:
         from surehand.process.blobs import Blobs
 
         try:
             # A folder of our own would be one that no worker looks into.
-            return Blobs(artifacts, make=False)
+            return Blobs(target.artifacts, make=False)
         except StoreUnavailable as error:
             hint = f"set {PREFIX}ARTIFACTS to the store that the workers use"
             raise StoreUnavailable(f"{error}: {hint}") from error
 
-    return data_converter(open_store, waits=False)
+    if encryption is None and target.codec_endpoint:
+        from surehand.process.remote_codec import RemoteEncryption
+
+        encryption = RemoteEncryption(target.codec_endpoint, target.codec_token, target.namespace)
+    if encryption is None and target.encrypts:
+        raise WrongUse(
+            f"{KEYS} is set, but keys of runs are in the ledger, which this program does not open:"
+            f" set {CODEC_ENDPOINT} to a codec server (`{command('codec', 'serve')}`)"
+        )
+    return data_converter(open_store, waits=False, encryption=encryption)
 
 
 def _cause(error: Exception) -> str:

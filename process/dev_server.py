@@ -7,8 +7,10 @@ For development, the demo and the tests; a team's own cluster is docker-compose.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
+import random
 import re
 import signal
 import socket
@@ -22,6 +24,7 @@ from typing import Final
 
 from surehand.process.children import Child
 from surehand.process.temporal_cli import CliMissing, find_cli, say
+from surehand.workflows.names import SEARCH_ATTRIBUTES
 
 #: Where Temporal's clients look for a server that nobody has named.
 DEFAULT_PORT: Final = 7233
@@ -29,22 +32,26 @@ DEFAULT_UI_PORT: Final = 8233
 #: How people name the address that the server listens at.
 HERE: Final = ("127.0.0.1", "localhost")
 _PORTS: Final = range(1, 65536)
+#: No system hands these out by itself: what nobody listens on stays free until the server is
+#: there, and for the next start, too. Temporal's schema keeps ports in a signed 16-bit column.
+_FREE_PORTS: Final = range(10_000, 32_000)
 _ADDRESS: Final = re.compile(r".+:(\d{1,5})")
 #: Seconds. First starts take 1 to 4 on two busy cores; a broken one ends by itself.
 START_TIMEOUT: Final = 60.0
 #: Seconds that somebody waits before being told what for.
 SILENT_FOR: Final = 2.0
-#: Another process can take a free port before the server binds it. Losing it three times in a row
-#: means that something else is wrong.
+#: Another process can take a free port before the server binds it, and the server looks for ports
+#: of its own. Losing one three times in a row means that something else is wrong.
 START_TRIES: Final = 3
 
-SEARCH_ATTRIBUTES: Final = {"RunState": "Keyword", "Tenant": "Keyword", "PendingApprovals": "Int"}
 DYNAMIC_CONFIG: Final = {
     # 20 a second by default, which holds a single run to 12 steps a second.
     "history.transferProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxPollRPS": "5000",
     # One second by default, the floor of every timer and retry delay.
     "history.timerProcessorMaxTimeShift": '"100ms"',
+    # 30 seconds by default, for which a history that is deleted may stay.
+    "history.transferProcessorUpdateAckInterval": '"1s"',
     "system.enableActivityEagerExecution": "true",
     # Tenants take turns (workflows/options.py, fair): otherwise what was queued first goes first.
     "matching.enableFairness": "true",
@@ -71,23 +78,34 @@ def _port_in(address: str) -> int:
     return int(found[1])
 
 
+def free_ports(number: int) -> list[int]:
+    """Return ports of this machine that nobody listens on, each once."""
+    anywhere = random.sample(_FREE_PORTS, len(_FREE_PORTS))
+    return list(itertools.islice(filter(_is_free, anywhere), number))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the server does it: connections that are still winding down do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 def _port(wanted: int, option: str = "--port") -> int:
     """A port that nobody listens on: the wanted one, or for 0 any.
 
     Looked at before the start, because the readiness check would be answered by whoever has it.
     """
-    with socket.socket() as probe:
-        # As the server does it: connections that are still winding down do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError as error:
-            raise DevServerFailed(
-                f"Port {wanted} on 127.0.0.1 is taken: stop what listens there, or name another"
-                f" with {option} (0 takes a free one)"
-            ) from error
-        port: int = probe.getsockname()[1]
-        return port
+    if wanted and not _is_free(wanted):
+        raise DevServerFailed(
+            f"Port {wanted} on 127.0.0.1 is taken: stop what listens there, or name another"
+            f" with {option} (0 takes a free one)"
+        )
+    return wanted or free_ports(1)[0]
 
 
 class DevServer(Child):
@@ -132,7 +150,7 @@ class DevServer(Child):
         for path in (db_file, log_file):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        for left in reversed(range(1 if port else START_TRIES)):
+        for left in reversed(range(START_TRIES)):
             chosen = _port(port)
             chosen_ui = None if ui_port is None else _port(ui_port, "--ui-port")
             command = _command(cli, db_file, chosen, chosen_ui)
@@ -143,8 +161,9 @@ class DevServer(Child):
                     wait_until_serving(cli, server.address, meanwhile=server.require_running)
                     return server
                 except DevServerFailed as error:
+                    ended = not server.running
                     server.kill()
-                    if not left:
+                    if not (left and ended):
                         raise DevServerFailed(f"{error}: {server.last_line()}") from error
                 except BaseException:
                     server.kill()
@@ -244,10 +263,10 @@ def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) ->
     command += ["--log-level", "warn"]
     if db_file is not None:
         command += ["--db-filename", str(db_file)]
-    for name, kind in SEARCH_ATTRIBUTES.items():
-        command += ["--search-attribute", f"{name}={kind}"]
-    for key, value in DYNAMIC_CONFIG.items():
-        command += ["--dynamic-config-value", f"{key}={value}"]
+    for key in SEARCH_ATTRIBUTES:
+        command += ["--search-attribute", f"{key.name}={key.indexed_value_type.name.title()}"]
+    for setting, value in DYNAMIC_CONFIG.items():
+        command += ["--dynamic-config-value", f"{setting}={value}"]
     return command
 
 

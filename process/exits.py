@@ -14,7 +14,7 @@ from surehand.process.ending import OUTPUT_LOST
 from surehand.workflows.contracts.approvals import Verdict
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.tools import PlanError
-from surehand.workflows.payload_codec import Unreadable
+from surehand.workflows.contracts.unreadable import Unreadable
 
 
 class ExitCode(IntEnum):
@@ -162,6 +162,8 @@ class DecisionRefused(Refused):
 class StartNotTaken(WrongUse):
     """The worker does not open the run: nothing proves who has started it, or it is another's.
 
+    Or its tenant has as many open runs as it may have, and what is over that is rejected.
+
     Example:
         >>> run = await client.start("refund.yaml")  # unsigned, where only signed starts count
         >>> try:
@@ -233,6 +235,10 @@ class NoWorker(NotReachable):
         ...     int(error.code)
         4
     """
+
+
+class TaskFails(NoWorker):
+    """A worker takes the run up, and its code fails there: nobody can answer for it."""
 
 
 class OutOfReach(SurehandError):

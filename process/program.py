@@ -8,29 +8,55 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from surehand.process import PACKAGE
+from surehand.process import PACKAGE, ROOT
 
 #: Whether the package is a checkout's, which has links where a wheel has copies.
 CHECKOUT: Final = (PACKAGE / "starter.py").is_symlink()
 #: Tells a program of ours how the one was called that has started it.
 CALLED_AS: Final = "_SUREHAND_CALLED_AS"
-_INSTALLED: Final = {
+#: How they are called where the package is installed.
+INSTALLED: Final = {
     "starter": "surehand",
     "worker": "surehand worker",
     "devserver": "python -m surehand.devserver",
 }
 
 
-def program(name: str = "starter") -> str:
-    """Return how one of the programs is called: from a checkout, or where Surehand is installed.
+def program(name: str = "starter", *, elsewhere: bool = False) -> str:
+    """Return how one of the programs is called: as this one was, or where Surehand is installed.
 
     Args:
         name: ``starter``, ``worker`` or ``devserver``.
+        elsewhere: From another folder than this one.
     """
-    called = Path(os.environ.get(CALLED_AS) or sys.argv[0]).name == "surehand"
-    return _INSTALLED[name] if called or not CHECKOUT else f"python {name}.py"
+    called = Path(os.environ.get(CALLED_AS) or sys.argv[0])
+    if called.name == "surehand" or not CHECKOUT:
+        return INSTALLED[name]
+    # A program of the user's own says nothing of where ours are.
+    others = Path() if ROOT.samefile(".") else ROOT
+    folder = called.parent if called.stem in INSTALLED else others
+    file = folder.absolute() / f"{name}.py" if elsewhere else folder / f"{name}.py"
+    return f"python {shlex.quote(str(file))}"
 
 
-def command(*parts: str) -> str:
-    """Return a command of ours, ready to paste."""
-    return f"{program()} {shlex.join(parts)}"
+def command(*parts: str, elsewhere: bool = False) -> str:
+    """Return a command of ours, ready to paste; ``elsewhere``: in another folder."""
+    return f"{program(elsewhere=elsewhere)} {shlex.join(parts)}"
+
+
+def shared_program() -> str:
+    """Return how the starter is called in what others read, on machines of their own."""
+    here = program()
+    return "python starter.py" if here.startswith("python ") else here
+
+
+def module(name: str, *, elsewhere: bool = False) -> str:
+    """Return how a module is run that needs our package: a checkout is on no path but in itself."""
+    found = program(elsewhere=elsewhere) in (INSTALLED["starter"], "python starter.py")
+    path = "" if found else f"PYTHONPATH={shlex.quote(str(ROOT))} "
+    return f"{path}python -m {name}"
+
+
+def migrate_command() -> str:
+    """Return the command that brings the ledger to its newest shape."""
+    return module("surehand.cli.operate.migrate")

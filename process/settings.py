@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from surehand.process.cells import routed
 from surehand.process.exits import WrongUse
 from surehand.process.program import command
 from surehand.process.sources import (
@@ -28,7 +29,7 @@ from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 #: Where the development server shows its Web UI.
 DEFAULT_UI_URL: Final = "http://localhost:8233"
 #: Settings of the starter's own, judged by ``client_settings``.
-JUDGED_HERE: Final = frozenset({"tenant", "user", "key", "task_queue"})
+JUDGED_HERE: Final = frozenset({"tenant", "user", "key", "task_queue", "cells"})
 
 
 class ClientSettings(BaseModel):
@@ -50,12 +51,18 @@ class ClientSettings(BaseModel):
         return command(*parts, *tenant)
 
 
-def read_environment() -> dict[str, str]:
+def read_environment(tenant: str | None = None) -> dict[str, str]:
     """Return the environment over ``.env`` over what the settings file says of ours.
+
+    Args:
+        tenant: Whose cell it is of, if there are cells; ``None``: that of SUREHAND_TENANT.
 
     Raises:
         WrongUse: A file cannot be read.
     """
+    if tenant is not None:
+        with routed(tenant=tenant):
+            return read_environment()
     sources = given_sources()
     ours = {
         f"{PREFIX}{name.upper()}": _as_variable(given.value)
@@ -74,6 +81,19 @@ def given_sources() -> Sources:
         return read_sources()
     except SourceError as error:
         raise WrongUse(str(error)) from error
+
+
+def given_tenant() -> str:
+    """Return the tenant that the settings name, whatever cell it is of; empty: none.
+
+    Raises:
+        WrongUse: A file cannot be read.
+    """
+    try:
+        given = read_sources(cells=False).settings.get("tenant")
+    except SourceError as error:
+        raise WrongUse(str(error)) from error
+    return "" if given is None else str(given.value)
 
 
 def _as_variable(value: Any) -> str:

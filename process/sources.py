@@ -15,13 +15,26 @@ from typing import Any, Final
 
 from dotenv import dotenv_values
 
+from surehand.process.cells import CellsError, read_cells, route
+from surehand.workflows.identity import DEFAULT_TENANT
+
 PREFIX: Final = "SUREHAND_"
 ENV_FILE: Final = Path(".env")
+#: Names the key-encryption keys (``key_encryption.py``).
+KEYS: Final = f"{PREFIX}KEY_ENCRYPTION_KEYS"
+CODEC_ENDPOINT: Final = f"{PREFIX}CODEC_ENDPOINT"
+CODEC_TOKEN: Final = f"{PREFIX}CODEC_TOKEN"
 SETTINGS_FILE: Final = Path("surehand.toml")
 #: Names another settings file; itself no setting, so that a file cannot name the next one.
 FILE_VARIABLE: Final = "SUREHAND_SETTINGS"
 #: What docker-compose.yml takes from ``.env`` beside the settings, without prefix.
 _OF_COMPOSE: Final = frozenset({"IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID"})
+#: Settings that Temporal's worker controller gives to its workers by names of its own. It makes up
+#: both for each version, so nobody could write them down.
+_OF_CONTROLLER: Final = {
+    "deployment_name": "TEMPORAL_DEPLOYMENT_NAME",
+    "build_id": "TEMPORAL_WORKER_BUILD_ID",
+}
 ENVIRONMENT: Final = "environment"
 #: Large values of workers and starters that name no other place: those of one folder share it.
 DEFAULT_ARTIFACTS: Final = ".surehand/artifacts"
@@ -65,6 +78,8 @@ def read_sources(
     environ: Mapping[str, str] | None = None,
     env_file: Path = ENV_FILE,
     settings_file: Path = SETTINGS_FILE,
+    *,
+    cells: bool = True,
 ) -> Sources:
     """Read environment, ``.env`` and settings file.
 
@@ -72,6 +87,7 @@ def read_sources(
         environ: The environment; ``None`` is this process's own.
         env_file: A ``.env`` file, which may be missing.
         settings_file: Taken unless ``SUREHAND_SETTINGS`` names another one; it may be missing.
+        cells: Whether what a cell says stands in the place of all of them (``cells.routed``).
 
     Raises:
         SourceError: One line that names the file and what is wrong with it.
@@ -90,7 +106,40 @@ def read_sources(
             ours = name.upper().startswith(PREFIX) and name.upper() != FILE_VARIABLE
             if ours and name.upper().removeprefix(PREFIX) not in _OF_COMPOSE:
                 settings[name[len(PREFIX) :].lower()] = Given(value, name, origin)
-    return Sources(settings, environment, file)
+    for name, variable in _OF_CONTROLLER.items():
+        if name not in settings and environment.get(variable):
+            settings[name] = Given(environment[variable], variable, ENVIRONMENT)
+    sources = Sources(settings, environment, file)
+    return _of_cell(sources) if cells and _text_of(sources, "cells") else sources
+
+
+def _of_cell(sources: Sources) -> Sources:
+    """Put what a cell says in the place of what was given.
+
+    Raises:
+        SourceError: The file of cells cannot be used, or does not know the tenant.
+    """
+    asked, file = route(), Path(_text_of(sources, "cells"))
+    try:
+        found = read_cells(file)
+        name = asked.cell
+        if name is None and asked.tenant is None:
+            name = _text_of(sources, "cell")
+        tenant = asked.tenant or _text_of(sources, "tenant") or DEFAULT_TENANT
+        own = found.settings_of(name or found.cell_of(tenant), sources.environment)
+    except CellsError as error:
+        raise SourceError(str(error)) from error
+    settings = dict(sources.settings)
+    for variable, value in own.items():
+        if variable.startswith(PREFIX):
+            setting = variable.removeprefix(PREFIX).lower()
+            settings[setting] = Given(value, variable, str(file))
+    return Sources(settings, {**sources.environment, **own}, sources.file)
+
+
+def _text_of(sources: Sources, name: str) -> str:
+    given = sources.settings.get(name)
+    return "" if given is None else str(given.value)
 
 
 def _from_file(file: Path) -> dict[str, Given]:

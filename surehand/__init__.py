@@ -1,6 +1,7 @@
 """Surehand: agent runs whose side effects happen once, as approved, never half-done.
 
-All that a tool, a workflow, a notifier or a test of yours imports is here; nothing below is public.
+All that a tool, a workflow, a notifier or a test of yours imports is here. Nothing below is public
+but one module for each framework of agents, which needs that framework: ``surehand.agents``.
 What is here is loaded when it is first asked for, so ``import surehand`` alone loads nothing.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         Undo,
         Unknown,
     )
+    from surehand.activities.tools.drafts import Draft
     from surehand.activities.tools.failures import (
         DependencyDown,
         FailureClass,
@@ -62,13 +64,16 @@ if TYPE_CHECKING:
     )
     from surehand.workflows.contracts.base import Acknowledged
     from surehand.workflows.contracts.effects import ResolutionOutcome
+    from surehand.workflows.contracts.foreign import ForeignContent
     from surehand.workflows.contracts.runs import RunResult, RunView
     from surehand.workflows.contracts.starting import Linked, StartRun
     from surehand.workflows.contracts.states import RunState
     from surehand.workflows.contracts.steering import CancelMode, Way
+    from surehand.workflows.contracts.tools import ToolDefinition
     from surehand.workflows.plan.durability import Durability
     from surehand.workflows.plan.plan import Plan
     from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule
+    from surehand.workflows.provider_names import provider_names
     from surehand.workflows.run.code_run import CodeRun, StepMaker
     from surehand.workflows.state.step_failure import StepFailed
 
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     "activities.ledger.outbox.notification": "NotDelivered Notification Notifier ReceiverGone",
     "activities.tools.answers": "Dedupes Found LookupAnswer No NotFound Partial Undo Unknown",
+    "activities.tools.drafts": "Draft",
     "activities.tools.failures": (
         "DependencyDown FailureClass OutcomeUnknown Permanent RateLimited Transient"
     ),
@@ -92,13 +98,16 @@ _MODULES: Final = {
     "workflows.contracts.approvals": "ApprovalRequest DecisionOutcome Verdict VerdictCode",
     "workflows.contracts.base": "Acknowledged",
     "workflows.contracts.effects": "ResolutionOutcome",
+    "workflows.contracts.foreign": "ForeignContent",
     "workflows.contracts.runs": "RunResult RunView",
     "workflows.contracts.starting": "Linked StartRun",
     "workflows.contracts.states": "RunState",
     "workflows.contracts.steering": "CancelMode Way",
+    "workflows.contracts.tools": "ToolDefinition",
     "workflows.plan.durability": "Durability",
     "workflows.plan.plan": "Plan",
     "workflows.plan.policy": "ApprovalPolicy ApprovalRule",
+    "workflows.provider_names": "provider_names",
     "workflows.run.code_run": "CodeRun StepMaker",
     "workflows.state.step_failure": "StepFailed",
 }
@@ -120,8 +129,10 @@ __all__ = [
     "DecisionRefused",
     "Dedupes",
     "DependencyDown",
+    "Draft",
     "Durability",
     "FailureClass",
+    "ForeignContent",
     "Found",
     "Left",
     "Linked",
@@ -158,6 +169,7 @@ __all__ = [
     "SurehandError",
     "Tool",
     "ToolContext",
+    "ToolDefinition",
     "Transient",
     "Unanswered",
     "Undo",
@@ -166,6 +178,7 @@ __all__ = [
     "VerdictCode",
     "Way",
     "WrongUse",
+    "provider_names",
     "tool",
 ]
 

@@ -9,8 +9,10 @@ browser, or is marked ``slow``, is in ``make test-all`` only; ``fast`` has it in
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -29,12 +31,16 @@ from surehand.process.temporal_cli import CliMissing, find_cli
 from tests import tenant_guard
 from tests.ledger_databases import PostgresLedgers, migrate
 from tests.postgres_server import PostgresMissing, PostgresServer
+from tests.run_keys import encrypted
 from tests.shop_process import ShopProcess
+from tests.support_process import SupportProcess
 
-#: Who asks for this, itself or through another fixture, needs a Temporal server.
-SERVER: Final = "temporal_cli"
+#: Who asks for one of these, also through another fixture, needs a Temporal server or a browser.
+SERVERS: Final = {"temporal_cli", "browser"}
+#: One key-encryption key, for tests.
+KEYS: Final = "tests=" + base64.b64encode(b"k" * 32).decode()
 #: Marks of what is in ``make test-all`` only.
-FULL: Final = ("slow", "postgres", "property", "cluster")
+FULL: Final = ("slow", "postgres", "property", "cluster", "exhaustive")
 #: All tests that were found, whichever of them are chosen.
 FOUND: Final = pytest.StashKey[list[pytest.Item]]()
 
@@ -53,7 +59,15 @@ def is_full(item: pytest.Item) -> bool:
     if item.get_closest_marker("fast"):
         return False
     asked_for = item.fixturenames if isinstance(item, pytest.Function) else ()
-    return SERVER in asked_for or any(map(item.get_closest_marker, FULL))
+    return not SERVERS.isdisjoint(asked_for) or any(map(item.get_closest_marker, FULL))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def called_as_in_a_checkout() -> Iterator[None]:
+    """What is printed to be pasted names ``starter.py``, not pytest's program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["starter.py"])
+        yield
 
 
 def missing(what: str) -> NoReturn:
@@ -132,6 +146,21 @@ def shop(running_shop: ShopProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator
     running_shop.clear_faults()
 
 
+@pytest.fixture(scope="module")
+def running_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupportProcess]:
+    with SupportProcess(tmp_path_factory.mktemp("support") / "support.sqlite") as desk:
+        yield desk
+
+
+@pytest.fixture
+def desk(running_desk: SupportProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[SupportProcess]:
+    """The help desk, well behaved; a worker in this process finds it."""
+    for name, value in running_desk.variables.items():
+        monkeypatch.setenv(name, value)
+    yield running_desk
+    running_desk.clear_faults()
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     try:
@@ -176,6 +205,12 @@ def ledger_url(database: str, tmp_path: Path, request: pytest.FixtureRequest) ->
 async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
     async with open_ledger(ledger_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def keys() -> str:
+    """The key-encryption keys; with ``ENCRYPTED=1`` the end-to-end tests are made with them."""
+    return KEYS if encrypted() else ""
 
 
 @pytest.fixture

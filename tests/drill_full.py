@@ -136,7 +136,7 @@ def drilled(selection: Selection, resume: bool, folder: Path, settings: Mapping[
         *("--report", str(folder / f"{name}.html")),
         *(["--resume"] if resume else []),
     ]
-    environment = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": selection.tools}
+    environment = {**os.environ, **settings, **selection.variables}
     child = Child(command, environment=environment, log=None, folder=ROOT, guard="TERM")
     try:
         code = child.wait()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.drill.points import Operation
+from surehand.drill.points import Interruption, Operation
 from surehand.workflows.plan.durability import Durability
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
 
@@ -29,6 +29,14 @@ OPERATED: Final = {
     "tests/variants/parent_fails.yaml": (("order", "pay", "close"), SHOP),
     "tests/variants/newest.yaml": (("newest", "refund"), NEWEST),
 }
+#: Modules with an agent ``refunds`` of each framework, whose model is a script.
+AGENTS: Final = {
+    "pydantic-ai": "tests.variants.agents",
+    "openai-agents": "tests.variants.openai_agents",
+    "langchain": "tests.variants.langchain_agents",
+}
+AGENT_PLAN: Final = "tests/variants/agent.yaml"
+_AGENT_WORLD: Final = "tests.variants.agents_drill"
 #: The shop's steps that only read.
 READS: Final = ("order", "amount")
 #: How a crash in the refund is settled, and the tools that do it.
@@ -38,7 +46,10 @@ SLOWEST_S: Final = 2.0
 #: The tools of selections that are played for one thing only.
 UNGATED: Final = "tests.variants.refund_ungated"
 PATIENT: Final = "tests.variants.refund_patient"
-_OWN: Final = {"ungated": UNGATED, "patient": PATIENT, "newest": NEWEST}
+_OWN: Final = {
+    **dict.fromkeys(AGENTS, LOOKUP),
+    **{"ungated": UNGATED, "patient": PATIENT, "newest": NEWEST},
+}
 #: Of two calls that go out at once, the one that is claimed first is committed last.
 _LATE: Final = {"refunds": {"delay_after_s": 1.5}}
 #: A dead worker's call arrives when the next one's timeout is long over, and not its own.
@@ -51,7 +62,8 @@ class Selection:
 
     plan: str
     kind: str
-    steps: tuple[str, ...]
+    steps: tuple[str, ...] = ()
+    """Empty for all."""
     points: tuple[str, ...] = ()
     """Empty for all."""
     slow: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +82,14 @@ class Selection:
         """Return the modules of its tools."""
         return {**KINDS, **_OWN}.get(self.kind, CREDITS)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the workers' variables: where tools and agents are."""
+        return {
+            "SUREHAND_TOOL_MODULES": self.tools,
+            "SUREHAND_AGENT_MODULES": AGENTS.get(self.kind, ""),
+        }
+
     def faults(self) -> dict[str, dict[str, Any]]:
         """Return how the shop behaves: as mean as the tools allow."""
         mean = {
@@ -81,18 +101,21 @@ class Selection:
 
     def arguments(self) -> list[str]:
         """Return what ``starter.py drill`` is told of it."""
-        world = {**PLANS, **OPERATED}[self.plan][1]
+        _, world = {**PLANS, **OPERATED, AGENT_PLAN: ((), _AGENT_WORLD)}[self.plan]
+        agent = AGENTS.get(self.kind)
         return [
             self.plan,
             *("--world", f"{world}:world", "--fresh", f"{world}:fresh"),
-            *("--steps", ",".join(self.steps)),
+            *(("--set", f"agent={agent}:refunds") if agent else ()),
+            *(("--steps", ",".join(self.steps)) if self.steps else ()),
             *(("--points", ",".join(self.points)) if self.points else ()),
             *(("--modes", ",".join(self.modes)) if self.modes else ()),
         ]
 
     def __str__(self) -> str:
         slow = json.dumps(self.slow) if self.slow else "not slow"
-        where = f"{', '.join(self.steps)} at {', '.join(self.points) or 'every point'}"
+        steps = ", ".join(self.steps) or "every step"
+        where = f"{steps} at {', '.join(self.points) or 'every point'}"
         return f"{self.name}, {where}, shop {slow}"
 
 
@@ -117,6 +140,14 @@ SELECTIONS: Final = [
     ),
     # Kills and interruptions are enough in one mode.
     *(operated(plan, kinds_of(plan)[0], [*Durability][1:]) for plan in PLANS),
+    *(
+        selection
+        for framework in AGENTS
+        for selection in (
+            Selection(AGENT_PLAN, framework, points=tuple(CrashPoint), modes=tuple(Durability)),
+            Selection(AGENT_PLAN, framework, points=(*Interruption, *Operation)),
+        )
+    ),
     operated("tests/variants/parent.yaml", "lookup"),
     operated("tests/variants/parent_fails.yaml", "ungated"),
     operated("tests/variants/newest.yaml", "newest"),

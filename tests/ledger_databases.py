@@ -17,6 +17,7 @@ ROOT: Final = Path(__file__).parent.parent
 GRANTS: Final = ROOT / "deploy" / "postgres" / "grants.sql"
 OWNER: Final = "surehand_owner"
 WORKER: Final = "surehand_worker"
+RETENTION: Final = "surehand_retention"
 #: The two ledgers that a guarantee holds on; for ``parametrize("database", DATABASES)``.
 DATABASES: Final = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
 _TEMPLATE: Final = "ledger_template"
@@ -38,7 +39,7 @@ class PostgresLedgers:
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        for role in (OWNER, WORKER):
+        for role in (OWNER, WORKER, RETENTION):
             server.execute(f"CREATE ROLE {role} LOGIN")
         migrate(server.create_database(_TEMPLATE, OWNER))
         server.execute(f"SET ROLE {OWNER}; {GRANTS.read_text()}", _TEMPLATE)

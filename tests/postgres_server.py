@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surehand.process.children import Child
+from surehand.process.dev_server import free_ports
 
 #: Seconds for a start, which after an immediate stop includes the recovery from its log.
 START_TIMEOUT: Final = 60.0
@@ -43,8 +44,8 @@ def find_binaries() -> Path:
     return versions[-1]
 
 
-def _other_user() -> dict[str, Any]:
-    """As which user to run: PostgreSQL refuses to run as root."""
+def other_user() -> dict[str, Any]:
+    """As which user to run: PostgreSQL and PgBouncer refuse to run as root."""
     if os.geteuid() != 0:
         return {}
     for name in (SUPERUSER, "nobody"):
@@ -66,7 +67,7 @@ class PostgresServer:
 
     def __init__(self, binaries: Path, folder: Path, port: int) -> None:
         self._binaries = binaries
-        self._user = _other_user()
+        self._user = other_user()
         self._process: Child | None = None
         self.folder = folder
         self.port = port
@@ -81,9 +82,7 @@ class PostgresServer:
         binaries = find_binaries()
         # Not below pytest's own folders: those are closed to the user that root runs it as.
         folder = Path(tempfile.mkdtemp(prefix="surehand-postgres-"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            server = cls(binaries, folder, probe.getsockname()[1])
+        server = cls(binaries, folder, *free_ports(1))
         if server._user:
             os.chown(folder, server._user["user"], server._user["group"])
         server._run(
@@ -91,6 +90,23 @@ class PostgresServer:
         )
         server.restart()
         return server
+
+    @classmethod
+    def follow(cls, primary: PostgresServer, name: str) -> PostgresServer:
+        """Create a standby of another server and start it: what that one commits is streamed."""
+        folder = Path(tempfile.mkdtemp(prefix="surehand-standby-"))
+        server = cls(find_binaries(), folder, *free_ports(1))
+        if server._user:
+            os.chown(folder, server._user["user"], server._user["group"])
+        source = f"host=127.0.0.1 port={primary.port} user={SUPERUSER} application_name={name}"
+        # -R: it is to go on from there as a standby.
+        server._run("pg_basebackup", "-D", "data", "-R", "-X", "stream", "-c", "fast", "-d", source)
+        server.restart()
+        return server
+
+    def promote(self) -> None:
+        """Have a standby take its primary's place, and wait until it may write."""
+        self.execute("SELECT pg_promote(true, 60)")
 
     def restart(self) -> None:
         """Start it again on the same data and port; one that runs is stopped before."""
@@ -123,6 +139,18 @@ class PostgresServer:
         """End it as a power cut would: no checkpoint, the next start recovers from the log."""
         self._end(signal.SIGQUIT)
 
+    def kill(self) -> None:
+        """End it and all its processes by SIGKILL, as when its machine is gone."""
+        assert self._process is not None
+        pid = self._process.pid
+        # Its children have sessions of their own; with it stopped, none is added, or told to end.
+        os.kill(pid, signal.SIGSTOP)
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        self._process.kill()
+        self._process = None
+
     def remove(self) -> None:
         """End it and delete its data."""
         self._end(signal.SIGQUIT)
@@ -137,10 +165,23 @@ class PostgresServer:
         """The SQLAlchemy URL of a database for a role."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
+    def dump(self, database: str, name: str) -> None:
+        """Write a database into a file of the server's folder, as its backup."""
+        self._run("pg_dump", *self._where(database), "--format=custom", f"--file={name}")
+
+    def restore(self, database: str, name: str) -> None:
+        """Put what was dumped in the database's place; whoever works on it is cut off."""
+        self.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
+        self.execute(f'CREATE DATABASE "{database}"')
+        self._run("pg_restore", *self._where(database), "--exit-on-error", name)
+
     def execute(self, sql: str, database: str = "postgres") -> str:
         """Run SQL as the superuser; returns psql's unaligned output."""
-        where = ["-h", "127.0.0.1", "-p", str(self.port), "-U", SUPERUSER, "-d", database]
+        where = self._where(database)
         return self._run("psql", *where, "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql)
+
+    def _where(self, database: str) -> list[str]:
+        return ["-h", "127.0.0.1", "-p", str(self.port), "-U", SUPERUSER, "-d", database]
 
     def _run(self, program: str, *arguments: str) -> str:
         done: subprocess.CompletedProcess[str] = subprocess.run(

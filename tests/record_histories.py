@@ -27,6 +27,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
+from tests.e2e.test_model_run import driven
 from tests.ledger_databases import migrate
 from tests.shop_process import ShopProcess
 
@@ -147,11 +148,9 @@ async def driven_by_a_model(stage: Stage) -> Run:
     order_id = stage.shop.new_order()
     read = {"do": "call", "tool": "orders.read", "params": {"order_id": order_id}}
     script = [read, {"do": "ask", "question": "Is it damaged?"}, "finish with all"]
-    async with stage.worker_here(tool_modules="tests.variants.model"):
-        given = {"model": "model.next", "tools": ["orders.*"], "script": script}
-        given["count"] = str(stage.folder / "count")
+    async with stage.worker_here(agent_modules="tests.variants.model"):
         stage.folder.mkdir(exist_ok=True)
-        run = await stage.start(Plan.model_validate({"code": "ModelRun", "input": given}))
+        run = await stage.start(driven(stage.folder, *script, tools=["orders.*"]))
         await run.in_state(RunState.WAITING_INPUT)
         await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
         await run.result()
@@ -176,11 +175,9 @@ async def continued_by_a_model(stage: Stage) -> Run:
     order_id = stage.shop.new_order()
     read = {"do": "call", "tool": "orders.read", "params": {"order_id": order_id}}
     script = [read, read, read, read, "finish with all"]
-    async with stage.worker_here(tool_modules="tests.variants.model"):
-        given = {"model": "model.next", "tools": ["orders.*"], "script": script}
-        given["count"] = str(stage.folder / "count")
+    async with stage.worker_here(agent_modules="tests.variants.model"):
         stage.folder.mkdir(exist_ok=True)
-        plan = Plan.model_validate({"code": "ModelRun", "input": given})
+        plan = driven(stage.folder, *script, tools=["orders.*"])
         run = await stage.start(plan, continue_after=40)
         await run.result()
     return run
@@ -218,7 +215,7 @@ async def in_local_calls(stage: Stage) -> Run:
 
 
 async def in_batches(stage: Stage) -> Run:
-    """Paused after its worker has died in a batch, which is given up; then a list's items."""
+    """Paused after its worker has died in a batch, which is revoked; then a list's items."""
     order_id, orders = stage.shop.new_order(), [stage.shop.new_order() for _ in range(3)]
     params = {"order_id": "${item}", "amount": "120.00", "currency": "EUR"}
     pay = {"id": "refund", "tool": "payments.refund", "params": params}

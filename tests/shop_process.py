@@ -22,6 +22,8 @@ class ShopProcess:
     After ``stop`` or ``kill`` it can be started again: on the same port and file, with no faults.
     """
 
+    module = "surehand.examples.shop"
+
     def __init__(self, db: Path) -> None:
         self.db = db
         self._port = 0
@@ -47,7 +49,7 @@ class ShopProcess:
 
     def start(self) -> None:
         """Start the process and return when it listens."""
-        command = python("surehand.examples.shop", "--db", str(self.db), "--port", str(self._port))
+        command = python(self.module, *self.options())
         log = self.db.with_suffix(".log")
         shop = self._process = Child(command, environment=os.environ, log=log, folder=ROOT)
         try:
@@ -59,6 +61,20 @@ class ShopProcess:
             raise
         self._port = int(said[1])
         self._http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+
+    def options(self) -> list[str]:
+        """Return the command's options."""
+        return ["--db", str(self.db), "--port", str(self._port)]
+
+    def output(self) -> str:
+        """Return what the process has printed."""
+        return "" if self._process is None else self._process.output()
+
+    def database(self) -> sqlite3.Connection:
+        """Open its file, past all of our calls."""
+        connection = sqlite3.connect(self.db)
+        connection.row_factory = sqlite3.Row
+        return connection
 
     def stop(self) -> None:
         """Ask the process to stop; its requests in flight get a moment."""
@@ -103,7 +119,7 @@ class ShopProcess:
 
     def edit_order(self, order_id: str, *, status: str) -> None:
         """Change an order as its clerks would, past all of our calls."""
-        with sqlite3.connect(self.db) as connection:
+        with self.database() as connection:
             connection.execute(
                 "UPDATE orders SET status = ? WHERE order_id = ?", (status, order_id)
             )

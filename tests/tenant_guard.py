@@ -58,7 +58,8 @@ def _ledgers(source: FromClause) -> Iterator[FromClause]:
     if isinstance(source, Join):
         yield from (*_ledgers(source.left), *_ledgers(source.right))
     elif isinstance(source, TableClause) and source.name in metadata.tables:
-        yield source
+        if "tenant_id" in source.c:  # else it is the whole ledger's
+            yield source
     elif isinstance(source, Alias):
         yield from (source for _ in _ledgers(source.element))
 

@@ -92,3 +92,21 @@ def test_the_retries_benchmark_compares_each_mode_with_temporal_alone(
     for row in rows:
         assert 0 < row["shortest_s"] <= row["p50_s"] <= row["longest_s"]
     assert "| plain | sqlite | 2 |" in done.stdout
+
+
+def test_the_guards_benchmark_compares_keys_and_quotas_with_none(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "guards.json"
+    few = ["--rounds", "1", "--steps", "3", "--mode", "sync", "--database", "sqlite"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.guards", *few, "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    rows = json.loads(found.read_text())
+    assert [row["guard"] for row in rows] == ["nothing", "keys", "quotas", "both"]
+    assert rows[0]["ratio"] == 1
+    assert all(row["ms_per_step"] > 0 for row in rows)

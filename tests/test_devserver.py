@@ -259,9 +259,7 @@ def test_waiting_for_a_server_returns_once_it_serves(
 ) -> None:
     # Given somebody who waits, and has looked in vain
     monkeypatch.setenv("TEMPORAL_CLI_PATH", str(temporal_cli))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = dev_server.free_ports(1)
     looked: list[bool] = []
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(
@@ -308,6 +306,26 @@ def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Waiting for the Temporal server on 127.0.0.1:1")
     assert "127.0.0.1:1 did not answer" in last
+
+
+def test_a_server_that_lost_a_port_while_it_started_starts_again_on_the_port_that_was_named(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    unlucky, lost = tmp_path / "temporal", tmp_path / "lost"
+    once = 'echo "bind: address already in use" >&2; exit 1'
+    unlucky.write_text(
+        f'#!/bin/sh\n[ "$1" != server ] || [ -e {lost} ] || {{ touch {lost}; {once}; }}\n'
+        f'exec {temporal_cli} "$@"\n'
+    )
+    unlucky.chmod(0o755)
+    [port] = dev_server.free_ports(1)
+
+    server = DevServer.start(port=port, ui_port=None, cli=unlucky)
+    try:
+        assert lost.exists()
+        assert server.port == port
+    finally:
+        server.stop()
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

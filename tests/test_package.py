@@ -8,20 +8,22 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import uuid
 import venv
+import zipfile
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from surehand.examples.bank import Bank
 from surehand.process.children import Child, clean_environment
-from surehand.process.dev_server import DevServer
+from surehand.process.dev_server import DevServer, free_ports
 from tests.conftest import missing
+from tests.docs.pages import blocks
 from tests.worker_process import WorkerProcess
 
 ROOT: Final = Path(__file__).parent.parent
@@ -71,6 +73,8 @@ class Own(CodeRun):
         return await steps.call("own.read", {}, id="read")
 '''
 PLAN: Final = "name: own\ngoal: Read something\ncode: Own\n"
+#: How somebody brings an agent of their own.
+AGENT_PAGE: Final = ROOT / "docs" / "howto" / "bring-an-agent.md"
 UNIT: Final = ROOT / "tests" / "unit"
 
 
@@ -119,7 +123,8 @@ def test_nothing_is_loaded_by_a_name_without_surehand(
 
 
 @pytest.mark.parametrize(
-    "room", ["workflows", "activities", "process", "client", "cli", "drill", "examples"]
+    "room",
+    ["workflows", "activities", "process", "client", "cli", "drill", "examples"],
 )
 def test_a_room_cannot_be_imported_by_another_name(room: str) -> None:
     ended = subprocess.run(
@@ -129,6 +134,16 @@ def test_a_room_cannot_be_imported_by_another_name(room: str) -> None:
     assert ended.stderr.splitlines()[-1] == (
         f"ImportError: {room} is surehand.{room} here: import that"
     )
+
+
+def test_docker_is_given_all_that_the_dockerfile_copies() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    copies = re.findall(r"^COPY (?!--)(.+) \S+$", dockerfile, re.MULTILINE)
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    given = {line[1:] for line in ignored if line.startswith("!")}
+
+    assert "*" in ignored
+    assert {name for line in copies for name in line.split()} == given
 
 
 @pytest.fixture(scope="module")
@@ -174,43 +189,107 @@ def test_a_wheels_only_name_at_the_top_is_surehand(environment: Path) -> None:
     assert not any(path.is_symlink() for path in (packages / "surehand").rglob("*"))
 
 
+@pytest.mark.slow
+def test_a_wheel_has_all_files_of_the_approvers_pages(wheel: Path) -> None:
+    pages = ROOT / "cli" / "approvals_server"
+    files = [*(pages / "templates").iterdir(), *(pages / "static").iterdir()]
+    with zipfile.ZipFile(wheel) as opened:
+        packed = set(opened.namelist())
+
+    assert {f"surehand/{file.relative_to(ROOT)}" for file in files} - packed == set()
+
+
+class User:
+    """Somebody who has installed the wheel, in a folder of theirs with a ledger."""
+
+    def __init__(self, programs: Path, folder: Path, server: DevServer, **own: str) -> None:
+        self._programs, self._folder = programs, folder
+        self.settings = {
+            "PYTHONPATH": str(folder),
+            "TEMPORAL_ADDRESS": server.address,
+            "SUREHAND_DATABASE_URL": f"sqlite:///{folder / 'ledger.db'}",
+            "SUREHAND_TASK_QUEUE": f"wheel-{uuid.uuid4().hex[:8]}",
+            "SUREHAND_USER": "ana",
+            **{f"SUREHAND_{setting}": value for setting, value in own.items()},
+        }
+        migrated = self._run("python", "-m", "surehand.cli.operate.migrate")
+        assert migrated.returncode == 0, migrated.stderr
+
+    def run(self, *verb: str) -> subprocess.CompletedProcess[str]:
+        return self._run("surehand", *verb)
+
+    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [self._programs / program, *arguments]
+        own = clean_environment(self.settings)
+        return subprocess.run(command, cwd=self._folder, env=own, capture_output=True, text=True)
+
+    def document(self, *verb: str) -> Any:
+        ended = self.run(*verb, "--json")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return json.loads(ended.stdout)
+
+    def waiting(self, run_id: str) -> Any:
+        """Return what a run waits for to be approved, if it does."""
+        found = self.document("pending")["approvals"]
+        return next((one for one in found if one["run_id"] == run_id), None)
+
+    def worker(self, **more: str) -> WorkerProcess:
+        program = ("-m", "surehand.worker")
+        python = self._programs / "python"
+        return WorkerProcess(self.settings | more, self._folder / "worker", program, python=python)
+
+
 def test_from_the_wheel_a_run_completes_beside_modules_that_are_called_as_our_rooms(
     environment: Path, temporal_server: DevServer, tmp_path: Path
 ) -> None:
     (tmp_path / "activities.py").write_text(TOOLS)
     (tmp_path / "workflows.py").write_text(WORKFLOW)
     (tmp_path / "plan.yaml").write_text(PLAN)
-    settings = {
-        "PYTHONPATH": str(tmp_path),
-        "TEMPORAL_ADDRESS": temporal_server.address,
-        "SUREHAND_DATABASE_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
-        "SUREHAND_TOOL_MODULES": "activities",
-        "SUREHAND_WORKFLOW_MODULES": "workflows",
-        "SUREHAND_TASK_QUEUE": f"wheel-{uuid.uuid4().hex[:8]}",
-        "SUREHAND_USER": "ana",
-    }
-    python, starter = environment / "python", environment / "surehand"
+    modules = {"TOOL_MODULES": "activities", "WORKFLOW_MODULES": "workflows"}
+    user = User(environment, tmp_path, temporal_server, **modules)
 
-    def run(*command: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
-        own = clean_environment(settings)
-        return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
-
-    migrated = run(python, "-m", "surehand.cli.operate.migrate")
-    assert migrated.returncode == 0, migrated.stderr
-    program = ("-m", "surehand.worker")
-    with WorkerProcess(settings, tmp_path / "worker", program, python=python) as worker:
+    with user.worker() as worker:
         worker.wait_ready()
-        ended = run(starter, "start", "plan.yaml", "--run-id", uuid.uuid4().hex, "--wait")
+        ended = user.run("start", "plan.yaml", "--run-id", uuid.uuid4().hex, "--wait")
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.crash
+@pytest.mark.full
+@pytest.mark.guarantee("G2")
+def test_from_the_wheel_an_agent_of_ten_lines_pays_once_though_its_worker_is_killed_in_the_call(
+    environment: Path, temporal_server: DevServer, tmp_path: Path
+) -> None:
+    for block in blocks(AGENT_PAGE):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+    file, hang = tmp_path / "bank.sqlite", tmp_path / "hang"
+    # Of a tenant of its own: `pending` asks all runs of one, and others have left some behind.
+    own = {"TOOL_MODULES": "refunds", "AGENT_MODULES": "clerk", "TENANT": uuid.uuid4().hex[:8]}
+    user = User(environment, tmp_path, temporal_server, **own)
+    user.settings["BANK_FILE"] = str(file)
+    name = uuid.uuid4().hex
+    hang.touch()
+
+    with user.worker() as worker:
+        worker.wait_ready()
+        assert user.run("start", "clerk.yaml", "--run-id", name).returncode == 0
+        waiting = worker.wait_for(lambda: user.waiting(f"{own['TENANT']}/{name}"))
+        assert user.run(*shlex.split(waiting["commands"]["approve"])[1:]).returncode == 0
+        worker.wait_for(lambda: not hang.exists())
+        worker.kill()
+    with user.worker():
+        ended = user.document("start", "clerk.yaml", "--run-id", name, "--wait")
+
+    assert ended["output"] == "paid"
+    assert Bank(file).counts() == {"refund": 1}
 
 
 def test_from_the_wheel_an_empty_folder_comes_to_a_run_a_changed_tool_and_a_passing_test(
     environment: Path, temporal_cli: Path, tmp_path: Path
 ) -> None:
-    local = ("127.0.0.1", 0)
-    with socket.create_server(local) as probe, socket.create_server(local) as other:
-        address, ui = (f"127.0.0.1:{one.getsockname()[1]}" for one in (probe, other))
+    address, ui = (f"127.0.0.1:{port}" for port in free_ports(2))
     folder = tmp_path / "refunds"
     folder.mkdir()
     own = clean_environment(

@@ -15,7 +15,7 @@ from tests.docs.pages import DOCS, README, ROOT, blocks
 
 LONGEST_README = 150
 ROOMS = (
-    *("workflows", "process", "activities", "client", "cli", "drill"),
+    *("workflows", "process", "activities", "surehand/agents", "client", "cli", "drill"),
     *("examples", "benchmarks", "docs", "tests"),
 )
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -103,6 +103,18 @@ def test_every_how_to_page_can_be_found() -> None:
 
     pages = [page.relative_to(DOCS) for page in DOCS.rglob("*.md")]
     assert [str(page) for page in pages if str(page) not in listed] == []
+
+
+def test_each_attack_that_a_page_lists_is_a_test() -> None:
+    page = (DOCS / "guarantees" / "data.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/\S+)::(test_\w+)`", page)
+
+    assert len(named) >= 20
+    assert [
+        name
+        for file, name in named
+        if f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")
+    ] == []
 
 
 @pytest.mark.parametrize("number", range(1, 7))

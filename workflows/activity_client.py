@@ -41,6 +41,7 @@ async def call_port(
     *,
     options: workflow.ActivityConfig | None = None,
     local: workflow.LocalActivityConfig | None = None,
+    weight: float | None = None,
 ) -> Out:
     """Call an activity by its port.
 
@@ -50,6 +51,7 @@ async def call_port(
         summary: What the Web UI shows beside it.
         options: Timeouts and retries; those of one ledger transaction by default.
         local: The same for a local activity; ``None`` makes it none.
+        weight: The tenant's, where tenants take turns.
 
     Raises:
         ActivityError: As the activity ended.
@@ -67,7 +69,8 @@ async def call_port(
             raise failed(port, str(local.get("activity_id")), error) from error
         return result
     given = options or ledger_call(summary)
-    given.setdefault("priority", fair(tenant_of_run(workflow.info().workflow_id)))
+    turn = fair(tenant_of_run(workflow.info().workflow_id), weight=weight)
+    given.setdefault("priority", turn)
     result = await workflow.execute_activity(port.name, message, result_type=port.returns, **given)
     return result
 
@@ -132,7 +135,13 @@ class ActivityClient:
                 if local is not None:
                     await self._make_room()
                 try:
-                    result = await call_port(port, message, summary, options=options, local=local)
+                    result = await call_port(
+                        *(port, message, summary),
+                        options=options,
+                        local=local,
+                        # The ledger says it, not whoever starts the run.
+                        weight=self._data.weight,
+                    )
                 except ActivityError as error:
                     if (
                         options is None

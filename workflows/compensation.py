@@ -35,7 +35,7 @@ async def each_remaining(
     asked: FindRemaining,
     work: Callable[[RemainingEffect], Awaitable[None]],
 ) -> None:
-    """Do something with each effect that stands, page by page."""
+    """Do something with each effect that remains, page by page."""
     while True:
         page = await find(asked)
         for remaining in page.effects:
@@ -90,8 +90,14 @@ class Compensation:
 
     async def undo(self, step_id: str) -> None:
         """Undo one step to the end; what needs a human is asked, and waited for."""
-        await self._undo(self._asked(step_id=step_id, bar=True))
-        self._data.saga.withdraw(step_id)
+        saga = self._data.saga
+        saga.barred.add(step_id)
+        saga.undoing.add(step_id)
+        try:
+            await self._undo(self._asked(step_id=step_id, bar=True))
+        finally:
+            saga.undoing.discard(step_id)
+        saga.withdraw(step_id)
 
     async def undo_child(self, step_id: str, run_id: str) -> None:
         """Undo a step's child run to the end: it has ended without having done so."""
@@ -107,19 +113,19 @@ class Compensation:
         Returns:
             Steps that this life takes for done, and of which an earlier one has undone something.
         """
-        saga, stands, unwound = self._data.saga, set[str](), set[str]()
+        saga, remains, unwound = self._data.saga, set[str](), set[str]()
 
         def orphaned(remaining: RemainingEffect) -> bool:
             effect, known = remaining.effect, saga.knows(remaining)
             if not known or effect.state != "compensating" or effect.reason is not None:
-                stands.add(effect.entry_id)
+                remains.add(effect.entry_id)
             elif remaining.child is not None:
                 unwound.add(remaining.child)
             return not known
 
         asked = self._asked().model_copy(update={"completing": True})
         unwound.update(await self._undo(asked, only=orphaned))
-        return saga.lost(stands, unwound)
+        return saga.lost(remains, unwound)
 
     async def recall(self) -> list[str]:
         """Return the steps of this run that have made what this life has yet to hear of."""
@@ -178,7 +184,7 @@ class Compensation:
         spares: str | None = None,
         child_of: str | None = None,
     ) -> set[str]:
-        """Undo what stands until nothing does but what has its reason to.
+        """Undo what remains until nothing does but what has its reason to.
 
         Args:
             asked: What is to be undone.
@@ -275,7 +281,7 @@ def _step_of(remaining: RemainingEffect) -> str:
 
 
 def _from_above(remaining: RemainingEffect, child: str, step_id: str) -> RemainingEffect:
-    """Return what stands of a child run as its parent sees it, of whose steps it is one."""
+    """Return what remains of a child run as its parent sees it, of whose steps it is one."""
     effect = remaining.effect
     seen = {"run_id": effect.run_id or child, "inside": step_id}
     return RemainingEffect(effect=effect.model_copy(update=seen), child=child)

@@ -26,8 +26,8 @@ from surehand.workflows.contracts.steering import (
     Steering,
     Verb,
 )
+from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
 from surehand.workflows.identity import is_too_deep
-from surehand.workflows.payload_codec import as_unreadable
 from surehand.workflows.plan.wording import reasons
 
 M = TypeVar("M", bound=Message)
@@ -47,7 +47,7 @@ class Malformed(ValueError):
 
 
 def as_sent(signal: str, payload: Any, more: tuple[Any, ...]) -> Any:
-    """Return what a signal carries, also one that came before the run had a handler for it.
+    """Return what a signal carries, also in plain, or before the run had a handler for it.
 
     The SDK takes such a one for a signal of an unknown name, and then hands that name and the raw
     values to the handler of the name: it would be lost.
@@ -57,9 +57,10 @@ def as_sent(signal: str, payload: Any, more: tuple[Any, ...]) -> Any:
     """
     raw = more[0] if payload == signal and more and isinstance(more[0], list) else None
     if raw is None or not all(isinstance(value, RawValue) for value in raw):
-        return payload
+        return as_pasted(payload)
     try:
-        return workflow.payload_converter().from_payload(raw[0].payload) if raw else None
+        sent = workflow.payload_converter().from_payload(raw[0].payload) if raw else None
+        return as_pasted(sent)
     except Exception as error:  # whatever a converter finds wrong with it
         raise Malformed(f"{signal}: cannot be read: {error}"[:LONGEST_REASON]) from error
 

@@ -34,6 +34,9 @@ class ErrorType(StrEnum):
     CALLED_OFF = "CalledOff"
     """A human has said that it did not happen, and is not to be tried again."""
 
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    """The tenant has used up a quota, and what is over it is rejected; nothing was called."""
+
     PLAN_INVALID = "PlanInvalid"
     """The plan does not fit the tools that are loaded."""
 
@@ -42,6 +45,9 @@ class ErrorType(StrEnum):
 
     RUN_ID_INVALID = "RunIdInvalid"
     """The Workflow Id does not carry the run's tenant."""
+
+    TENANT_ELSEWHERE = "TenantElsewhere"
+    """The tenant is of another cell, or leaves for one: nothing of its run begins here."""
 
     START_REFUSED = "StartRefused"
     """Nothing proves who has started the run, or nobody can have."""
@@ -87,6 +93,9 @@ class ErrorType(StrEnum):
         return cls("".join(word.capitalize() for word in failure_class.split("_")))
 
 
+#: Failures that only mean waiting: nobody has to look at them.
+WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING})
+
 #: Failures that repeating the same activity cannot heal.
 NON_RETRYABLE: Final = frozenset(
     {
@@ -97,9 +106,11 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.TOOL_FAILED,
         ErrorType.STEP_BARRED,
         ErrorType.CALLED_OFF,
+        ErrorType.QUOTA_EXCEEDED,
         ErrorType.PLAN_INVALID,
         ErrorType.RUN_ID_TAKEN,
         ErrorType.RUN_ID_INVALID,
+        ErrorType.TENANT_ELSEWHERE,
         ErrorType.START_REFUSED,
         ErrorType.LEDGER_LOST,
         ErrorType.RUN_FAILED,

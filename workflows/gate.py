@@ -100,8 +100,9 @@ class Gate(Record):
             self.accepted[request.approval_id] = decided
             if verified:
                 self.verified.add(request.approval_id)
-        if request.approval_id not in self.states:
-            self.numbers[request.step_id] = self.next_number(request.step_id)
+        # More than the next, where the ledger had other requests under the numbers between.
+        number = int(request.approval_id.rpartition("/")[2])
+        self.numbers[request.step_id] = max(number, self.numbers.get(request.step_id, 0))
         self.states[request.approval_id] = state
         if state is ApprovalState.PENDING:
             self.pending[request.approval_id] = request

@@ -26,6 +26,8 @@ LOST_DIGITS: Final = "numbers from 2^53 lose digits in JSON; write them as text,
 MAX_RUN_ID_LENGTH: Final = 160
 
 DEFAULT_TENANT: Final = "default"
+#: Whose is what is no tenant's; no tenant is called so.
+_NOBODY: Final = "_"
 #: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
 #: It is part of run ids, of paths in the artifact store and of queries to the server.
 _TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,38}", re.ASCII)
@@ -102,8 +104,17 @@ def digest(value: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def short_hash(hash_: str) -> str:
+    """Return the part of a hash that people compare with their eyes: its first 12 hex digits."""
+    return hash_.rpartition(":")[2][:12]
+
+
 def params_hash(
-    tool: str, version: str, params: Mapping[str, Any], answers: Sequence[Any] = ()
+    tool: str,
+    version: str,
+    params: Mapping[str, Any],
+    answers: Sequence[Any] = (),
+    salt: str | None = None,
 ) -> str:
     """Return the hash that an approval is bound to.
 
@@ -112,6 +123,7 @@ def params_hash(
         version: The tool's version; an approval for one version is none for another.
         params: The *validated* params in JSON form, never raw text.
         answers: What humans have answered to the tool's own questions: they decide what it does.
+        salt: Of a run that is sealed: without it nobody finds the params by guessing.
 
     Raises:
         NotCanonical: A number in them may have lost digits on its way.
@@ -120,7 +132,8 @@ def params_hash(
     if has_lost_digits([dict(params), list(answers)]):
         # Two amounts may have become one: as a whole number, the canonical form refuses it.
         raise NotCanonical(f"value has no canonical JSON form: {LOST_DIGITS}")
-    return digest({**material, "answers": list(answers)} if answers else material)
+    more = {"answers": list(answers)} if answers else {}
+    return digest({**material, **more} if salt is None else {**material, **more, "salt": salt})
 
 
 def identity_hash(tool: str, params: Mapping[str, Any]) -> str:
@@ -188,6 +201,21 @@ def child_run_id(run_id: str, step_id: str, number: int = 1) -> str:
     return f"{run_id}~{step_id}" if number == 1 else f"{run_id}~{step_id}.{number}"
 
 
+def root_run_id(run_id: str) -> str:
+    """Return the run at the top of a tree of child runs, by the id of one of them."""
+    return run_id.partition("~")[0]
+
+
+def upkeep_id(tenant: str, name: str) -> str:
+    """Return the Workflow Id of what keeps a tenant's ledger in order; no run can have it."""
+    return run_id_for(tenant, f"~{name}")
+
+
+def unwind_id(run_id: str) -> str:
+    """Return the Workflow Id of what undoes a run that was stopped; no step can have it."""
+    return f"{run_id}~.unwind"
+
+
 def is_child_of(run_id: str, ancestor: str) -> bool:
     """Return whether a run is done for a step of another one, or of one of that one's children."""
     return run_id.startswith(f"{ancestor}~")
@@ -195,12 +223,21 @@ def is_child_of(run_id: str, ancestor: str) -> bool:
 
 def tenant_problem(tenant: str) -> str | None:
     """Return what is wrong with a tenant's name, as one clause; ``None``: it can be one."""
-    if _TENANT.fullmatch(tenant):
+    if _TENANT.fullmatch(tenant) and tenant != _NOBODY:
         return None
-    return "use 1 to 39 letters, digits, '_', '.' and '-', the first no '.' or '-'"
+    return "use 1 to 39 letters, digits, '_', '.' and '-', the first no '.' or '-'; not '_' alone"
 
 
 def tenant_of_run(run_id: str) -> str:
     """Return the tenant that a run id belongs to."""
     tenant, slash, _ = run_id.partition("/")
     return tenant if slash else DEFAULT_TENANT
+
+
+def owner_of(workflow_id: str) -> str:
+    """Return whose is what is kept of a workflow, which may be none of ours.
+
+    Workflows whose id begins with what is no tenant's name share an owner that no tenant can be.
+    """
+    tenant = tenant_of_run(workflow_id)
+    return tenant if tenant_problem(tenant) is None else _NOBODY

@@ -29,5 +29,6 @@ CHECKPOINT: Final = "checkpoint"
 RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
 TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
 PENDING_APPROVALS: Final = SearchAttributeKey.for_int("PendingApprovals")
+SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, PENDING_APPROVALS)
 #: Search for runs, of plans and of code: only they have a state.
 IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"

@@ -88,14 +88,20 @@ def ledger_call(summary: str) -> ActivityConfig:
     return _call(LEDGER_TIMEOUT, summary)
 
 
-def fair(tenant: str) -> Priority:
+def fair(tenant: str, *, weight: float | None = None, priority: int | None = None) -> Priority:
     """Return whose turn something waits for: tenants take turns, however much each has queued.
 
     So one that starts thousands of runs keeps nobody else's waiting. The server looks at it where
     ``matching.enableFairness`` is on (``devserver.py``, ``deploy/temporal/dynamicconfig.yaml``).
+
+    Args:
+        tenant: Whose.
+        weight: How many turns it has, where another one has 1; ``None``: as what it is part of.
+        priority: 1 comes before 5, whosever it is; ``None``: as what it is part of, else 3.
     """
     # The server takes 64 bytes; no tenant that our starter knows has more.
-    return Priority(fairness_key=tenant.encode()[:64].decode(errors="ignore"))
+    key = tenant.encode()[:64].decode(errors="ignore")
+    return Priority(priority_key=priority, fairness_key=key, fairness_weight=weight)
 
 
 def reconcile_call(tenant: str) -> ActivityConfig:

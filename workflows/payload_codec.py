@@ -1,8 +1,11 @@
-"""Large payloads travel as references: Temporal calls this a claim check.
+"""What becomes of payloads on their way: they are encrypted, and large ones go as references.
+
+Encryption is optional (``encryption.py``). References are what Temporal calls a claim check.
 
 The server ends a run, undoing nothing, that hands on more than 2 MiB at once, and takes no message
 of more than 4 MiB. So whatever is large is kept in the artifact store, under the digest of its
-content, and a small reference goes in its place. Workers and clients speak it alike.
+content, and a small reference goes in its place. What is kept there is encrypted already. Workers
+and clients speak it alike.
 
 Workflow code never sees it: the SDK encodes and decodes outside of the sandbox.
 """
@@ -14,6 +17,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -21,19 +25,40 @@ from typing import Any, Final, Protocol, Self
 
 from pydantic import Field, ValidationError
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import (
     ActivitySerializationContext,
     DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
     PayloadCodec,
+    PayloadConverter,
     SerializationContext,
     WithSerializationContext,
     WorkflowSerializationContext,
 )
 
 from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.unreadable import UNREADABLE, Unreadable
+from surehand.workflows.encryption import (
+    ADDED,
+    ENCODING_KEY,
+    ENCRYPTED,
+    Encryption,
+    KeyUnavailable,
+    NotDecrypted,
+    Part,
+    Pasted,
+    Place,
+    place_named,
+)
 from surehand.workflows.identity import (
     DEFAULT_TENANT,
+    digest,
+    is_too_deep,
+    owner_of,
+    root_run_id,
+    run_id_for,
     tenant_of_run,
     tenant_problem,
 )
@@ -55,11 +80,14 @@ LEAST: Final = 1024
 MOST_REMEMBERED: Final = 64 * 1024 * 1024
 
 ENCODING: Final = b"json/surehand-kept"
-_ENCODING_KEY: Final = "encoding"
-#: The one key of what stands for a payload that cannot be had here.
-UNREADABLE: Final = "$unreadable"
-#: Where payloads go of workflows whose id begins with no tenant's name.
-_NOBODYS: Final = "_"
+#: What people send in plain.
+_PASTED: Final = frozenset({b"json/plain", b"binary/null"})
+#: Where payloads are in a tenant's folder, apart from its artifacts.
+_PAYLOADS: Final = "payloads"
+#: The folder of those of which nobody says for which run they are.
+_NO_RUN: Final = "_"
+#: The folder that the URI of a reference may name, where nothing else says whose it is.
+_FOLDER: Final = re.compile(f"[^/]+/{_PAYLOADS}/(?:{_NO_RUN}|[0-9a-f]{{64}})")
 
 
 class StoreUnavailable(Exception):
@@ -96,30 +124,6 @@ class Reference(Message):
     bytes: int
 
 
-class Unreadable(Message):
-    """What a reader gets whose artifact store cannot be reached, or is another one."""
-
-    uri: str = ""
-    bytes: int = 0
-    problem: str
-
-    def __str__(self) -> str:
-        """Return it as one line."""
-        size = f" of {self.bytes} bytes" if self.bytes else ""
-        where = f", kept as {self.uri} in the artifact store," if self.uri else ""
-        return f"a payload{size}{where} cannot be read here: {self.problem}"
-
-
-def as_unreadable(value: Any) -> Unreadable | None:
-    """Return what is known of a payload that could not be had; ``None``: it is the value itself."""
-    if not isinstance(value, dict) or set(value) != {UNREADABLE}:
-        return None
-    try:
-        return Unreadable.model_validate(value[UNREADABLE])
-    except ValidationError:
-        return None
-
-
 def path_of(tenant: str, sha256: str) -> str:
     """Return where in the artifact store something of a tenant is, by its digest.
 
@@ -132,21 +136,35 @@ def path_of(tenant: str, sha256: str) -> str:
     return f"{tenant}/sha256/{sha256[:2]}/{sha256}"
 
 
-def _folder_of(workflow_id: str) -> str:
-    tenant = tenant_of_run(workflow_id)
-    return tenant if tenant_problem(tenant) is None else _NOBODYS
+def payloads_of(workflow_id: str | None) -> str:
+    """Return the folder in which payloads of a run and its child runs are: they go with it.
+
+    Args:
+        workflow_id: The run's id, or that of what keeps a ledger in order; ``None``: it is not said
+            for which run a payload is.
+    """
+    if workflow_id is None:
+        return f"{DEFAULT_TENANT}/{_PAYLOADS}/{_NO_RUN}"
+    of_run = digest(root_run_id(workflow_id)).removeprefix("sha256:")
+    return f"{owner_of(workflow_id)}/{_PAYLOADS}/{of_run}"
 
 
-def data_converter(open_store: Callable[[], Store], *, waits: bool) -> DataConverter:
+def data_converter(
+    open_store: Callable[[], Store], *, waits: bool, encryption: Encryption | None = None
+) -> DataConverter:
     """Return what every client and worker converts payloads with.
 
     Args:
         open_store: Opens the artifact store, once something needs it.
         waits: For a worker: what cannot be read now is an error, and Temporal tries again. A
             client gets ``Unreadable`` instead.
+        encryption: Encrypts all payloads, and the messages of failures; ``None``: they are plain.
     """
-    codec = PayloadKeeper(_Kept(open_store), waits=waits)
-    return dataclasses.replace(pydantic_data_converter, payload_codec=codec)
+    codec = PayloadKeeper(_Kept(open_store), waits=waits, encryption=encryption)
+    converter = dataclasses.replace(pydantic_data_converter, payload_codec=codec)
+    if encryption is None:
+        return converter
+    return dataclasses.replace(converter, failure_converter_class=EncryptedFailures)
 
 
 class _Kept:
@@ -224,12 +242,14 @@ def _task() -> _Task | None:
 
 
 class PayloadKeeper(PayloadCodec, WithSerializationContext):
-    """Puts references in the place of large payloads, and back."""
+    """Encrypts payloads, puts references in the place of large ones, and back."""
 
-    def __init__(self, kept: _Kept, *, waits: bool) -> None:
+    def __init__(self, kept: _Kept, *, waits: bool, encryption: Encryption | None = None) -> None:
         self._kept = kept
         self._waits = waits
-        self._tenant: str | None = None
+        self._encryption = encryption
+        self._place: Place | None = None
+        self._folder: str | None = None
         self._run_id = ""
         self._activity = self._local = False
         self._largest = LARGEST_SENT
@@ -238,41 +258,52 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         """Return the codec for the payloads of one run, or of one of its activities."""
         mine = copy.copy(self)
         if isinstance(context, WorkflowSerializationContext):
-            mine._tenant = _folder_of(context.workflow_id)
+            mine._folder = payloads_of(context.workflow_id)
             mine._run_id = context.workflow_id
+            mine._place = Place(context.workflow_id, Part.WORKFLOW)
             task = _task()
             if task is not None and task.is_of(context.workflow_id):
                 mine._largest = LARGEST
             elif self._waits:
                 _TASK.set(_Task(context.workflow_id, asyncio.current_task()))
         elif isinstance(context, ActivitySerializationContext):
-            mine._tenant = _folder_of(context.workflow_id or "")
+            mine._folder = payloads_of(context.workflow_id or "")
+            mine._place = Place(context.workflow_id or "", Part.ACTIVITY)
             mine._activity, mine._local = True, context.is_local
             mine._largest = LARGEST_LOCAL if context.is_local else LARGEST
         return mine
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Keep what is large.
+        """Encrypt payloads, and keep what is large.
 
         Raises:
             StoreUnavailable: The store does not take it.
+            KeyUnavailable: The run's key cannot be had now.
+            NotDecrypted: The run's key is no more.
         """
         return [await self._encoded(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Fetch what references stand for.
+        """Fetch what references stand for, and decrypt.
 
         Raises:
             StoreUnavailable: It cannot be had now.
+            KeyUnavailable: The run's key cannot be had now.
+            NotDecrypted: What is in an activity's place was not encrypted for it.
         """
         return [await self._decoded(payload) for payload in payloads]
 
     async def _encoded(self, payload: Payload) -> Payload:
-        size, task = payload.ByteSize(), _task()
+        added, task = ADDED if self._encryption else 0, _task()
+        size = payload.ByteSize() + added
         if self._local and task is not None:
             return payload  # What a local activity takes stays in the process.
-        over = task is not None and task.bytes + size > LARGEST_MESSAGE and size > LEAST
-        if over or size > self._largest:
+        over = task is not None and task.bytes + size > LARGEST_MESSAGE and size > LEAST + added
+        large = over or size > self._largest
+        if self._encryption is not None:
+            place = self._place or Place("", Part.ANY)
+            payload = await self._encryption.encrypt(payload, place, kept=large)
+        if large:
             payload = await self._reference(payload)
         if task is not None:
             task.bytes += payload.ByteSize()
@@ -281,7 +312,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
     async def _reference(self, payload: Payload) -> Payload:
         data = payload.SerializeToString(deterministic=True)
         sha256 = hashlib.sha256(data).hexdigest()
-        path = path_of(DEFAULT_TENANT if self._tenant is None else self._tenant, sha256)
+        path = f"{self._folder or payloads_of(None)}/{sha256}"
         try:
             await self._kept.put(path, data)
         except StoreUnavailable as error:
@@ -289,42 +320,129 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             raise StoreUnavailable(f"{what}, and the artifact store: {error}") from error
         reference = Reference(uri=path, sha256=sha256, bytes=len(data))
         text = json.dumps(reference.model_dump(mode="json"))
-        return Payload(metadata={_ENCODING_KEY: ENCODING}, data=text.encode())
+        return Payload(metadata={ENCODING_KEY: ENCODING}, data=text.encode())
 
     async def _decoded(self, payload: Payload) -> Payload:
-        if payload.metadata.get(_ENCODING_KEY) != ENCODING:
-            return payload
         reference: Reference | None = None
+        said: dict[str, Any] = {}
         try:
-            reference = Reference.model_validate_json(payload.data)
-            return await self._content(reference)
+            if payload.metadata.get(ENCODING_KEY) == ENCODING:
+                reference = Reference.model_validate_json(payload.data)
+                payload = await self._content(reference)
+            return await self._decrypted(payload)
         except ValidationError:
             problem = "it is no reference"
+        except NotDecrypted as error:
+            # Whoever can reach the server can send anything: that stops no run. What an activity
+            # gets or returns is a worker's to say.
+            problem = str(error)
+            if self._waits and self._activity:
+                raise
+            if isinstance(error, Pasted):
+                said = _said_in(error.payload)
         except NotKept as error:
-            # Whoever can reach the server can send a reference to nothing: that stops no run.
+            # As above.
             problem = str(error)
             if self._waits and self._activity:
                 raise
             # But in another store than the run's, nothing is anywhere: another worker may have it.
             if self._waits and (why := await self._kept.elsewhere(self._run_id)) is not None:
                 raise StoreUnavailable(f"{why}: {problem}") from error
-        except StoreUnavailable as error:
+        except (StoreUnavailable, KeyUnavailable) as error:
             problem = str(error)
             if self._waits:
                 raise
         uri, size = (reference.uri, reference.bytes) if reference else ("", 0)
-        unreadable = Unreadable(uri=uri, bytes=size, problem=problem).model_dump(mode="json")
-        text = json.dumps({UNREADABLE: unreadable})
-        return Payload(metadata={_ENCODING_KEY: b"json/plain"}, data=text.encode())
+        unreadable = Unreadable(uri=uri, bytes=size, problem=problem, **said)
+        text = json.dumps({UNREADABLE: unreadable.model_dump(mode="json", exclude_defaults=True)})
+        return Payload(metadata={ENCODING_KEY: b"json/plain"}, data=text.encode())
+
+    async def _decrypted(self, payload: Payload) -> Payload:
+        encrypted = payload.metadata.get(ENCODING_KEY) == ENCRYPTED
+        if self._encryption is None:
+            if encrypted:
+                raise NotDecrypted("it is encrypted, and no keys are set here")
+            return payload
+        if encrypted:
+            named, here = place_named(payload), self._place
+            if named.part is not Part.ANY or here is None:
+                return await self._encryption.decrypt(payload, here)
+            # Of Temporal's command line: it says whose it is, and not which run it is for.
+            anywhere = Place(run_id_for(tenant_of_run(here.workflow_id), ""), Part.ANY)
+            raise Pasted(
+                "it does not say what it is for", await self._encryption.decrypt(payload, anywhere)
+            )
+        if self._local and _task() is None:
+            return payload  # What a local activity takes has stayed in the process.
+        raise Pasted("it is in plain, and here only what is encrypted counts", payload)
 
     async def _content(self, reference: Reference) -> Payload:
-        # Never by the URI of a message where the tenant is known: nobody reads another's.
-        tenant = reference.uri.partition("/")[0] if self._tenant is None else self._tenant
-        data = await self._kept.get(path_of(tenant, reference.sha256), reference.sha256)
+        # Never by the URI of a message where the run is known: nobody reads another's.
+        folder = self._folder or reference.uri.rpartition("/")[0]
+        if _FOLDER.fullmatch(folder) is None:
+            raise NotKept(f"{folder[:200]!r} is no folder of payloads")
+        data = await self._kept.get(f"{folder}/{reference.sha256}", reference.sha256)
         try:
             content = Payload.FromString(data)
         except Exception as error:  # the decoder's own type
             raise NotKept("what is there is no payload") from error
-        if content.metadata.get(_ENCODING_KEY) == ENCODING:
+        if content.metadata.get(ENCODING_KEY) == ENCODING:
             raise NotKept("what is there is a reference again")
         return content
+
+
+def _said_in(payload: Payload) -> dict[str, Any]:
+    """Return what a pasted payload says, as ``Unreadable`` has it; nothing if it is no JSON."""
+    encoding = payload.metadata.get(ENCODING_KEY)
+    if encoding not in _PASTED:
+        return {}
+    try:
+        said = None if encoding == b"binary/null" else json.loads(payload.data)
+        if is_too_deep(said):
+            return {}
+        # Whatever is no JSON of ours must not stop the run that it was sent to.
+        json.dumps(said, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return {}
+    return {"pasted": True, "said": said}
+
+
+class EncryptedFailures(DefaultFailureConverterWithEncodedAttributes):
+    """Has messages of failures encrypted, and takes no type of a failure that was not.
+
+    What a run makes of a failure goes by its type: one that proves that nothing has happened must
+    come from a worker. Whoever reaches the server could end an activity with any.
+    """
+
+    def to_failure(
+        self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
+    ) -> None:
+        """Write the type beside the message, where it is encrypted."""
+        super().to_failure(exception, payload_converter, failure)
+        if failure.HasField("application_failure_info"):
+            said = _sealed(failure, payload_converter) | _shown(failure)
+            [sealed] = payload_converter.to_payloads([said])
+            failure.encoded_attributes.CopyFrom(sealed)
+
+    def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+        """Take the type where it is the one that was encrypted; otherwise there is none."""
+        if failure.HasField("application_failure_info"):
+            said = _sealed(failure, payload_converter)
+            if {name: said.get(name) for name in _shown(failure)} != _shown(failure):
+                untyped = Failure()
+                untyped.CopyFrom(failure)
+                untyped.application_failure_info.type = ""
+                failure = untyped
+        return super().from_failure(failure, payload_converter)
+
+
+def _sealed(failure: Failure, payload_converter: PayloadConverter) -> dict[str, Any]:
+    if not failure.HasField("encoded_attributes"):
+        return {}
+    [said] = payload_converter.from_payloads([failure.encoded_attributes])
+    return said if isinstance(said, dict) else {}
+
+
+def _shown(failure: Failure) -> dict[str, Any]:
+    info = failure.application_failure_info
+    return {"type": info.type, "final": info.non_retryable}

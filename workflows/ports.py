@@ -41,8 +41,9 @@ from surehand.workflows.contracts.effects import (
 from surehand.workflows.contracts.interrupts import RecordInterrupt
 from surehand.workflows.contracts.judging import Steer, Steered
 from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun
+from surehand.workflows.contracts.quotas import AdmitRun, RunAdmitted
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
-from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.starting import OpenRun, RunOpened
 from surehand.workflows.contracts.tools import (
     DescribeTools,
     RecordRefusal,
@@ -65,8 +66,9 @@ class Port(Generic[In, Out]):
 
 
 DESCRIBE_TOOLS: Final = Port("describe_tools", DescribeTools, ToolsDescribed)
-OPEN_RUN: Final = Port("open_run", OpenRun, Recorded)
+OPEN_RUN: Final = Port("open_run", OpenRun, RunOpened)
 EXECUTE_TOOL: Final = Port("execute_tool", ToolCall, ToolReport)
+TAKE_TURN: Final = Port("take_turn", ToolCall, ToolReport)
 RUN_BATCH: Final = Port("run_batch", Batch, BatchReport)
 COMPENSATE: Final = Port("compensate", Compensate, CompensationReport)
 REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked)
@@ -83,6 +85,7 @@ STEER: Final = Port("steer", Steer, Steered)
 FIND_INTERVENTIONS: Final = Port("find_interventions", FindInterventions, InterventionsFound)
 FIND_REMAINING: Final = Port("find_remaining", FindRemaining, RemainingFound)
 LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
+ADMIT_RUN: Final = Port("admit_run", AdmitRun, RunAdmitted)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 RECONCILE: Final = Port("reconcile", ReconcileLedger, Reconciled)
 BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, Recorded)
@@ -90,7 +93,9 @@ BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, Recorded)
 ALL: Final = (
     DESCRIBE_TOOLS,
     OPEN_RUN,
+    ADMIT_RUN,
     EXECUTE_TOOL,
+    TAKE_TURN,
     RUN_BATCH,
     COMPENSATE,
     REQUEST_APPROVAL,

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.approvals.standing_scope import covering
 from surehand.activities.effects.preconditions import to_ask_with
 from surehand.activities.effects.prepare import (
     PreparedCall,
@@ -22,16 +22,21 @@ from surehand.activities.effects.prepare import (
     prepare,
     prepare_params,
 )
+from surehand.activities.effects.quotas import require_queue
+from surehand.activities.effects.standing_scope import covered
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.approvals.standing_grants import voters
-from surehand.activities.ledger.approvals.votes import needs_of
+from surehand.activities.ledger.approvals.votes import needs_of, requesters
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.starts import marked_starter
+from surehand.activities.ledger.quotas.limits import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps import foreign as foreign_rows
+from surehand.activities.ledger.steps.entries import Covered
 from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.process.program import program
+from surehand.process.program import shared_program
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,
@@ -44,8 +49,9 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import ToolCall
-from surehand.workflows.identity import approval_id
 
 log = structlog.get_logger()
 
@@ -58,6 +64,8 @@ class _Requested:
     decided: Decision | None
     standing: tuple[str, ...]
     started_by: str
+    excluded: frozenset[str]
+    foreign: tuple[ForeignContent, ...]
 
 
 class ApprovalActivities:
@@ -71,14 +79,20 @@ class ApprovalActivities:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
         attempt, worker = Attempt.current(), self._worker
         call = await complete(worker.artifacts, asked.call)
-        prepared = prepare(worker.toolbox, call)
-        request = claim_request(worker, call, prepared, attempt)
-        request = await to_ask_with(request, prepared, attempt.number)
-        needs = needed(call, prepared)
-        if needs is not None and asked.escalated_to is not None:
-            needs = needs.escalated(asked.escalated_to)
+        prepared = await worker.ledger.with_keys(
+            lambda: prepare(worker.toolbox, worker.hashes, call)
+        )
+        request = await worker.ledger.with_keys(
+            lambda: claim_request(worker, call, prepared, attempt)
+        )
+        request = await to_ask_with(worker.watchdog, request, prepared, attempt.number)
+        asking = {marked: needed(call, prepared, foreign=marked) for marked in (False, True)}
 
         def ask(tx: Transaction) -> _Requested | None:
+            foreign = foreign_rows.content_of(tx, call.run_id)
+            needs = asking[bool(foreign)]
+            if needs is not None and asked.escalated_to is not None:
+                needs = needs.escalated(asked.escalated_to)
             if needs is None:
                 approval_rows.waive(tx, request)
                 return None
@@ -87,29 +101,32 @@ class ApprovalActivities:
             row = approval_rows.request(
                 tx,
                 request,
-                approval_id=approval_id(call.run_id, call.step_id, asked.number),
+                number=asked.number,
                 description=_description(prepared, call),
                 undo=prepared.tool.undo_text(),
                 needs=needs,
                 assurance=worker.assurance,
                 editors=asked.editors,
-                covers=covering(prepared),
+                answers=call.answers,
             )
             started_by = marked_starter(tx, call.run_id)
             standing = voters(tx, row["approval_id"])
-            return _Requested(row, decision_rows.decided(tx, row), standing, started_by)
+            excluded = requesters(tx, row, needs_of(row).requirements)
+            decided = decision_rows.decided(tx, row)
+            return _Requested(row, decided, standing, started_by, excluded, foreign)
 
-        found, head = await worker.ledger.record(call.tenant, call.run_id, ask)
+        try:
+            found, head = await worker.ledger.record(call.tenant, call.run_id, ask)
+        except QuotaUsedUp as used_up:
+            return await self._over(call, used_up.found)
         if found is None:
             return ApprovalAsked(request=None, head=head)
         row = found.row
-        kept = await worker.artifacts.keep(call.tenant, row["params"])
+        kept = await worker.artifacts.keep(call.tenant, call.run_id, row["params"])
         if kept.artifact is not None:
             where = (call.run_id, call.step_id)
             await worker.ledger.transact(call.tenant, artifact_rows.record, *where, kept)
-        view = request_view({**row, "params": kept.value}, found.standing, found.started_by)
-        if row["params_hash"] == prepared.params_hash:  # a reset run may find another request
-            view = view.model_copy(update={"resources": prepared.resources})
+        view = request_view(found, kept.value, prepared)
         if row["state"] == ApprovalState.PENDING:
             log.info(
                 "approval.waiting",
@@ -127,6 +144,13 @@ class ApprovalActivities:
             head=head,
         )
 
+    async def _over(self, call: ToolCall, found: OverQuota) -> ApprovalAsked:
+        """Say what a request waits for that was not made."""
+        where = (call.run_id, call.step_id)
+        _, head = await self._worker.ledger.record(call.tenant, call.run_id, found.note, *where)
+        require_queue(found, call.tool.name)
+        return ApprovalAsked(request=None, over_quota=found.wait, head=head)
+
     @activity.defn(name="verify_decision")
     async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
         """Return the verdict on a decision; verifying the same delivery twice changes nothing."""
@@ -137,6 +161,7 @@ class ApprovalActivities:
             asked,
             assurance=self._worker.assurance,
             check_edit=self._edited,
+            covers=self._covered,
         )
         return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
 
@@ -146,10 +171,23 @@ class ApprovalActivities:
         if tool is None or tool.version != row["tool_version"]:
             return f"the tool {row['tool']} has changed since the request"
         try:
-            prepared = prepare_params(tool, params, row["run_id"], row["step_id"])
+            where = (row["run_id"], row["step_id"])
+            prepared = prepare_params(tool, self._worker.hashes, params, *where)
         except ApplicationError as error:
             return error.message
         return Edited(prepared.plain, prepared.params_hash, prepared.key)
+
+    def _covered(self, row: Mapping[str, Any], scope: Scope) -> Covered | None:
+        """Judge a scope by the tool of an approval's row; the claim judges the call itself."""
+        tool = self._worker.toolbox.get(row["tool"])
+        if tool is None or tool.version != row["tool_version"]:
+            return None
+        try:
+            where = (row["run_id"], row["step_id"])
+            prepared = prepare_params(tool, self._worker.hashes, row["params"], *where)
+        except ApplicationError:
+            return None
+        return covered(scope, tool, prepared.params)
 
     @activity.defn(name="close_approval")
     async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
@@ -170,22 +208,23 @@ def _description(prepared: PreparedCall, call: ToolCall) -> str:
 
 
 def request_view(
-    row: Mapping[str, Any], votes: tuple[str, ...] = (), started_by: str = ""
+    found: _Requested, params: dict[str, JsonValue], prepared: PreparedCall
 ) -> ApprovalRequest:
-    """Return an approval row as people see it.
+    """Return a request as people see it.
 
     Args:
-        row: The row.
-        votes: Who has said yes when it was written: standing approvals.
-        started_by: Who has started its run in the user's name.
+        found: The request.
+        params: Its params, or the artifact that they are in.
+        prepared: The call.
     """
+    row = found.row
     needs = needs_of(row)
     return ApprovalRequest(
         approval_id=row["approval_id"],
         step_id=row["step_id"],
         tool=row["tool"],
         version=row["tool_version"],
-        params=row["params"],
+        params=params,
         params_hash=row["params_hash"],
         description=row["description"],
         requested_by=row["user_id"],
@@ -196,8 +235,12 @@ def request_view(
         editors=tuple(row["editors"]),
         on_expiry=needs.on_expiry,
         remind_every=needs.remind_every,
-        votes=votes,
+        votes=found.standing,
+        excluded=tuple(sorted(found.excluded)),
         key=row["key"],
-        started_by=started_by,
-        program=program(),
+        resources=prepared.resources,
+        salt=prepared.salt,
+        started_by=found.started_by,
+        foreign=found.foreign,
+        program=shared_program(),
     )

@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps import batches
-from surehand.activities.ledger.steps.batches import GivenUp, Holding, Overtaken
+from surehand.activities.ledger.steps.batches import Holding, Overtaken, Revoked
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.telemetry import tell_failure
 from surehand.workflows.contracts.batches import (
@@ -86,7 +86,7 @@ class BatchActivities:
         """Make a batch this attempt's own, so that no other goes on with it.
 
         Raises:
-            ApplicationError: ``StepBarred``: it was given up. ``LeaseHeld``: a later attempt has
+            ApplicationError: ``StepBarred``: it was revoked. ``LeaseHeld``: a later attempt has
                 begun.
         """
         info, call = activity.info(), batch.first
@@ -97,12 +97,12 @@ class BatchActivities:
         def begin(tx: Transaction) -> bool:
             if batch.follows is not None:
                 followed = batch_name(execution, batch.follows)
-                batches.give_up(tx, call.run_id, [followed])
+                batches.revoke(tx, call.run_id, [followed])
             return batches.begin(tx, call.run_id, mine)
 
         try:
             others = await self._worker.ledger.transact(call.tenant, begin)
-        except GivenUp as error:
+        except Revoked as error:
             raise stop(ErrorType.STEP_BARRED, str(error)) from error
         except Overtaken as error:
             raise again(ErrorType.LEASE_HELD, str(error), OVERTAKEN_PAUSE) from error
@@ -151,7 +151,6 @@ def _is_claimed(begun: Begun | None) -> bool:
 
 def _failed(call: ToolCall, error: ApplicationError) -> FailedStep:
     used = error.details[0] if error.details else None
-    attempts = used.attempts if isinstance(used, AttemptsUsed) else 0
-    return FailedStep(
-        step_id=call.step_id, type=error.type, message=error.message, attempts=attempts
-    )
+    if not isinstance(used, AttemptsUsed):
+        used = AttemptsUsed(attempts=0)
+    return FailedStep(step_id=call.step_id, type=error.type, message=error.message, used=used)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NoReturn, assert_never
+from typing import Any, NoReturn, TypeVar, assert_never
 
 from pydantic import BaseModel, ValidationError
 from temporalio import activity
@@ -29,6 +30,7 @@ from surehand.activities.ledger.effects.compensations import (
 )
 from surehand.activities.ledger.outbox import notifications
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import batches, executions
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
@@ -46,6 +48,7 @@ from surehand.activities.runs.executions import as_newest, execution_of
 from surehand.activities.tools.resource_names import resource_names
 from surehand.activities.tools.tool import Tool, explain
 from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.spans import note, note_effect
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.effects import (
@@ -59,6 +62,8 @@ from surehand.workflows.contracts.effects import (
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import undo_key
 
+T = TypeVar("T")
+
 #: Failures after which a compensation is a human's business; any other end is tried again.
 _FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
 
@@ -71,7 +76,7 @@ class CompensationActivities:
 
     @activity.defn(name="find_remaining")
     async def find_remaining(self, asked: FindRemaining) -> RemainingFound:
-        """Return what stands of a run, or of a step of it, and its child runs, last first."""
+        """Return what remains of a run, or of a step of it, and its child runs, last first."""
         return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
     async def _find(self, asked: FindRemaining) -> RemainingFound:
@@ -90,12 +95,12 @@ class CompensationActivities:
             if asked.completing:
                 for run_id in open_:
                     run_tree.bar(tx, run_id)
-            batches.give_up(tx, asked.run_id, asked.revoked_batches)
+            batches.revoke(tx, asked.run_id, asked.revoked_batches)
             after = None if asked.after is None else run_tree.Cursor.read(asked.after)
             page = run_tree.remaining(tx, asked.run_id, asked.step_id, after=after)
             if asked.leave is not None:
                 left = [one.entry.entry_id for one in page.effects]
-                run_tree.leave(tx, left, asked.leave)
+                run_tree.leave(tx, asked.run_id, left, asked.leave)
             used = run_tree.used_in(tx, asked.run_id, page.effects)
             found = RemainingFound(
                 effects=[
@@ -116,7 +121,7 @@ class CompensationActivities:
 
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
-        """Bar the step, settle what is in doubt, and undo the effect if it stands."""
+        """Bar the step, settle what is in doubt, and undo the effect if it remains."""
         # What an earlier execution would undo, the newest may have completed on.
         attempt = replace(Attempt.current(), execution=execution_of(asked.within or asked.run_id))
         report = await as_newest(self._worker.ledger, lambda: self._compensate(asked, attempt))
@@ -145,14 +150,24 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt
     ) -> tuple[compensations.BeginResult, ChainHead]:
         def begin(tx: Transaction) -> compensations.BeginResult:
-            if attempt.execution is not None:
-                executions.require(tx, asked.within or asked.run_id, attempt.execution)
             found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
             if isinstance(found, GivenUp):
-                run_tree.leave(tx, [asked.entry_id], found.reason)
+                run_tree.leave(tx, asked.run_id, [asked.entry_id], found.reason)
             return found
 
-        return await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
+        return await self._record(asked, attempt, begin)
+
+    async def _record(
+        self, asked: Compensate, attempt: Attempt, work: Callable[[Transaction], T]
+    ) -> tuple[T, ChainHead]:
+        """Record something, as the execution of the run that acts: any other one is late."""
+
+        def as_acting(tx: Transaction) -> T:
+            if attempt.execution is not None:
+                executions.require(tx, asked.within or asked.run_id, attempt.execution)
+            return work(tx)
+
+        return await self._worker.ledger.record(asked.tenant, asked.run_id, as_acting)
 
     def _held(self, asked: Compensate, held: Held, why: str) -> NoReturn:
         self._worker.metrics.lease_wait("", "held", held.wait)
@@ -177,7 +192,7 @@ class CompensationActivities:
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case SaidNo(reason, _, _):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
-            case WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden():
+            case WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden() | OverQuota():
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
                 assert_never(result)
@@ -190,7 +205,7 @@ class CompensationActivities:
             )
         undo = tool.cleanup if asked.cleanup else tool.compensate
         if undo is None:
-            return await self._leave(asked, entry, _why_not(tool, cleanup=asked.cleanup))
+            return await self._leave(asked, attempt, entry, _why_not(tool, cleanup=asked.cleanup))
         undoing = self._worker.toolbox.get(undo.tool)
         assert undoing is not None, "load_toolbox has checked it"
         try:
@@ -199,10 +214,12 @@ class CompensationActivities:
             plain = params.model_dump(mode="json")
             names = resource_names(undoing.resource, params)
             # No approval and no permission: the undo was shown and approved with its step.
-            request = bare_request(
-                *(self._worker, asked, undoing, plain, attempt),
-                key=undo_key(entry.entry_id),
-                user=asked.user,
+            request = await self._worker.ledger.with_keys(
+                lambda: bare_request(
+                    *(self._worker, asked, undoing, plain, attempt),
+                    key=undo_key(entry.entry_id),
+                    user=asked.user,
+                )
             )
             request = replace(
                 request,
@@ -234,9 +251,15 @@ class CompensationActivities:
         names: tuple[str, ...],
     ) -> CompensationReport:
         try:
-            async with hold_resources(self._worker, undoing, names, asked, attempt) as held:
-                effect = EffectCall(self._worker, undoing, params, request, held)
-                result = await effect.run()
+            with self._worker.spans.undo(asked, undoing.name, attempt.number):
+                note_effect(asked.tenant, undoing.name, request.key)
+                async with hold_resources(self._worker, undoing, names, asked, attempt) as held:
+                    effect = EffectCall(self._worker, undoing, params, request, held)
+                    result = await effect.run()
+                if isinstance(result, Done):
+                    note({"surehand.outcome": "compensated", "surehand.replayed": result.replayed})
+                else:
+                    note({"surehand.outcome": "human_needed"})
         except ApplicationError as error:
             if error.type not in _FAILED_FOR_GOOD:
                 raise
@@ -247,7 +270,7 @@ class CompensationActivities:
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
             case Asked(_, intervention_id, question):
                 return _asked(intervention_id, question, effect.head)
-            case Barred() if not await self._stands(asked, attempt):
+            case Barred() if not await self._remains(asked, attempt):
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self._compensate(asked, attempt)
             case (
@@ -258,18 +281,20 @@ class CompensationActivities:
                 | Forbidden(reason)
             ):
                 return await self._ask(asked, attempt, entry, f"{undoing.name} says no: {reason}")
-            case WantsAnswer():
-                raise AssertionError("an undo can ask nobody")
+            case WantsAnswer() | OverQuota():
+                raise AssertionError("an undo can ask nobody, and needs no quota")
             case _:
                 assert_never(result)
 
     async def _receipt(self, entry: Entry) -> Any:
+        if entry.content_deleted_ms is not None:
+            raise ValueError("its receipt was deleted, as the retention says")
         artifact = as_artifact(entry.receipt)
         if artifact is None:
             return entry.receipt
-        return await self._worker.artifacts.read(entry.tenant, artifact)
+        return await self._worker.artifacts.read(entry.tenant, entry.run_id, artifact)
 
-    async def _stands(self, asked: Compensate, attempt: Attempt) -> bool:
+    async def _remains(self, asked: Compensate, attempt: Attempt) -> bool:
         begun, _ = await self._begin(asked, attempt)
         return isinstance(begun, ToUndo)
 
@@ -277,8 +302,8 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
     ) -> CompensationReport:
         question = f"undoing {entry.tool} {entry.key} failed: {why}"
-        found, head = await self._worker.ledger.record(
-            asked.tenant, asked.run_id, compensations.failed, entry, question
+        found, head = await self._record(
+            asked, attempt, lambda tx: compensations.failed(tx, entry, question)
         )
         if found is None:
             # This attempt is late: look at what has become of it.
@@ -287,16 +312,18 @@ class CompensationActivities:
             self._held(asked, found, "another attempt may be undoing it")
         return _asked(found, question, head)
 
-    async def _leave(self, asked: Compensate, entry: Entry, reason: str) -> CompensationReport:
+    async def _leave(
+        self, asked: Compensate, attempt: Attempt, entry: Entry, reason: str
+    ) -> CompensationReport:
         def leave(tx: Transaction) -> None:
-            run_tree.leave(tx, [entry.entry_id], reason)
+            run_tree.leave(tx, entry.run_id, [entry.entry_id], reason)
             tx.event(
                 asked.run_id,
                 "effect.uncompensated",
                 step_id=asked.step_id,
                 entry_id=entry.entry_id,
                 tool=entry.tool,
-                rule=reason,
+                reason=reason,
                 action="list",
             )
             notifications.write(
@@ -308,7 +335,7 @@ class CompensationActivities:
                 subject=entry.entry_id,
             )
 
-        _, head = await self._worker.ledger.record(asked.tenant, asked.run_id, leave)
+        _, head = await self._record(asked, attempt, leave)
         return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from surehand.activities.artifacts import kept_in_ledger
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.tools.progress import Progress, progressing
@@ -28,7 +27,9 @@ async def following(worker: WorkerContext, call: ToolCall, attempt: Attempt) -> 
     doing, earlier = attempt.doing, None
     if doing.told_before is not None and doing.told_before["step_id"] == call.step_id:
         earlier = doing.told_before["progress"]
-    progress = doing.progress = Progress(call.step_id, earlier)
+    progress = doing.progress = Progress(
+        call.step_id, earlier, attempt=call.attempts_before + attempt.number
+    )
     checkpoints = _Checkpoints(worker, call, attempt.number, progress)
     checkpoints.wait()
     try:
@@ -72,7 +73,10 @@ class _Checkpoints:
 
     async def _save(self) -> None:
         call, said = self.call, self.progress.newest
-        kept = None if said is None else kept_in_ledger(said)
+        kept = None
+        if said is not None:
+            store = self.worker.artifacts
+            kept = await store.keep_in_ledger(call.tenant, call.run_id, said)
 
         def save(tx: Transaction) -> None:
             if kept is not None:

@@ -70,13 +70,13 @@ class Ahead:
     def _prepared(self, call: ToolCall) -> Next | None:
         if call.late or call.params_hash is not None:
             return None
-        prepared = prepare(self.worker.toolbox, call)
+        prepared = prepare(self.worker.toolbox, self.worker.hashes, call)
         tool = prepared.tool
         # One that is transactional waits for a place: a claim would be held meanwhile.
         if tool.effect is Effect.READ or tool.transactional or prepared.resources:
             return None
         request = claim_request(self.worker, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.
-        if request.gated or request.drift:
+        if request.gated or request.drift or request.if_foreign is not None:
             return None
         return Next(call, prepared, request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -11,7 +10,9 @@ from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.prepare import PreparedCall, tool_context
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.classify import classify
+from surehand.activities.tools.failures import FailureClass
 from surehand.activities.tools.outputs import to_json
+from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 
@@ -24,34 +25,41 @@ MOST_TRIES: Final = 10
 _UNREADABLE: Final = "unreadable"
 
 
-async def to_ask_with(request: ClaimRequest, prepared: PreparedCall, attempt: int) -> ClaimRequest:
+async def to_ask_with(
+    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall, attempt: int
+) -> ClaimRequest:
     """Return the request with the digest of what the tool's precondition says now.
 
     Raises:
-        ApplicationError: ``Transient``, retryable: it cannot be read; ``ToolFailed`` after ten.
+        ApplicationError: ``Transient``, retryable: it cannot be read; ``ToolFailed`` after ten, or
+            at once where it will never be true of these params.
     """
     try:
-        return replace(request, precondition=await _read(request, prepared))
+        return replace(request, precondition=await _read(watchdog, request, prepared))
     except Exception as error:
-        message = f"{prepared.tool.name}: its precondition: {classify(error).message}"
-        if attempt >= MOST_TRIES:
+        failure = classify(error)
+        message = f"{prepared.tool.name}: its precondition: {failure.message}"
+        if failure.failure_class is FailureClass.PERMANENT or attempt >= MOST_TRIES:
             raise stop(ErrorType.TOOL_FAILED, message) from error
         raise again(ErrorType.TRANSIENT, message, PAUSE) from error
 
 
-async def to_call_with(request: ClaimRequest, prepared: PreparedCall) -> ClaimRequest:
+async def to_call_with(
+    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall
+) -> ClaimRequest:
     """Return the request with what the precondition says; unreadable, it equals nothing."""
     try:
-        return replace(request, precondition=await _read(request, prepared))
+        return replace(request, precondition=await _read(watchdog, request, prepared))
     except Exception:
         # What is recorded, or in doubt, can still be settled: only a first call is refused.
         return replace(request, precondition=_UNREADABLE)
 
 
-async def _read(request: ClaimRequest, prepared: PreparedCall) -> str | None:
+async def _read(watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall) -> str | None:
     read = prepared.tool.precondition
     if read is None or not request.gated:
         return None
     context = tool_context(request, request.attempt)
-    async with asyncio.timeout(LIMIT.total_seconds()):
+    what = f"the precondition of {prepared.tool.name} of run {request.run_id}"
+    async with watchdog.watched(what, LIMIT):
         return digest(to_json(await read(prepared.params, context)))

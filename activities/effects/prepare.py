@@ -16,14 +16,19 @@ from surehand.activities.artifacts import (
     ArtifactUnavailable,
 )
 from surehand.activities.effects.resource_leases import NO_RESOURCES, HeldResources
-from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
+from surehand.activities.effects.standing_scope import covering
+from surehand.activities.hashes import Hashes
+from surehand.activities.ledger.core.sealed import KeyNeeded
+from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Entry
 from surehand.activities.rules import RuleBroken, holds
+from surehand.activities.tools.drafts import NoDraft
 from surehand.activities.tools.outputs import clean_text
 from surehand.activities.tools.questions import Answers
 from surehand.activities.tools.resource_names import resource_names
 from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.errors import ErrorType
@@ -32,8 +37,6 @@ from surehand.workflows.identity import (
     NotCanonical,
     forward_key,
     has_lost_digits,
-    identity_hash,
-    params_hash,
     step_key,
 )
 from surehand.workflows.plan.policy import Needs, combine
@@ -53,6 +56,8 @@ class PreparedCall:
     plain: dict[str, Any]
     """The validated params in JSON form."""
     params_hash: str
+    salt: str | None
+    """What is hashed with the params; ``None``: the run is not sealed."""
     key: str
     resources: tuple[str, ...]
     """What the call must have for itself, in the order in which everybody acquires."""
@@ -69,7 +74,7 @@ async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
         return call
     wanted = {name: artifact for late in call.late for name, artifact in late.artifacts.items()}
     try:
-        contents = await artifacts.read_all(call.tenant, wanted)
+        contents = await artifacts.read_all(call.tenant, call.run_id, wanted)
     except ArtifactUnavailable as error:
         # Nothing has been called, and nothing is wrong with the step: it waits for the store.
         raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
@@ -81,20 +86,22 @@ async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
     return call.model_copy(update={"params": params, "late": []})
 
 
-def prepare(toolbox: Toolbox, call: ToolCall) -> PreparedCall:
+def prepare(toolbox: Toolbox, hashes: Hashes, call: ToolCall) -> PreparedCall:
     """Validate a call with the tool's own model and hash what came out.
 
     Raises:
         ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
+        KeyNeeded: The run's key is not at hand.
     """
     tool = toolbox.get(call.tool.name)
     if tool is None:
         raise stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
-    return prepare_params(tool, call.params, call.run_id, call.step_id, call.answers)
+    return prepare_params(tool, hashes, call.params, call.run_id, call.step_id, call.answers)
 
 
 def prepare_params(
     tool: Tool,
+    hashes: Hashes,
     given: Mapping[str, Any],
     run_id: str,
     step_id: str,
@@ -104,6 +111,7 @@ def prepare_params(
 
     Raises:
         ApplicationError: ``InvalidParams``, not retryable.
+        KeyNeeded: The run's key is not at hand.
     """
     if has_lost_digits(dict(given)):
         # Before the model makes text or a `Decimal` of what may have been another amount.
@@ -111,12 +119,14 @@ def prepare_params(
     try:
         params = tool.validate(given)
         plain = params.model_dump(mode="json")
-        hash_ = params_hash(tool.name, tool.version, plain, answers)
+        hashed = hashes.of_params(run_id, tool.name, tool.version, plain, answers)
         same = tool.validate(plain) == params
     except ValidationError as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {explain(error)}") from error
     except NotCanonical as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
+    except KeyNeeded:
+        raise
     except Exception as error:  # a validator of the user's own
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {error!r}") from error
     if not same:
@@ -128,7 +138,7 @@ def prepare_params(
         resources = resource_names(tool.resource, params)
     except ValueError as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: {error}") from error
-    return PreparedCall(tool, params, plain, hash_, key, resources)
+    return PreparedCall(tool, params, plain, hashed.hash, hashed.salt, key, resources)
 
 
 def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
@@ -154,23 +164,38 @@ def claim_request(
     Raises:
         ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
     """
-    tool, needs = prepared.tool, needed(call, prepared)
+    tool = prepared.tool
+    asking = _asking(call, needed(call, prepared, foreign=False))
+    if_foreign = _asking(call, needed(call, prepared, foreign=True))
     return replace(
         bare_request(worker, call, tool, prepared.plain, attempt, key=prepared.key, user=call.user),
         params_hash=prepared.params_hash,  # It covers the answers of people, too.
         attempt=call.attempts_before + attempt.number,
-        # What was asked for is used, also where this worker's tool would not have asked.
-        gated=needs is not None or call.approval_id is not None,
+        gated=asking.gated,
         approval_id=call.approval_id,
-        requirements=needs.requirements if needs else (),
+        requirements=asking.requirements,
         assurance=worker.assurance,
-        standing=needs is None or needs.standing,
+        standing=asking.standing,
+        proof=asking.proof,
+        if_foreign=None if if_foreign == asking else if_foreign,
+        foreign=brings_foreign(call, tool),
+        covers=covering(tool, prepared.params),
         permissions=permissions(call, tool),
         drift=drift(call, tool),
         withdrawn=tool.withdrawn,
         execution=attempt.execution,
         batch=attempt.batch,
         first_attempt=call.attempts_before + 1,
+    )
+
+
+def _asking(call: ToolCall, needs: Needs | None) -> Asking:
+    return Asking(
+        # What was asked for is used, also where this worker's tool would not have asked.
+        gated=needs is not None or call.approval_id is not None,
+        requirements=needs.requirements if needs else (),
+        standing=needs is None or needs.standing,
+        proof=Assurance(needs.proof if needs else "open"),
     )
 
 
@@ -184,7 +209,13 @@ def bare_request(
     key: str,
     user: str,
 ) -> ClaimRequest:
-    """Return what the ledger is asked for by a call that needs no approval and no permission."""
+    """Return what the ledger is asked for by a call that needs no approval and no permission.
+
+    Raises:
+        KeyNeeded: The run's key, or its tenant's, is not at hand.
+    """
+    hashed = worker.hashes.of_params(of.run_id, tool.name, tool.version, params)
+    identity, *others = worker.hashes.of_identity(of.tenant, tool.name, params)
     return ClaimRequest(
         tenant=of.tenant,
         run_id=of.run_id,
@@ -194,8 +225,9 @@ def bare_request(
         tool_version=tool.version,
         key=key,
         params=params,
-        identity_hash=identity_hash(tool.name, params),
-        params_hash=params_hash(tool.name, tool.version, params),
+        identity_hash=identity,
+        also_known_by=tuple(others),
+        params_hash=hashed.hash,
         holder=attempt.holder,
         activity_key=attempt.activity_key,
         attempt=attempt.number,
@@ -206,6 +238,7 @@ def bare_request(
         settle=tool.settle,
         window=tool.repeatable_for,
         observes=tool.lookup_by == "state",
+        foreign=tool.foreign,
     )
 
 
@@ -227,19 +260,29 @@ def tool_context(
         idempotency_key=provider_key,
         fencing_tokens=held.fencing_tokens(),
         answers=answers,
+        artifact=NoDraft(),
     )
 
 
-def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:
+def needed(call: ToolCall, prepared: PreparedCall, *, foreign: bool) -> Needs | None:
     """Return what has to be approved: the plan's, the recorded and the present policy together.
+
+    Args:
+        call: The call.
+        prepared: The same with its tool.
+        foreign: Whether its run has read content from outside.
 
     Raises:
         ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
     """
     own = (call.tool.approval, prepared.tool.approval)
     policies = (*call.policies, *(policy for policy in own if policy is not None))
+
+    def fits(expression: str) -> bool:
+        return holds(expression, prepared.params, foreign=foreign)
+
     try:
-        return combine(policies, lambda expression: holds(expression, prepared.params))
+        return combine(policies, fits)
     except RuleBroken as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{prepared.tool.name}: {error}") from error
 
@@ -247,6 +290,11 @@ def needed(call: ToolCall, prepared: PreparedCall) -> Needs | None:
 def permissions(call: ToolCall, tool: Tool) -> frozenset[str]:
     """Return what the acting user must be allowed: by the recorded and the present tool."""
     return frozenset(name for name in (call.tool.permission, tool.permission) if name is not None)
+
+
+def brings_foreign(call: ToolCall, tool: Tool) -> bool:
+    """Return whether a call brings in content from outside: by the recorded or the present tool."""
+    return call.tool.foreign or tool.foreign
 
 
 def drift(call: ToolCall, tool: Tool) -> str | None:

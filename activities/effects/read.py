@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 from surehand.activities.activity_errors import again, stop
+from surehand.activities.effects.drafts import KeptDraft, Writer
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import call_within
 from surehand.activities.effects.prepare import PreparedCall, tool_context
+from surehand.activities.effects.quotas import quota_needed
 from surehand.activities.effects.recorder import written
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
@@ -21,8 +23,11 @@ from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
 from surehand.activities.ledger.outbox.notifications import write_pause
 from surehand.activities.ledger.people.starts import forbidden
+from surehand.activities.ledger.quotas.limits import OverQuota, QuotaUsedUp
+from surehand.activities.ledger.quotas.usage import require_unspent
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
+from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.attempts import StepAttempt, Stored
 from surehand.activities.ledger.steps.entries import (
@@ -82,6 +87,8 @@ class ReadCall:
     """What its approval is bound to, as a write's claim is."""
     attempt: Attempt
     held: HeldResources
+    keeps: tuple[Kept, ...] = ()
+    """Artifacts that its step refers to from its beginning on."""
 
     async def run(self) -> ToolReport:
         """Call and record.
@@ -92,7 +99,10 @@ class ReadCall:
         call, tool = self.call, self.prepared.tool
         outcome: ToolOutcome
         row, ledger = self._row(), self.worker.ledger
-        begun = await ledger.transact(call.tenant, self._begin, row)
+        try:
+            begun = await ledger.transact(call.tenant, self._begin, row)
+        except QuotaUsedUp as used_up:
+            return await self._over(used_up.found)
         if isinstance(begun, ToolReport):
             return begun
         lacking, refused = begun.lacking, begun.refused
@@ -109,7 +119,7 @@ class ReadCall:
             head = await self._finish(row, "failed", error="not called", class_="refused")
             outcome = ApprovalNeeded(reason=refused.reason, attempts=self._number)
             return ToolReport(outcome=outcome, head=head)
-        if begun.was_down and not await is_healthy(tool):
+        if begun.was_down and not await is_healthy(self.worker.watchdog, tool):
             raise await self._failed(row, STILL_DOWN)
         try:
             answer = await self._answer()
@@ -117,10 +127,7 @@ class ReadCall:
             head = await self._finish(
                 row, "failed", error=f"asks: {asked.question}", class_="asked"
             )
-            outcome = InputNeeded(
-                question=asked.question, answer_schema=asked.schema, attempts=self._number
-            )
-            return ToolReport(outcome=outcome, head=head)
+            return ToolReport(outcome=input_needed(asked, self._number), head=head)
         except (Exception, asyncio.CancelledError) as error:
             self._crash(CrashPoint.AFTER_CALL)
             failed = await self._failed(row, self._classified(error))
@@ -135,7 +142,7 @@ class ReadCall:
             )
             outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
         else:
-            kept = await self.worker.artifacts.keep(call.tenant, to_json(answer))
+            kept = await self.worker.artifacts.keep(call.tenant, call.run_id, to_json(answer))
             head = await self._finish(row, "succeeded", output=kept)
             outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=begun.now_ms)
         self._crash(CrashPoint.BEFORE_REPORT)
@@ -144,18 +151,33 @@ class ReadCall:
     def _begin(self, tx: Transaction, row: StepAttempt) -> _Begun | ToolReport:
         """Begin the read, or say what it has come to already."""
         call, request = self.call, self.request
+        if request.if_foreign is not None:
+            request = request.in_run(foreign=bool(foreign_rows.content_of(tx, row.run_id)))
         # Its row is locked before the run's, as wherever people decide.
         refused = approval_rows.refusal(tx, request) if request.gated else None
+        for kept in self.keeps:
+            artifact_rows.record(tx, row.run_id, row.step_id, kept)
         known = step_rows.begin_read(
             tx, row, after=call.attempts_before, holders=self.attempt.unacknowledged_holders()
         )
         if known is not None:
+            self._mark_foreign(tx)
             return _as_stored(known)
         lacking = forbidden(*(tx, call.run_id, call.user, request.permissions, request.assurance))
         down = self._number > 1 and step_rows.failures(tx, row, _DOWN)
         if lacking is None and refused is not None:
             note_claim(tx, request, refused)
+        if lacking is None and refused is None:
+            require_unspent(tx)
         return _Begun(lacking, refused, bool(down), tx.now_ms)
+
+    async def _over(self, found: OverQuota) -> ToolReport:
+        """Say what the read waits for; nothing else of it is recorded."""
+        call, ledger = self.call, self.worker.ledger
+        where = (call.run_id, call.step_id)
+        _, head = await ledger.record(call.tenant, call.run_id, found.note, *where)
+        outcome = quota_needed(found, self.prepared.tool.name, self._number)
+        return ToolReport(outcome=outcome, head=head)
 
     def _row(self) -> StepAttempt:
         call, attempt = self.call, self.attempt
@@ -169,6 +191,17 @@ class ReadCall:
             attempt.batch,
         )
 
+    @cached_property
+    def _draft(self) -> KeptDraft:
+        call, ours = self.call, partial(step_rows.still_ours, attempt=self._row())
+        writer = Writer(
+            *(call.tenant, call.run_id, call.step_id, self.prepared.params_hash),
+            first=self._number == 1,
+            still_ours=ours,
+            only_reads=True,
+        )
+        return KeptDraft(self.worker, writer)
+
     @property
     def _number(self) -> int:
         return self.call.attempts_before + self.attempt.number
@@ -177,15 +210,15 @@ class ReadCall:
         self.worker.crash.at(self.prepared.tool.name, self.call.step_id, point)
 
     async def _answer(self) -> Any:
-        tool = self.prepared.tool
+        tool, watchdog = self.prepared.tool, self.worker.watchdog
+        what = f"{tool.name} of run {self.call.run_id}"
         if not self.held.kept:
-            async with asyncio.timeout(tool.timeout.total_seconds()):
+            async with watchdog.watched(what, tool.timeout):
                 return await self._called()
         must_end = clock.now() + (tool.timeout + GRACE).total_seconds()
 
         async def watched() -> Any:
-            what = f"{tool.name} of run {self.call.run_id}"
-            with self.worker.watchdog.watching(what, partial(self.held.must_end, must_end)):
+            with watchdog.watching(what, partial(self.held.must_end, must_end)):
                 return await self._called()
 
         # While it still runs, its resources are not given to others.
@@ -195,7 +228,9 @@ class ReadCall:
 
     async def _called(self) -> Any:
         call, tool = self.call, self.prepared.tool
-        context = tool_context(call, self._number, self.held, answers=Answers(call.answers))
+        context = tool_context(call, self._number, self.held, answers=Answers(call.answered))
+        await self._draft.open()
+        context = replace(context, artifact=self._draft)
         with self.worker.crash.during(tool.name, call.step_id):
             return await tool.fn(self.prepared.params, context)
 
@@ -257,6 +292,8 @@ class ReadCall:
             message = f"{row.tool}: another worker has taken this read over"
             raise again(ErrorType.LEASE_HELD, message, OVERTAKEN_PAUSE)
         artifact_rows.record(tx, row.run_id, row.step_id, output)
+        if state == "succeeded":
+            self._draft.end(tx)
         tx.event(
             row.run_id,
             f"step.{state}",
@@ -267,10 +304,28 @@ class ReadCall:
             retry_ms=None if delay is None else milliseconds(delay),
         )
         self.held.mark(tx, row.run_id)
+        if class_ != "refused":  # the run may hear of it
+            self._mark_foreign(tx)
         if paused is not None:
             first = self.call.attempts_before + 1
             step = (row.run_id, row.step_id, first)
             write_pause(tx, *step, tool=row.tool, reason=paused)
+
+    def _mark_foreign(self, tx: Transaction) -> None:
+        """Mark the run, in the transaction of what it hears, if that comes from outside."""
+        if self.request.foreign:
+            foreign_rows.mark(tx, self.request.run_id, [self.request.content])
+
+
+def input_needed(asked: NeedsAnswer, attempts: int) -> InputNeeded:
+    """Return the outcome of a call that has asked."""
+    return InputNeeded(
+        question=asked.question,
+        answer_schema=asked.schema,
+        digest=asked.digest,
+        before=asked.before,
+        attempts=attempts,
+    )
 
 
 def _as_stored(known: Stored) -> ToolReport:

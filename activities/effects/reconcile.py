@@ -15,6 +15,7 @@ from surehand.activities.effects.recorder import Done, Recorder, SaidNo
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.steps.entries import (
+    FORGOTTEN,
     UNASKED,
     Asked,
     ClaimResult,
@@ -67,16 +68,17 @@ class Settling:
         if never_in_doubt:
             return await self._not_applied("transactional", clock.now())
         if tool.lookup is None:
-            return await self._ask("a crash left its outcome unknown")
+            return await self._ask(self.entry.unknown_because)
         if tool.lookup_by == "state" and (proves_nothing := self._proves_nothing()):
             return await self._ask(proves_nothing)
-        looked = clock.now()
+        looked, what = clock.now(), f"the lookup of {tool.name} of run {recorder.request.run_id}"
         try:
-            async with asyncio.timeout(recorder.request.timeout.total_seconds()):
+            async with recorder.worker.watchdog.watched(what, recorder.request.timeout):
                 answer: object = await tool.lookup(self.params, recorder.context(self.entry))
         except (Exception, asyncio.CancelledError) as error:
-            why = f"lookup failed: {classify(error).message}"
-            return await recorder.unsettled(self.entry, why)
+            failure = classify(error)
+            why = f"lookup failed: {failure.message}"
+            return await recorder.unsettled(self.entry, why, failure.retry_after)
         answered = type(answer).__name__
         log.info("effect.looked_up", entry_id=self.entry.entry_id, answer=answered)
         return await self._believe(answer, looked)
@@ -99,8 +101,9 @@ class Settling:
                 await self.recorder.say_no(self.entry, said)
                 return SaidNo(said.reason, said.code, False)
             case Partial(details, receipt):
-                worker, tenant = self.recorder.worker, self.recorder.request.tenant
-                part = await worker.artifacts.keep(tenant, to_json(receipt))
+                worker, request = self.recorder.worker, self.recorder.request
+                whose = (request.tenant, request.run_id)
+                part = await worker.artifacts.keep(*whose, to_json(receipt))
                 why = clean_text(f"it happened in part: {details}")
                 return await self.recorder.ask(self.entry, why, part=part)
             case Unknown(reason):
@@ -114,12 +117,14 @@ class Settling:
 
     def _proves_nothing(self) -> str | None:
         """Return why the state of the world, as it is now, tells nothing of the call."""
-        before = (self.entry.observed or {}).get("answer")
+        before, unknown = self.entry.observed_answer, self.entry.unknown_because
         if before == "not_found":
             return None
         if before == "found":
-            return "a crash left its outcome unknown, and its lookup was true before the call"
-        return "a crash left its outcome unknown, and its lookup could not tell before the call"
+            return f"{unknown}, and its lookup was true before the call"
+        if before == FORGOTTEN:
+            return f"{unknown}, and what its lookup said before the call"
+        return f"{unknown}, and its lookup could not tell before the call"
 
     async def _not_applied(self, rule: reconcile.Proof, looked: float) -> ClaimResult:
         recorder = self.recorder

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import structlog
 
 from surehand.activities.activity_errors import again
-from surehand.activities.artifacts import kept_in_ledger
 from surehand.activities.effects.next_claim import Ahead, Begun, Next
 from surehand.activities.effects.prepare import tool_context
 from surehand.activities.effects.resource_leases import (
@@ -22,6 +21,7 @@ from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     Asked,
@@ -62,6 +62,13 @@ async def written(write: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(DATABASE_PAUSE)
 
 
+class EndsWith(Protocol):
+    """What ends with a call's outcome, in the same transaction."""
+
+    def end(self, tx: Transaction) -> None:
+        """Record its end."""
+
+
 @dataclass(frozen=True)
 class Done:
     """The effect is recorded as committed."""
@@ -84,8 +91,7 @@ class SaidNo:
 class WantsAnswer:
     """The tool asks a human before its effect."""
 
-    question: str
-    schema: dict[str, Any]
+    asked: NeedsAnswer
 
 
 @dataclass
@@ -96,7 +102,7 @@ class Recorder:
     tool: Tool
     request: ClaimRequest
     held: HeldResources = NO_RESOURCES
-    answers: tuple[Any, ...] = ()
+    answers: tuple[tuple[str, Any], ...] = ()
     head: ChainHead | None = field(default=None, init=False)
     """The run's chain after the newest of this attempt's transactions."""
     began: float = field(default=0.0, init=False)
@@ -138,7 +144,9 @@ class Recorder:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
         ledger, request = self.worker.ledger, self.request
-        async with ledger.long_transaction(request.tenant, request.timeout) as opened:
+        async with ledger.long_transaction(
+            request.tenant, request.run_id, request.timeout
+        ) as opened:
             result = await work(opened)
         self._note(opened.tx)
         return result
@@ -146,6 +154,11 @@ class Recorder:
     def _note(self, tx: Transaction) -> None:
         self._now_ms, self.began = tx.now_ms, tx.began
         self.head = tx.heads.get(self.request.run_id, self.head)
+
+    def mark_foreign(self, tx: Transaction) -> None:
+        """Mark the run, in the transaction of what it hears, if that comes from outside."""
+        if self.request.foreign and self.request.undoes is None:
+            foreign_rows.mark(tx, self.request.run_id, [self.request.content])
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Write what is in hand."""
@@ -163,19 +176,26 @@ class Recorder:
         receipt: Any,
         evidence: dict[str, Any] | None = None,
         ahead: Ahead | None = None,
+        draft: EndsWith | None = None,
     ) -> Done:
         """Record that the effect happened; an attempt that is fenced leaves its receipt behind.
 
         With it, a batch's next write is claimed, where that is simple.
         """
-        kept = await self.worker.artifacts.keep(self.request.tenant, receipt)
+        request = self.request
+        kept = await self.worker.artifacts.keep(request.tenant, request.run_id, receipt)
         following = ahead.find(kept.value) if ahead and not self.held.leases else None
         if following is not None:
             call = following.call
             self.worker.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
 
         def record(tx: Transaction) -> int | None:
-            return outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
+            commit = outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
+            if commit is not None:
+                self.mark_foreign(tx)
+            if draft is not None and commit is not None:
+                draft.end(tx)
+            return commit
 
         try:
             if ahead is None or following is None:
@@ -183,15 +203,21 @@ class Recorder:
             else:
                 commit = await self._commit_and_claim(record, ahead, following)
         except Exception:
-            # The ledger refuses this outcome for good. Whole: its entry will never show it.
-            whole = kept_in_ledger(receipt)
-            await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, whole))
+            # The ledger refuses this outcome for good.
+            await self._keep_late(entry, receipt, kept)
             raise
         if commit is None:
-            await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, kept))
+            await self._keep_late(entry, receipt, kept)
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
         return Done(entry, kept.value, False)
+
+    async def _keep_late(self, entry: Entry, receipt: Any, kept: Kept) -> None:
+        """Keep a receipt that its entry will never show: whoever reconciles it can read it."""
+        request, store, late = self.request, self.worker.artifacts, kept
+        if kept.artifact is None:
+            late = await store.keep_in_ledger(request.tenant, request.run_id, receipt)
+        await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, late))
 
     async def _commit_and_claim(
         self,
@@ -220,9 +246,12 @@ class Recorder:
 
     async def say_no(self, entry: Entry, answer: No) -> Entry:
         """Record that the tool answered no; returns the entry: it may be in doubt all the same."""
-        recorded = await self.write(
-            lambda tx: outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
-        )
+
+        def record(tx: Transaction) -> Entry | None:
+            self.mark_foreign(tx)
+            return outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
+
+        recorded = await self.write(record)
         if recorded is None:
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
@@ -238,6 +267,8 @@ class Recorder:
         def record(tx: Transaction) -> tuple[Entry | None, timedelta | None]:
             class_, text = failure.failure_class.value, failure.message
             delay = self._next_try(entry, failure, tx.now_ms)
+            if delay is None:  # its words reach the run
+                self.mark_foreign(tx)
             return outcomes.fail(tx, self.request, entry, class_, text, delay=delay), delay
 
         recorded, delay = await self.write(record)
@@ -266,25 +297,36 @@ class Recorder:
     async def wants_answer(self, entry: Entry, asked: NeedsAnswer) -> WantsAnswer:
         """Give up a claim whose tool asks a human: it has applied nothing yet."""
         text, at_once = f"asks: {asked.question}", timedelta(0)
-        recorded = await self.write(
-            lambda tx: outcomes.fail(tx, self.request, entry, "asked", text, delay=at_once)
-        )
+
+        def record(tx: Transaction) -> Entry | None:
+            self.mark_foreign(tx)
+            return outcomes.fail(tx, self.request, entry, "asked", text, delay=at_once)
+
+        recorded = await self.write(record)
         if recorded is None:
             self.fenced()
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return WantsAnswer(asked.question, asked.schema)
+        return WantsAnswer(asked)
 
-    async def unsettled(self, entry: Entry, message: str) -> Asked:
-        """Leave the entry in doubt for a later attempt to settle; or ask, after too many."""
+    async def unsettled(self, entry: Entry, message: str, named: timedelta | None = None) -> Asked:
+        """Leave the entry in doubt for a later attempt to settle; or ask, after too many.
+
+        Args:
+            entry: The entry.
+            message: What the attempt ended with.
+            named: The pause that the outside system wants.
+        """
         earlier = await self.write(
             lambda tx: outcomes.leave_in_doubt(tx, self.request, entry, message)
         )
         if earlier is None:
             self.fenced()
-        pauses = self.worker.retries.in_doubt
-        if self.tool.recovery is Recovery.HUMAN or earlier >= len(pauses):
+        pauses, named = self.worker.retries.in_doubt, named or timedelta(0)
+        too_long = named > self.request.recovery_limit
+        if self.tool.recovery is Recovery.HUMAN or too_long or earlier >= len(pauses):
             return await self.ask(replace(entry, state="in_doubt"), message)
-        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pauses[earlier])
+        pause = max(pauses[earlier], named)
+        raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pause)
 
     async def ask(self, entry: Entry, why: str, *, part: Kept | None = None) -> Asked:
         """Open an intervention: only a human can tell."""

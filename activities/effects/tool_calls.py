@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, assert_never
 
@@ -19,23 +20,30 @@ from surehand.activities.effects.prepare import (
     drift,
     prepare,
 )
-from surehand.activities.effects.read import ReadCall
-from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer
+from surehand.activities.effects.quotas import quota_needed
+from surehand.activities.effects.read import ReadCall, input_needed
+from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
 from surehand.activities.effects.resource_leases import hold_resources
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.quotas import usage as quota_usage
+from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Asked,
     Barred,
+    ClaimRequest,
     Drifted,
     Entry,
     Forbidden,
 )
-from surehand.activities.tools.describing import describe_plan
-from surehand.activities.tools.metering import metering
+from surehand.activities.tools.describing import define, describe_plan
+from surehand.activities.tools.metering import Meter, metering
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.activities.worker.spans import note_effect, note_report
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
@@ -52,6 +60,7 @@ from surehand.workflows.contracts.tools import (
     ToolReport,
     ToolsDescribed,
 )
+from surehand.workflows.contracts.usage import Usage
 from surehand.workflows.errors import ErrorType
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
@@ -66,7 +75,12 @@ class ToolActivities:
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
-        """Return the specs of a plan's tools, and what in the plan does not fit them."""
+        """Return the specs of a plan's tools, and what in the plan does not fit them.
+
+        Where a run asks for definitions, these are returned, and nothing of the plan.
+        """
+        if asked.defined:
+            return define(self._worker.toolbox, asked.defined)
         return describe_plan(self._worker.toolbox, asked.plan)
 
     @activity.defn(name="execute_tool")
@@ -92,36 +106,129 @@ class ToolActivities:
         Raises:
             ApplicationError: Typed as in ``workflows/errors.py``.
         """
-        try:
-            if begun is None:
-                call = await complete(self._worker.artifacts, call)
-                prepared = await self._prepared(call)
-            else:
-                prepared = begun.next.prepared
-            async with following(self._worker, call, attempt):
-                with metering() as meter:
-                    if prepared.tool.effect is Effect.READ:
-                        report = await self._read(call, prepared, attempt)
-                    else:
-                        report = await self._write(call, prepared, attempt, ahead, begun)
-            return report.model_copy(update={"usage": meter.usage()})
-        except ApplicationError as error:
-            if error.type == ErrorType.RATE_LIMITED and error.next_retry_delay is not None:
-                return _limited(call, attempt, error)
-            if not error.non_retryable:
-                raise
-            used = AttemptsUsed(attempts=call.attempts_before + attempt.number)
-            raise ApplicationError(
-                error.message, used, type=error.type, non_retryable=True
-            ) from error
+
+        async def made() -> ToolReport:
+            return await self._made(call, attempt, ahead, begun)
+
+        return await self.reported(call, attempt, made)
+
+    async def reported(
+        self, call: ToolCall, attempt: Attempt, made: Callable[[], Awaitable[ToolReport]]
+    ) -> ToolReport:
+        """Make a call that is measured, and told of as its run takes it.
+
+        Args:
+            call: The call.
+            attempt: Who makes it.
+            made: Makes it.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows/errors.py``.
+        """
+        with self._worker.spans.call(call, attempt.number):
+            report = await self._reported(call, attempt, made)
+            note_report(report)
+            return report
+
+    async def _reported(
+        self, call: ToolCall, attempt: Attempt, made: Callable[[], Awaitable[ToolReport]]
+    ) -> ToolReport:
+        with metering() as meter:
+            try:
+                report = await made()
+            except ApplicationError as error:
+                limited = error.type == ErrorType.RATE_LIMITED
+                pause = error.next_retry_delay if limited else None
+                if pause is None and not error.non_retryable:
+                    await self._keep_usage(call, attempt, meter.usage())
+                    raise
+                used = AttemptsUsed(
+                    attempts=call.attempts_before + attempt.number,
+                    foreign=self._foreign(call) if error.type == ErrorType.TOOL_FAILED else None,
+                    usage=await self._usage(call, attempt, meter),
+                )
+                if pause is not None:
+                    return _limited(pause, error.message, used)
+                raise ApplicationError(
+                    error.message, used, type=error.type, non_retryable=True
+                ) from error
+            heard = isinstance(report.outcome, Succeeded | AnsweredNo | InputNeeded)
+            said = {
+                "usage": await self._usage(call, attempt, meter),
+                "foreign": self._foreign(call) if heard else None,
+            }
+            return report.model_copy(update=said)
+
+    def _foreign(self, call: ToolCall) -> ForeignContent | None:
+        """Return what the run has got from outside by a call that it has heard of."""
+        tool = self._worker.toolbox.get(call.tool.name)  # A model is none.
+        if not call.tool.foreign and (tool is None or not tool.foreign):
+            return None
+        return ForeignContent(tool=call.tool.name, step_id=call.step_id)
+
+    async def _made(
+        self, call: ToolCall, attempt: Attempt, ahead: Ahead | None, begun: Begun | None
+    ) -> ToolReport:
+        if begun is None:
+            call = await complete(self._worker.artifacts, call)
+            prepared = await self._prepared(call)
+        else:
+            prepared = begun.next.prepared
+        async with following(self._worker, call, attempt):
+            if prepared.tool.effect is Effect.READ:
+                return await self._read(call, prepared, attempt)
+            return await self._write(call, prepared, attempt, ahead, begun)
+
+    async def _keep_usage(self, call: ToolCall, attempt: Attempt, usage: Usage) -> None:
+        """Keep what an attempt that is tried again has used, for the one that reports."""
+        if usage == Usage():
+            return
+        ledger, step = self._worker.ledger, (call.run_id, call.step_id)
+
+        def keep(tx: Transaction) -> None:
+            if step_rows.keep_usage(tx, *step, usage, attempt.holder):
+                quota_usage.add_spent(tx, usage)
+
+        await written(lambda: ledger.transact(call.tenant, keep))
+
+    async def _usage(self, call: ToolCall, attempt: Attempt, meter: Meter) -> Usage:
+        """Return what this activity has used, in all of its attempts, and count this one's.
+
+        The day's quotas lose it if the worker dies between the outcome and here, and have it twice
+        if the database's answer is lost.
+        """
+        own = meter.usage()
+        if own != Usage():
+            await written(
+                lambda: self._worker.ledger.transact(call.tenant, quota_usage.add_spent, own)
+            )
+        if attempt.number > 1:
+            ledger, step = self._worker.ledger, (call.run_id, call.step_id)
+            earlier = await written(
+                lambda: ledger.transact(
+                    call.tenant, step_rows.kept_usage, *step, f"{attempt.activity_key}:"
+                )
+            )
+            for one in earlier:
+                meter.add(one.tokens, one.money)
+        return meter.usage()
 
     async def _prepared(self, call: ToolCall) -> PreparedCall:
-        prepared = prepare(self._worker.toolbox, call)
+        worker = self._worker
+        prepared = await worker.ledger.with_keys(
+            lambda: prepare(worker.toolbox, worker.hashes, call)
+        )
         changed = call.params_hash is not None and call.params_hash != prepared.params_hash
         # The hash covers the version: a newer tool is asked about again, at the claim.
         if changed and drift(call, prepared.tool) is None:
             await self._refuse_changed_params(call, prepared)
         return prepared
+
+    async def _request(
+        self, call: ToolCall, prepared: PreparedCall, attempt: Attempt
+    ) -> ClaimRequest:
+        worker = self._worker
+        return await worker.ledger.with_keys(lambda: claim_request(worker, call, prepared, attempt))
 
     async def _refuse_changed_params(self, call: ToolCall, prepared: PreparedCall) -> None:
         evidence = f"approved are params {call.params_hash}, to be run {prepared.params_hash}"
@@ -148,14 +255,15 @@ class ToolActivities:
         begun: Begun | None,
     ) -> ToolReport:
         if begun is None:
-            request = claim_request(self._worker, call, prepared, attempt)
-            request = await to_call_with(request, prepared)
+            request = await self._request(call, prepared, attempt)
+            request = await to_call_with(self._worker.watchdog, request, prepared)
         else:
             request = begun.next.request
         tool = prepared.tool
+        note_effect(call.tenant, tool.name, request.key)
         async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
-            answers = tuple(call.answers)
-            effect = EffectCall(self._worker, tool, prepared.params, request, held, answers, ahead)
+            answered = call.answered
+            effect = EffectCall(self._worker, tool, prepared.params, request, held, answered, ahead)
             result = await effect.run(begun)
         outcome: ToolOutcome
 
@@ -182,10 +290,10 @@ class ToolActivities:
                 # What was approved is not what would run: the tool as it is now is asked about.
                 now = tool.spec()
                 outcome = ApprovalNeeded(reason=reason, attempts=request.attempt, tool=now)
-            case WantsAnswer(question, schema):
-                outcome = InputNeeded(
-                    question=question, answer_schema=schema, attempts=request.attempt
-                )
+            case WantsAnswer(asked):
+                outcome = input_needed(asked, request.attempt)
+            case OverQuota():
+                outcome = quota_needed(result, prepared.tool.name, request.attempt)
             case Forbidden(reason):
                 outcome = PermissionNeeded(reason=reason, attempts=request.attempt)
             case Asked(entry, intervention_id) if intervention_id == call.joined:
@@ -211,16 +319,14 @@ class ToolActivities:
         changed = drift(call, tool)
         if changed:
             raise stop(ErrorType.TOOL_CHANGED, changed)
-        request = claim_request(self._worker, call, prepared, attempt)
-        request = await to_call_with(request, prepared)
+        request = await self._request(call, prepared, attempt)
+        request = await to_call_with(self._worker.watchdog, request, prepared)
         self._worker.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
         async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
             return await ReadCall(self._worker, call, prepared, request, attempt, held).run()
 
 
-def _limited(call: ToolCall, attempt: Attempt, error: ApplicationError) -> ToolReport:
+def _limited(pause: timedelta, reason: str, used: AttemptsUsed) -> ToolReport:
     """Return a rate limit as an answer: the run waits for its end, and says so."""
-    assert error.next_retry_delay is not None
-    attempts = call.attempts_before + attempt.number
-    outcome = RateLimited(pause=error.next_retry_delay, reason=error.message, attempts=attempts)
-    return ToolReport(outcome=outcome)
+    outcome = RateLimited(pause=pause, reason=reason, attempts=used.attempts)
+    return ToolReport(outcome=outcome, usage=used.usage)

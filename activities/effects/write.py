@@ -8,7 +8,7 @@ outcome in another transaction, guarded by the fencing token. What it finds in d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import again, stop
+from surehand.activities.effects.drafts import KeptDraft, Writer
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import KeptLease, call_within, keeping
 from surehand.activities.effects.next_claim import Ahead, Begun
@@ -40,6 +41,7 @@ from surehand.activities.effects.resource_leases import (
 from surehand.activities.ledger.core.session import LongTransaction, Session
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import claim_entry, claims, outcomes
+from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.entries import (
     UNASKED,
     Answered,
@@ -87,7 +89,9 @@ class _GaveUp(Exception):
         self.why = why
 
 
-CallResult = Done | SaidNo | WantsAnswer | ApprovalRefused | Asked | Barred | Drifted | Forbidden
+CallResult = (
+    Done | SaidNo | WantsAnswer | ApprovalRefused | Asked | Barred | Drifted | Forbidden | OverQuota
+)
 
 
 class CannotSettle(Exception):
@@ -117,7 +121,9 @@ async def settle(
     except Exception as error:  # a validator of the user's own may raise anything
         why = explain(error) if isinstance(error, ValidationError) else repr(error)
         raise CannotSettle(f"its params do not fit the tool now: {why}") from error
-    request = bare_request(worker, entry, tool, entry.params, attempt, key=entry.key, user=user)
+    request = await worker.ledger.with_keys(
+        lambda: bare_request(worker, entry, tool, entry.params, attempt, key=entry.key, user=user)
+    )
     effect = EffectCall(worker, tool, params, replace(request, undoes=entry.undoes))
     return await effect.reconcile(entry, forward=False), effect.head
 
@@ -131,7 +137,7 @@ class EffectCall:
     params: BaseModel
     request: ClaimRequest
     held: HeldResources = NO_RESOURCES
-    answers: tuple[Any, ...] = ()
+    answers: tuple[tuple[str, Any], ...] = ()
     ahead: Ahead | None = None
     """What a batch does after this write."""
 
@@ -217,7 +223,7 @@ class EffectCall:
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))
             case Mismatch(reason):
                 raise stop(ErrorType.PARAMS_MISMATCH, f"{self.tool.name}: {reason}")
-            case ApprovalRefused() | Asked() | Barred() | Drifted() | Forbidden():
+            case ApprovalRefused() | Asked() | Barred() | Drifted() | Forbidden() | OverQuota():
                 return result
             case _:
                 assert_never(result)
@@ -232,7 +238,8 @@ class EffectCall:
         assert tool.lookup is not None, "only its tool says that it is to be asked"
         said, evidence = "unknown", None
         try:
-            looking = tool.lookup(self.params, self._recorder.context(entry))
+            look = partial(tool.lookup, self.params, self._recorder.context(entry))
+            looking = self._watched(f"the lookup of {tool.name}", self._recorder.began, look)
             async with self._keeping(entry) as kept:
                 answer: object = await self._within(looking, kept)
         except Exception as error:
@@ -255,7 +262,9 @@ class EffectCall:
         if clock.now() >= self._recorder.began + self.request.lease.total_seconds():
             # A slow claim, or frozen since: find it again with a fresh lease, or lose it.
             return await self._go_on(await self._claim())
-        if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(self.tool):
+        if FailureClass.DEPENDENCY_DOWN in entry.failures and not await is_healthy(
+            self.worker.watchdog, self.tool
+        ):
             return await self._failed(entry, STILL_DOWN)
         if (lost := self.held.lost()) is not None:
             message = f"{self.tool.name}: not called: a resource: {lost}"
@@ -267,7 +276,11 @@ class EffectCall:
             return await self._call_under(entry, kept)
 
     async def _call_under(self, entry: Entry, kept: KeptLease) -> CallResult:
-        calling = self._watched(self._recorder.began, self._recorder.context(entry))
+        context, draft = self._recorder.context(entry), None
+        if self.request.undoes is None:
+            draft = self._draft(entry)
+            context = replace(context, artifact=draft)
+        calling = self._called(self._recorder.began, context, draft)
         try:
             answer = await self._within(calling, kept)
         except NeedsAnswer as asked:
@@ -278,7 +291,17 @@ class EffectCall:
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             return await self._said_no(entry, answer.cleaned())
-        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead)
+        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead, draft=draft)
+
+    def _draft(self, entry: Entry) -> KeptDraft:
+        request = self.request
+        writer = Writer(
+            *(request.tenant, request.run_id, request.step_id, request.params_hash),
+            first=request.attempt == 1,
+            still_ours=partial(outcomes.still_ours, entry=entry),
+            only_reads=False,
+        )
+        return KeptDraft(self.worker, writer)
 
     async def _call_in_ledger(self, entry: Entry) -> CallResult:
         """Call a transactional tool: its effect and its outcome commit together, or not at all."""
@@ -309,7 +332,7 @@ class EffectCall:
         context = replace(self._recorder.context(entry), session=Session(transaction))
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
-                answer = await self._watched(clock.now(), context)
+                answer = await self._called(clock.now(), context)
         except NeedsAnswer as asked:
             raise _GaveUp(asked) from asked
         except (Exception, asyncio.CancelledError) as error:
@@ -322,8 +345,10 @@ class EffectCall:
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             raise _GaveUp(answer.cleaned())
-        kept = await self.worker.artifacts.keep(self.request.tenant, to_json(answer))
+        whose = (self.request.tenant, self.request.run_id)
+        kept = await self.worker.artifacts.keep(*whose, to_json(answer))
         commit = await transaction.do(outcomes.commit, self.request, entry, kept)
+        await transaction.do(self._recorder.mark_foreign)
         await transaction.do(self.held.mark, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"
         return kept.value
@@ -355,15 +380,21 @@ class EffectCall:
         request = self.request
         return await self.worker.ledger.renew(request.tenant, renew, limit=request.lease / 2)
 
-    async def _watched(self, claimed: float, context: ToolContext) -> Any:
+    async def _called(
+        self, claimed: float, context: ToolContext, draft: KeptDraft | None = None
+    ) -> Any:
+        if draft is not None:
+            await draft.open()
+        with self.worker.crash.during(self.tool.name, self.request.step_id):
+            call = partial(self.tool.fn, self.params, context)
+            return await self._watched(self.tool.name, claimed, call)
+
+    async def _watched(self, what: str, claimed: float, call: Callable[[], Awaitable[T]]) -> T:
         # Inside the call's own task: one that ignores its cancellation stays watched.
         must_end = self.request.timeout + grace(self.tool.settle)
-        deadline = claimed + must_end.total_seconds()
-        what = f"{self.tool.name} of run {self.request.run_id}"
-        crashing = self.worker.crash.during(self.tool.name, self.request.step_id)
-        must_end_at = partial(self.held.must_end, deadline)
-        with self.worker.watchdog.watching(what, must_end_at), crashing:
-            return await self.tool.fn(self.params, context)
+        deadline = partial(self.held.must_end, claimed + must_end.total_seconds())
+        with self.worker.watchdog.watching(f"{what} of run {self.request.run_id}", deadline):
+            return await call()
 
     def _classified(self, error: BaseException) -> Failure:
         tool = self.tool

@@ -11,24 +11,26 @@ import ipaddress
 import re
 import smtplib
 import ssl
+import threading
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import structlog
 
 from surehand.activities.ledger.outbox.notification import (
+    ANSWER_LIMIT,
+    MaybeDelivered,
     NotDelivered,
     Notification,
 )
 
 log = structlog.get_logger()
 
-#: Seconds that one command may take; several of them make up a mail.
-_COMMAND_LIMIT: Final = 5
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 #: A plain address. No spaces, no comments, and nothing that could begin another header.
 ADDRESS: Final = re.compile(r"[^\s@<>,;:\"()\\\x00-\x1f\x7f]+@[A-Za-z0-9.\-]+")
@@ -82,17 +84,39 @@ def mail_server(url: str) -> MailServer:
 class Mail:
     """Sends notifications through one server, all to the same people."""
 
-    def __init__(self, server: MailServer, sender: str, to: tuple[str, ...]) -> None:
-        self._server, self._sender, self._to = server, sender, to
+    def __init__(
+        self,
+        server: MailServer,
+        sender: str,
+        to: tuple[str, ...],
+        limit: timedelta = ANSWER_LIMIT,
+    ) -> None:
+        """Say where to, and how long a whole conversation with the server may take."""
+        self._server, self._sender, self._to, self._limit = server, sender, to, limit
         self.where = f"{server.host}:{server.port} to {', '.join(to)}"
 
     async def send(self, notification: Notification) -> None:
-        """Hand it to the server; what that refuses is tried again."""
+        """Hand it to the server; what that refuses, or does not take in time, is tried again."""
+        limit = self._limit.total_seconds()
+        # Whoever takes it first: the thread, to hand the mail in, or the limit, so it never does.
+        handing_in = threading.Lock()
         message = self.message(notification)
+        talking = asyncio.ensure_future(asyncio.to_thread(self._talk, message, handing_in))
+        # A thread cannot be stopped: what it says when its time is over is for nobody.
+        talking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
-            refused = await asyncio.to_thread(self._hand_in, message)
-        except (OSError, smtplib.SMTPException, ssl.SSLError) as error:
-            raise NotDelivered(f"{type(error).__name__}: {error}") from error
+            await asyncio.wait({talking}, timeout=limit)
+        finally:
+            began = not handing_in.acquire(blocking=False)
+        try:
+            if not talking.done():
+                raise TimeoutError(f"the server took longer than {limit:g} s")
+            refused = talking.result()
+        except (OSError, smtplib.SMTPException) as error:
+            why = f"{type(error).__name__}: {error}"
+            if began and not isinstance(error, smtplib.SMTPResponseException):
+                raise MaybeDelivered(f"handed in and not answered: {why}") from error
+            raise NotDelivered(why) from error
         if refused:
             # The others have it: sending it again would be for all.
             log.warning("notification.refused_in_part", recipients=sorted(refused))
@@ -110,9 +134,12 @@ class Mail:
         message.set_content(notification.text)
         return message
 
-    def _hand_in(self, message: EmailMessage) -> dict[str, tuple[int, bytes]]:
+    def _talk(
+        self, message: EmailMessage, handing_in: threading.Lock
+    ) -> dict[str, tuple[int, bytes]]:
         server = self._server
         with closing(self._connected()) as client:
+            client.handing_in = handing_in
             if not server.tls:
                 client.ehlo()
                 if client.has_extn("starttls"):
@@ -127,13 +154,26 @@ class Mail:
                 client.quit()
             return refused
 
-    def _connected(self) -> smtplib.SMTP:
-        server = self._server
-        if server.tls:
-            return smtplib.SMTP_SSL(
-                server.host, server.port, timeout=_COMMAND_LIMIT, context=_trust(server)
-            )
-        return smtplib.SMTP(server.host, server.port, timeout=_COMMAND_LIMIT)
+    def _connected(self) -> _Smtp:
+        server, limit = self._server, self._limit.total_seconds()
+        if not server.tls:
+            return _Smtp(server.host, server.port, timeout=limit)
+        return _SmtpOverTls(server.host, server.port, timeout=limit, context=_trust(server))
+
+
+class _Smtp(smtplib.SMTP):
+    """Hands a mail in only if nobody has given it up before."""
+
+    handing_in: threading.Lock
+
+    def data(self, msg: Any) -> tuple[int, bytes]:
+        if not self.handing_in.acquire(blocking=False):
+            raise TimeoutError("given up before it was handed in")
+        return super().data(msg)
+
+
+class _SmtpOverTls(_Smtp, smtplib.SMTP_SSL):
+    """The same over TLS from the first byte on."""
 
 
 def _trust(server: MailServer) -> ssl.SSLContext:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 import structlog
 
@@ -15,13 +13,10 @@ from surehand.activities.ledger.outbox.notification import Notification, Notifie
 from surehand.activities.notify.mail import ADDRESS, Mail, mail_server
 from surehand.activities.notify.webhook import Webhook, secret_of, url_of
 from surehand.activities.worker.settings import Settings
+from surehand.process.named_objects import NotLoaded, is_named, load_named
 from surehand.process.sources import PREFIX
 
 log = structlog.get_logger()
-
-_OWN: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-#: Characters of a name: it is part of a key in the ledger.
-_LONGEST_NAME: Final = 200
 
 
 class NotifiersMisconfigured(Exception):
@@ -68,7 +63,7 @@ def _load(name: str, settings: Settings) -> Notifier:
             return _webhook(settings)
         case "smtp":
             return _mail(settings)
-        case _ if _OWN.fullmatch(name) and len(name) <= _LONGEST_NAME:
+        case _ if is_named(name):
             return _own(name)
         case _:
             raise _wrong(
@@ -109,15 +104,10 @@ def _mail(settings: Settings) -> Mail:
 
 
 def _own(name: str) -> Notifier:
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module of the user's may raise anything
-        raise _wrong(
-            "NOTIFY",
-            f"{name} cannot be loaded: {type(error).__name__}: {error}; its module must be"
-            " installed, or lie on PYTHONPATH",
-        ) from error
+        found = load_named(name)
+    except NotLoaded as error:
+        raise _wrong("NOTIFY", str(error)) from error
     if isinstance(found, type) or not inspect.iscoroutinefunction(getattr(found, "send", None)):
         raise _wrong("NOTIFY", f"{name} is no object with `async def send(self, notification)`")
     return cast(Notifier, found)

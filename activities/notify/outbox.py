@@ -22,6 +22,7 @@ from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Tra
 from surehand.activities.ledger.outbox import notifications as rows
 from surehand.activities.ledger.outbox.notification import (
     SEND_LIMIT,
+    MaybeDelivered,
     NotDelivered,
     Notification,
     Notifier,
@@ -38,8 +39,8 @@ from surehand.workflows.identity import DEFAULT_TENANT
 class Courier:
     """Has one notifier send, in a thread with an event loop of its own, within a limit.
 
-    A notifier of the user's may block, and swallow its cancellation. Then its attempts count as
-    failed, and its thread ends with the process.
+    A notifier of the user's may block, and swallow its cancellation. Then it may still send what
+    nobody waits for any more, and its thread ends with the process.
     """
 
     def __init__(self, name: str, notifier: Notifier, limit: timedelta = SEND_LIMIT) -> None:
@@ -56,7 +57,8 @@ class Courier:
         """Have it sent.
 
         Raises:
-            NotDelivered: It was not, or not within the limit.
+            NotDelivered: It was not.
+            MaybeDelivered: It did not end within the limit.
         """
         sending = asyncio.run_coroutine_threadsafe(self._send(notification), self._loop)
         try:
@@ -64,7 +66,7 @@ class Courier:
                 await asyncio.wrap_future(sending)
         except TimeoutError as error:
             limit = f"{self._limit.total_seconds():g} s"
-            raise NotDelivered(f"it was not sent within {limit}") from error
+            raise MaybeDelivered(f"it was not sent within {limit}") from error
 
     async def _send(self, notification: Notification) -> None:
         try:
@@ -90,7 +92,8 @@ POLL: Final = timedelta(seconds=5)
 LEASE: Final = 3 * SEND_LIMIT
 #: Rows that one notifier sends at once.
 BATCH: Final = 8
-#: Pause after the first failed attempt; each later one is twice as long, up to the longest.
+#: Pause after the first failed attempt; each later one is twice as long, up to the longest. Only
+#: what may have arrived has no longest: each attempt may be one more that people get.
 FIRST_PAUSE: Final = timedelta(seconds=5)
 LONGEST_PAUSE: Final = timedelta(minutes=10)
 #: Share of a pause by which attempts are spread.
@@ -102,15 +105,16 @@ _NOBODY: Final = "no worker has had this notifier for a day"
 _LONGEST_ERROR: Final = 300
 
 
-def pause_after(attempt: int, chance: float) -> timedelta:
+def pause_after(attempt: int, chance: float, longest: timedelta = LONGEST_PAUSE) -> timedelta:
     """Return the pause after a failed attempt.
 
     Args:
         attempt: Which one failed, counted from 1.
         chance: From 0 to 1, where in the spread the pause lies.
+        longest: What it does not exceed but for the spread.
     """
-    # Twelve doublings are beyond the longest pause; a thousand are too large a number.
-    pause: timedelta = min(FIRST_PAUSE * (1 << min(attempt - 1, 12)), LONGEST_PAUSE)
+    # Fifteen doublings are more than a day; a thousand are too large a number.
+    pause: timedelta = min(FIRST_PAUSE * (1 << min(attempt - 1, 15)), longest)
     return pause * (1 - _JITTER + 2 * _JITTER * chance)
 
 
@@ -126,6 +130,7 @@ class Outbox:
         secrets: Secrets | None = None,
         clock: Callable[[Transaction], int] = lambda tx: tx.now_ms,
         limit: timedelta = SEND_LIMIT,
+        approvals_url: str = "",
     ) -> None:
         """Start a thread for each notifier.
 
@@ -136,7 +141,9 @@ class Outbox:
             secrets: What no recorded error may hold.
             clock: Tells the time in milliseconds; default the database's.
             limit: How long one attempt to send may take.
+            approvals_url: Where people approve in a browser, as ``Notification.linked`` takes it.
         """
+        self._approvals_url = approvals_url
         self._ledger = ledger
         self._metrics = metrics or Metrics()
         self._secrets = secrets or Secrets()
@@ -227,7 +234,8 @@ class Outbox:
         """Send one and record what became of it; returns its outcome."""
         error: NotDelivered | None = None
         try:
-            await self._couriers[channel].send(taken.notification)
+            told = taken.notification.linked(self._approvals_url)
+            await self._couriers[channel].send(told)
         except NotDelivered as raised:
             error = raised
         try:
@@ -250,7 +258,8 @@ class Outbox:
         if gone and channel not in self._gone:
             self._gone.add(channel)
             log.error("notifier.disabled", channel=channel, error=reason, until="the next start")
-        pause = max(pause_after(taken.attempt, random.random()), error.retry_after)
+        longest = GIVE_UP_AFTER if isinstance(error, MaybeDelivered) else LONGEST_PAUSE
+        pause = max(pause_after(taken.attempt, random.random(), longest), error.retry_after)
         end_ms = taken.written_ms + milliseconds(GIVE_UP_AFTER)
 
         def record(tx: Transaction) -> bool:

@@ -9,6 +9,7 @@ which refuse what is older than five minutes, and drop an id that they know.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -21,7 +22,7 @@ from typing import Final
 import httpx
 
 from surehand.activities.ledger.outbox.notification import (
-    SEND_LIMIT,
+    ANSWER_LIMIT,
     NotDelivered,
     Notification,
     ReceiverGone,
@@ -105,15 +106,17 @@ class Webhook:
             "webhook-timestamp": str(now),
             "webhook-signature": signature(self._secret, notification.delivery_id, now, body),
         }
-        limit = SEND_LIMIT.total_seconds()
+        limit = ANSWER_LIMIT.total_seconds()
         try:
             async with (
+                asyncio.timeout(limit),
                 httpx.AsyncClient(timeout=limit) as client,
                 # What it answers beside the code is not read, however much that is.
                 client.stream("POST", self._url, content=body, headers=headers) as response,
             ):
                 code, later = response.status_code, response.headers.get("Retry-After")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, TimeoutError) as error:
+            # It may have arrived all the same: its id tells the receiver that it comes again.
             raise NotDelivered(f"{type(error).__name__}: {error}") from error
         if code == _GONE:
             raise ReceiverGone("HTTP 410: the receiver wants nothing more")

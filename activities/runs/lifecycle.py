@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from temporalio import activity
@@ -14,12 +14,16 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.taken_over import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
+from surehand.activities.ledger.quotas import admission
+from surehand.activities.ledger.quotas.limits import QuotaUsedUp, limits_of
 from surehand.activities.ledger.runs import lifecycle as run_rows
+from surehand.activities.ledger.steps import drafts as draft_rows
+from surehand.activities.ledger.steps import executions, foreign
+from surehand.activities.ledger.steps.drafts import Written
 from surehand.activities.runs.child_runs import started_in
 from surehand.activities.runs.executions import as_newest, execution_of
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.base import ChainHead, Recorded
 from surehand.workflows.contracts.effects import (
     EffectView,
     FindInterventions,
@@ -28,8 +32,9 @@ from surehand.workflows.contracts.effects import (
     OpenIntervention,
     SettleIntervention,
 )
+from surehand.workflows.contracts.quotas import AdmitRun, QuotaWait, RunAdmitted
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
-from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.starting import OpenRun, RunOpened
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.errors import ErrorType
 
@@ -47,7 +52,7 @@ class RunActivities:
         self._worker = worker
 
     @activity.defn(name="open_run")
-    async def open_run(self, asked: OpenRun) -> Recorded:
+    async def open_run(self, asked: OpenRun) -> RunOpened:
         """Record a run and its plan before step one."""
         request, assurance = asked.request, self._worker.assurance
         ledger, execution = self._worker.ledger, execution_of(request.run_id)
@@ -56,29 +61,50 @@ class RunActivities:
             above = await started_in(activity.client(), request.run_id, execution or "")
         store = await self._worker.artifacts.store_id()
 
-        async def record() -> ChainHead:
-            _, head = await ledger.record(
-                request.tenant,
-                request.run_id,
-                run_rows.open_run,
-                asked,
-                assurance,
-                execution=execution,
-                above=above,
-                store=store,
-            )
-            return head
+        def opened(tx: Transaction) -> dict[str, Any]:
+            how = {"execution": execution, "above": above, "store": store}
+            run_rows.open_run(tx, asked, assurance, **how)
+            return {
+                "foreign": foreign.content_of(tx, request.run_id),
+                "queued": admission.queued(tx, request.run_id),
+                "weight": limits_of(tx).weight,
+            }
+
+        async def record() -> RunOpened:
+            found, head = await ledger.record(request.tenant, request.run_id, opened)
+            return RunOpened(**found, head=head)
 
         try:
-            return Recorded(head=await as_newest(ledger, record))
+            return await as_newest(ledger, record)
         except run_rows.RunIdTaken as error:
             raise stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
         except TakesOverUndone as error:
             raise stop(ErrorType.PLAN_INVALID, str(error)) from error
+        except QuotaUsedUp as used_up:
+            wait = used_up.found.wait
+            self._worker.metrics.over_quota(wait.quota, used_up.found.over)
+            message = f"run {request.run_id} is not started: over the tenant's quota, {wait.text}"
+            raise stop(ErrorType.QUOTA_EXCEEDED, message) from used_up
         except StartRefused as error:
             log.warning("run.refused", user=request.user, reason=str(error))
             message = f"run {request.run_id} is not started: {error}"
             raise stop(ErrorType.START_REFUSED, message) from error
+
+    @activity.defn(name="admit_run")
+    async def admit_run(self, asked: AdmitRun) -> RunAdmitted:
+        """Let a run take its steps, if its tenant's quota of open runs has a place for it."""
+        ledger, execution = self._worker.ledger, execution_of(asked.run_id)
+
+        def admit(tx: Transaction) -> QuotaWait | None:
+            if execution is not None:
+                executions.require(tx, asked.run_id, execution)
+            return admission.admit(tx, asked.run_id)
+
+        async def record() -> RunAdmitted:
+            queued, head = await ledger.record(asked.tenant, asked.run_id, admit)
+            return RunAdmitted(queued=queued, head=head)
+
+        return await as_newest(ledger, record)
 
     @activity.defn(name="close_run")
     async def close_run(self, asked: CloseRun) -> RunClosed:
@@ -88,20 +114,25 @@ class RunActivities:
     async def _close(self, asked: CloseRun) -> RunClosed:
         execution, completed = execution_of(asked.run_id), asked.state is RunState.COMPLETED
 
+        over: list[Written] = []
+
         def close(tx: Transaction) -> tuple[list[EffectView], list[EffectView], int, int]:
             run_rows.close_run(tx, asked, execution)
-            stand = run_tree.how_many_stand(tx, asked.run_id)
-            return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), stand
+            over[:] = draft_rows.over(tx, asked.run_id)
+            all_ = run_tree.how_many_remain(tx, asked.run_id)
+            return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), all_
 
         told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
-        views, remaining, more, stand = told
-        # A completed run also reports what failed child runs have left.
-        left = [view for view in remaining if view.run_id is not None and view.reason is not None]
+        await self._worker.artifacts.remove_drafts(asked.tenant, over)
+        views, remaining, more, all_ = told
+        # A completed run reports what nobody could undo: of failed child runs, of lives before a
+        # reset, of steps that were given up.
+        left = [view for view in remaining if view.reason is not None]
         return RunClosed(
             effects=views,
             uncompensated=left if completed else remaining,
             more_effects=more,
-            more_uncompensated=0 if completed else stand - len(remaining),
+            more_uncompensated=0 if completed else all_ - len(remaining),
             head=head,
         )
 

@@ -7,7 +7,8 @@ from temporalio import activity
 from surehand.activities.ledger.runs import interrupts, steering
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps import attempts as step_rows
-from surehand.activities.rules import RuleBroken, condition_holds
+from surehand.activities.ledger.steps.foreign import content_of
+from surehand.activities.rules import RuleBroken, condition_holds, of_run
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.workflows.contracts.base import Recorded
@@ -15,6 +16,8 @@ from surehand.workflows.contracts.controls import Amended, AmendRun, Evaluate, E
 from surehand.workflows.contracts.interrupts import RecordInterrupt
 from surehand.workflows.contracts.judging import Steer, Steered
 from surehand.workflows.contracts.tools import RecordRefusal
+from surehand.workflows.plan.plan import names_in
+from surehand.workflows.plan.references import RUN
 
 
 class SteeringActivities:
@@ -54,8 +57,12 @@ class PlanActivities:
     @activity.defn(name="evaluate")
     async def evaluate(self, asked: Evaluate) -> Evaluated:
         """Say whether a step's condition holds; the answer stays in the run's history."""
+        values = asked.values
+        if RUN in names_in(asked.expression):
+            found = await self._worker.ledger.transact(asked.tenant, content_of, asked.run_id)
+            values = {**values, **of_run(bool(found))}
         try:
-            return Evaluated(holds=condition_holds(asked.expression, asked.values))
+            return Evaluated(holds=condition_holds(asked.expression, values))
         except RuleBroken as error:
             return Evaluated(problem=str(error))
 

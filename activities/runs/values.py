@@ -50,7 +50,7 @@ class RecordingActivities:
             return ValueRecorded(problem=f"what it returns is no JSON: {error}")
         except Exception as error:
             return ValueRecorded(problem=f"{type(error).__name__}: {error}")
-        kept = await self._worker.artifacts.keep(asked.tenant, value)
+        kept = await self._worker.artifacts.keep(asked.tenant, asked.run_id, value)
 
         def record(tx: Transaction) -> ValueRecorded | None:
             tx.lock_step(asked.run_id, asked.step_id)
@@ -97,7 +97,8 @@ class ContentActivities:
     async def read_artifact(self, asked: ReadArtifact) -> ArtifactRead:
         """Return the value of an artifact; tried again until the store has it."""
         try:
-            value = await self._worker.artifacts.read(asked.tenant, asked.artifact)
+            reader = activity.info().workflow_id or ""
+            value = await self._worker.artifacts.read(asked.tenant, reader, asked.artifact)
         except ArtifactUnavailable as error:
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
         return ArtifactRead(value=value)

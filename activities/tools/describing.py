@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,21 +12,19 @@ from surehand.activities import rules
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.process.json_schemas import schema_problem
-from surehand.workflows.contracts.tools import Effect, PlanError, ToolsDescribed, ToolSpec
+from surehand.workflows.contracts.tools import (
+    Effect,
+    PlanError,
+    ToolsDescribed,
+    ToolSpec,
+)
 from surehand.workflows.identity import (
     LOST_DIGITS,
     NotCanonical,
     digest,
     has_lost_digits,
 )
-from surehand.workflows.names import MODEL_RUN
-from surehand.workflows.plan.model_tools import (
-    MODEL,
-    TOOLS,
-    allowed,
-    input_problems,
-    is_reference,
-)
+from surehand.workflows.plan.model_tools import allowed
 from surehand.workflows.plan.plan import Plan, Step
 from surehand.workflows.plan.references import REFERENCE
 from surehand.workflows.plan.size import overgrown
@@ -43,7 +41,33 @@ def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     return described.model_copy(update={"problems": [*described.problems, *large]})
 
 
-def _described(toolbox: Toolbox, plan: Plan, *, inside: bool = False) -> ToolsDescribed:
+def define(toolbox: Toolbox, listed: Sequence[str]) -> ToolsDescribed:
+    """Return specs and definitions of the tools that a list names, and what in it names none."""
+    names, problems = _named(toolbox, listed)
+    tools = [tool for name in sorted(names) if (tool := toolbox.get(name)) is not None]
+    return ToolsDescribed(
+        tools={tool.name: tool.spec() for tool in tools},
+        problems=[PlanError(where="tools", reason=reason) for reason in problems],
+        definitions=[tool.definition() for tool in tools],
+    )
+
+
+def _named(toolbox: Toolbox, listed: Sequence[str]) -> tuple[set[str], list[str]]:
+    """Return the tools that a list names, and why parts of it name none."""
+    names, undoing = toolbox.names(), toolbox.undoing()
+    problems = []
+    for pattern in listed:
+        if allowed([pattern], names, undoing):
+            continue
+        reason = f"{pattern!r} names no tool; loaded are: {', '.join(names)}"
+        if undone := sorted(allowed([pattern], names, ())):
+            reason = f"{pattern!r} names only tools that undo others: name them exactly: "
+            reason += ", ".join(undone)
+        problems.append(reason)
+    return allowed(listed, names, undoing), problems
+
+
+def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     try:
         written = plan.model_dump(mode="json")
         digest(written)
@@ -54,8 +78,10 @@ def _described(toolbox: Toolbox, plan: Plan, *, inside: bool = False) -> ToolsDe
         return ToolsDescribed(tools={}, problems=[PlanError(where="plan", reason=LOST_DIGITS)])
     specs: dict[str, ToolSpec] = {}
     problems: list[PlanError] = []
-    if plan.code == MODEL_RUN:
-        specs, problems = _of_model(toolbox, plan.input, inside=inside)
+    if plan.tools:
+        named, unknown = _named(toolbox, plan.tools)
+        problems = [PlanError(where="tools", reason=reason) for reason in unknown]
+        specs = {spec.name: spec for spec in toolbox.specs() if spec.name in named}
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
         if step.when is not None and (wrong := rules.condition_problem(step.when)) is not None:
@@ -65,7 +91,7 @@ def _described(toolbox: Toolbox, plan: Plan, *, inside: bool = False) -> ToolsDe
         if step.plan is not None:
             given = {**step.plan.input, **step.params}
             child = step.plan.model_copy(update={"input": given})
-            described = _described(toolbox, child, inside=True)
+            described = _described(toolbox, child)
             problems += [
                 PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
                 for problem in described.problems
@@ -98,36 +124,6 @@ def _described(toolbox: Toolbox, plan: Plan, *, inside: bool = False) -> ToolsDe
             for reason in rules.problems(plan.approvals(step), tool.params_model)
         ]
     return ToolsDescribed(tools=specs, problems=problems)
-
-
-def _of_model(
-    toolbox: Toolbox, given: Mapping[str, Any], *, inside: bool
-) -> tuple[dict[str, ToolSpec], list[PlanError]]:
-    """Return the specs of the tools that a model may call and of itself, and what is wrong."""
-    wrong = {
-        f"input.{field}": reason for field, reason in input_problems(given, inside=inside).items()
-    }
-    listed = given.get(TOOLS)
-    if wrong or is_reference(listed):
-        return {}, [PlanError(where=where, reason=reason) for where, reason in wrong.items()]
-    names, undoing = toolbox.names(), toolbox.undoing()
-    problems = []
-    for pattern in listed or []:
-        if allowed([pattern], names, undoing):
-            continue
-        reason = f"{pattern!r} names no tool; loaded are: {', '.join(names)}"
-        if undone := sorted(allowed([pattern], names, ())):
-            reason = f"{pattern!r} names only tools that undo others: name them exactly: "
-            reason += ", ".join(undone)
-        problems.append(PlanError(where=f"input.{TOOLS}", reason=reason))
-    model = toolbox.get(str(given[MODEL]))
-    if not is_reference(given[MODEL]) and (model is None or model.effect is not Effect.READ):
-        reason = f"{given[MODEL]!r} is no READ that is loaded; loaded are: {', '.join(names)}"
-        problems.append(PlanError(where=f"input.{MODEL}", reason=reason))
-    if problems:
-        return {}, problems
-    named = {*allowed(listed or [], names, undoing), *([model.name] if model else [])}
-    return {spec.name: spec for spec in toolbox.specs() if spec.name in named}, []
 
 
 def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dis
+import ast
 import inspect
-from itertools import pairwise
-from types import CodeType
+from textwrap import dedent
 from typing import Any, Final
 
 from surehand.activities.tools.tool import Tool
@@ -28,24 +27,27 @@ def lookup_warning(tool: Tool) -> str | None:
 
 
 def _may_use_key(function: Any) -> bool:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if not isinstance(code, CodeType):
-        return True  # some other callable: it cannot be looked into
-    own = 1 if inspect.ismethod(function) else 0
-    names = code.co_varnames[: code.co_argcount]
-    if len(names) != own + 2 or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+    whole = inspect.unwrap(function)
+    try:
+        code = ast.parse(dedent(inspect.getsource(whole))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return True  # it cannot be looked into
+    if not isinstance(code, ast.FunctionDef | ast.AsyncFunctionDef):
+        return True
+    own = 1 if inspect.ismethod(whole) else 0
+    names = [one.arg for one in (*code.args.posonlyargs, *code.args.args)]
+    if len(names) != own + 2 or code.args.vararg or code.args.kwarg:
         return True
     return _uses(code, names[own + 1])
 
 
-def _uses(code: CodeType, context: str) -> bool:
+def _uses(code: ast.AST, context: str) -> bool:
     """Return whether code takes the key of its context, or does more than take other fields."""
-    for now, then in pairwise(dis.get_instructions(code)):
-        if not now.opname.startswith("LOAD_") or now.argval != context:
-            continue
-        if now.opname == "LOAD_CLOSURE":
-            continue  # for the function inside, which is looked into below
-        if then.opname not in ("LOAD_ATTR", "LOAD_METHOD") or then.argval == _KEY:
-            return True
-    inside = (part for part in code.co_consts if isinstance(part, CodeType))
-    return any(context in part.co_freevars and _uses(part, context) for part in inside)
+    inside = [node for node in ast.walk(code) if not isinstance(node, ast.arg)]
+    others = {
+        id(node.value) for node in inside if isinstance(node, ast.Attribute) and node.attr != _KEY
+    }
+    return any(
+        isinstance(node, ast.Name) and node.id == context and id(node) not in others
+        for node in inside
+    )

@@ -21,6 +21,8 @@ log = structlog.get_logger()
 
 #: Bytes of canonical JSON: it is sent with each heartbeat.
 LARGEST: Final = 8 * 1024
+#: Characters of what a model says that a heartbeat carries: more than it says between two of them.
+LONGEST_TOKENS: Final = 4 * 1024
 
 
 @dataclass
@@ -31,6 +33,14 @@ class Progress:
     earlier: JsonValue = None
     """The last word of the attempt before this one, if it did not come to its end."""
     newest: JsonValue = None
+    bytes_written: int | None = None
+    """How much of an artifact stands, where the tool writes one."""
+    attempt: int = 1
+    """The step's."""
+    tokens: str = ""
+    """The newest of what a model says in this attempt, as it says it."""
+    tokens_before: int = 0
+    """How many characters of that came before."""
 
     def note(self, value: Any) -> None:
         """Take what a tool says; never raises, because a call must not fail of it."""
@@ -47,8 +57,15 @@ class Progress:
         self.newest = said
 
     def told(self) -> dict[str, JsonValue]:
-        """Return it as heartbeats carry it."""
-        return {"step_id": self.step_id, "progress": self.newest}
+        """Return it as heartbeats carry it; empty if there is no news."""
+        said = self.earlier if self.newest is None else self.newest
+        told: dict[str, JsonValue] = {"step_id": self.step_id, "progress": said}
+        if self.bytes_written is not None:
+            told["bytes_written"] = self.bytes_written
+        if self.tokens:
+            at = {"attempt": self.attempt, "before": self.tokens_before}
+            told["tokens"] = {**at, "text": self.tokens}
+        return told if self.newest is not None or len(told) > 2 else {}
 
 
 #: Of the call under way; the tasks that a call starts have it, too.
@@ -60,6 +77,22 @@ def note_progress(value: Any) -> None:
     progress = _PROGRESS.get()
     if progress is not None:
         progress.note(value)
+
+
+def note_written(size: int) -> None:
+    """Note how much of its artifact the call under way has written."""
+    progress = _PROGRESS.get()
+    if progress is not None:
+        progress.bytes_written = size
+
+
+def note_tokens(text: str) -> None:
+    """Note what a model has just said in the call under way: shown to whoever follows, not kept."""
+    progress = _PROGRESS.get()
+    if progress is not None and text:
+        said = progress.tokens + text
+        progress.tokens = said[-LONGEST_TOKENS:]
+        progress.tokens_before += len(said) - len(progress.tokens)
 
 
 def earlier_progress() -> JsonValue:

@@ -11,8 +11,10 @@ from typing import Final, assert_never
 
 from surehand.activities.tools.failures import Failure, FailureClass
 
-#: What a header may say at most; always cut to the cap.
+#: What a header may say at most: more than any cap.
 BEYOND_MEASURE: Final = timedelta(days=365)
+#: Of a named pause, at most so much is spread.
+_LONGEST_SPREAD: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Retries:
     """Rate limits heal by waiting; after this many the failure is permanent."""
     in_doubt: tuple[timedelta, ...] = tuple(timedelta(seconds=s) for s in (1, 2, 4))
     """Pauses after a call, or a lookup, that left the outcome open; then a human is asked."""
-    retry_after_cap: timedelta = timedelta(minutes=5)
-    """A provider that names a longer pause than this is waited for in slices of it."""
+    retry_after_cap: timedelta = timedelta(days=1)
+    """A provider that names a longer pause than this is not asked again: the call has failed."""
     jitter: float = 0.2
     """Retries of many runs that failed together are spread by this share of the pause."""
     recovery_limit: timedelta = timedelta(minutes=5)
@@ -49,9 +51,11 @@ class Retries:
             case FailureClass.RATE_LIMITED:
                 if earlier >= self.rate_limited:
                     return None
-                pause = min(failure.retry_after or timedelta(seconds=1), self.retry_after_cap)
-                # Never before the time that the provider named.
-                return pause * (1 + self.uniform(0, self.jitter))
+                pause = failure.retry_after or timedelta(seconds=1)
+                if pause > self.retry_after_cap:
+                    return None
+                # Never before the time that the provider named, and not long after it.
+                return pause + min(pause, _LONGEST_SPREAD) * self.uniform(0, self.jitter)
             case FailureClass.TRANSIENT:
                 pauses = self.transient
             case FailureClass.DEPENDENCY_DOWN:

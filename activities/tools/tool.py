@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
-from surehand.activities.tools.answers import Dedupes, LookupAnswer, Undo
+from surehand.activities.tools.answers import Dedupes, LookupAnswer, No, Undo
+from surehand.activities.tools.drafts import Draft
 from surehand.activities.tools.metering import spend
 from surehand.activities.tools.outputs import clean_text
 from surehand.activities.tools.progress import earlier_progress, note_progress
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.wording import reasons
 
@@ -47,6 +50,9 @@ class ToolContext:
     ones."""
     answers: Answers | None = None
     """What humans have answered so far; ``None`` where nobody can be asked."""
+    artifact: Draft = field(default_factory=Draft, compare=False, repr=False)
+    """What the call writes part by part, and what earlier attempts of it have written; in memory
+    only, where a test of yours makes the context."""
 
     def spend(self, *, tokens: int = 0, money: str | Decimal = "0") -> None:
         """Say what this call has used of the run's budget: tokens, and money as a decimal number.
@@ -141,6 +147,7 @@ class Tool:
     resource_wait: timedelta | None = None
     fresh_for: timedelta | None = None
     withdrawn: Literal["intervention", "notification"] = "intervention"
+    foreign: bool = False
     description: str = ""
     schema_hash: str = ""
 
@@ -191,8 +198,32 @@ class Tool:
             approval=self.approval,
             permission=self.permission,
             fresh_for=self.fresh_for,
+            foreign=self.foreign,
             lookups=self._lookups(),
         )
+
+    def definition(self) -> ToolDefinition:
+        """Return what a model is told of it."""
+        return ToolDefinition(
+            name=self.name,
+            version=self.version,
+            effect=self.effect,
+            description=self.description,
+            params_schema=self.params_model.model_json_schema(),
+            output_schema=self._output_schema(),
+        )
+
+    def _output_schema(self) -> dict[str, Any] | None:
+        returned = typing.get_type_hints(self.fn).get("return", Any)
+        if typing.get_origin(returned) in (typing.Union, types.UnionType):
+            outputs = tuple(one for one in typing.get_args(returned) if one is not No)
+            returned = typing.Union[outputs]  # noqa: UP007
+        if returned in (Any, No):
+            return None
+        try:
+            return TypeAdapter(returned).json_schema(mode="serialization", by_alias=False)
+        except PydanticUserError:  # of a type of the user's own, say
+            return None
 
     def _lookups(self) -> int:
         if self.lookup is None:

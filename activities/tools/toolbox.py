@@ -32,6 +32,7 @@ from surehand.activities.tools.tool import (
     Tool,
     ToolFunction,
 )
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
@@ -109,6 +110,7 @@ def tool(
     resource_wait: timedelta | None = None,
     fresh_for: timedelta | None = None,
     withdrawn: Literal["intervention", "notification"] = "intervention",
+    foreign: bool = False,
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
 
@@ -139,7 +141,8 @@ def tool(
             at each call; without it the run pauses.
         precondition: What an approval rests on in the world outside, as JSON, such as the order's
             state. It is read when the approval is asked for and again right before the call. If it
-            differs, approval is asked for again. Must answer within five seconds.
+            differs, approval is asked for again. If it raises ``Permanent``, the step fails and
+            nobody is asked. Must answer within five seconds.
         describe: One line for the approver, made from the params.
         errors: Which of the tool's own exceptions are of which class; all but ``IN_DOUBT`` say that
             the effect is proven not applied. What is not named here is classified as usual.
@@ -154,6 +157,9 @@ def tool(
             read again. If the output differs, approvals that rest on it are void.
         withdrawn: How people are told when an effect is undone that another run has taken over and
             completed on: an intervention, or ``"notification"`` if nobody has to settle it.
+        foreign: What it returns is content from outside, which strangers may have written: a web
+            page, a mail, an issue. From its answer on the run is marked, and policies may ask
+            because of that (``run.foreign``).
 
     Raises:
         ToolboxError: If the declaration contradicts itself.
@@ -265,6 +271,7 @@ def tool(
             resource_wait=resource_wait,
             fresh_for=fresh_for,
             withdrawn=withdrawn,
+            foreign=foreign,
             description=(inspect.getdoc(fn) or name).splitlines()[0],
             schema_hash=digest(schema),
         )
@@ -310,6 +317,8 @@ class Toolbox:
         for item in tools:
             if item.name in self._tools:
                 raise ToolboxError(f"two tools are called {item.name!r}; names are unique")
+            if item.name == MODEL:
+                raise ToolboxError(f"a tool cannot be called {MODEL!r}: steps that ask a model are")
             self._tools[item.name] = item
         for item in self._tools.values():
             for undo in (item.compensate, item.cleanup):
@@ -352,8 +361,12 @@ def _where(error: BaseException) -> str:
     return f"{lines[-1] if lines else ''}{hint}"
 
 
-def load_toolbox(modules: Iterable[str]) -> Toolbox:
+def load_toolbox(modules: Iterable[str], more: Iterable[Tool] = ()) -> Toolbox:
     """Import the named modules and collect the tools they define or import.
+
+    Args:
+        modules: Their names.
+        more: Tools that no module defines.
 
     Raises:
         ToolboxError: Module not found or broken, two tools of one name, a compensation that is
@@ -374,4 +387,4 @@ def load_toolbox(modules: Iterable[str]) -> Toolbox:
         if not own:
             raise ToolboxError(f"tool module {module_name!r} defines no tool (@tool)")
         found.update({id(item): item for item in own})
-    return Toolbox(found.values())
+    return Toolbox([*found.values(), *more])

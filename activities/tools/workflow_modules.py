@@ -1,12 +1,21 @@
-"""Workflows of the user's own: loaded once at worker start, as tools are."""
+"""Workflows of the user's own: loaded once at worker start, as tools are, and what they import."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import temporalio
 
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.run.run import Run
+
+_PASSTHROUGH: Final = "SUREHAND_SANDBOX_PASSTHROUGH"
 
 
 class WorkflowModulesError(Exception):
@@ -43,6 +52,65 @@ def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
                 raise WorkflowModulesError(f"{where}: there is a workflow {name!r} already")
             found[name] = class_
     return list(found.values())
+
+
+def pass_through(modules: Sequence[str]) -> Sequence[str]:
+    """Return the modules that the sandbox of the workflows does not load anew.
+
+    Raises:
+        WorkflowModulesError: There is no such module.
+    """
+    for name in modules:
+        try:
+            found = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise WorkflowModulesError(
+                f"setting {_PASSTHROUGH}: there is no module {name!r}: it must be installed, or lie"
+                " on PYTHONPATH"
+            )
+    if "anyio" in modules:
+        # It imports this at its first use, which would be inside a workflow, where it must not.
+        importlib.import_module("anyio._backends._asyncio")
+    return modules
+
+
+@contextmanager
+def naming_what_the_sandbox_refuses(own: Iterable[type[Run]]) -> Iterator[None]:
+    """Say of a workflow that cannot be loaded into the sandbox what to do about it.
+
+    Args:
+        own: The user's workflows.
+
+    Raises:
+        WorkflowModulesError: It was loaded outside of the sandbox, and cannot be inside.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        refused = error.__cause__
+        name = str(error).rpartition(" ")[2]  # "Failed validating workflow NAME"
+        of = {str(workflow_name(class_)): class_.__module__ for class_ in own}.get(name)
+        if of is None or refused is None:
+            raise
+        reason = " ".join(f"{type(refused).__name__}: {refused}".split())
+        raise WorkflowModulesError(
+            f"workflow {name} cannot be loaded into Temporal's sandbox; if what it imports is"
+            f" deterministic, add {_imported_by(of, refused)} to {_PASSTHROUGH}: {reason}"
+        ) from error
+
+
+def _imported_by(module: str, error: BaseException) -> str:
+    """Return the package that a workflow's module imports, and whose import has failed."""
+    root, own = module.partition(".")[0], sys.modules[module].__file__
+    files = {getattr(known, "__file__", None): name for name, known in [*sys.modules.items()]}
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    behind = frames[frames.index(own) + 1 :] if own in frames else frames
+    chain = [files[file] for file in behind if file in files]
+    packages = [name.partition(".")[0] for name in chain]
+    foreign = [name for name in packages if name not in (root, temporalio.__name__, "importlib")]
+    return next(iter(foreign), root)
 
 
 def workflow_name(class_: type) -> str | None:

@@ -39,9 +39,8 @@ class Doing:
 
     def details(self) -> list[Any]:
         """Return it as the details of a heartbeat."""
-        told = self.told_before
-        if self.progress is not None and self.progress.newest is not None:
-            told = self.progress.told()
+        news = self.progress.told() if self.progress is not None else None
+        told = news or self.told_before
         return [self.text, told] if told else [self.text] if self.text else []
 
 
@@ -73,7 +72,8 @@ async def kept_alive(work: Coroutine[Any, Any, T]) -> T:
     """
     info = activity.info()
     told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
-    doing = Doing(told_before=told)
+    # What a model has said to an attempt that is over is void.
+    doing = Doing(told_before=told and {k: v for k, v in told.items() if k != "tokens"})
     _doing.set(doing)
     task = asyncio.ensure_future(work)
     # A local activity has nobody to tell: it lives as long as its workflow task.

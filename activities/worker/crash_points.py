@@ -1,15 +1,15 @@
-"""Crash points: places where a drill can kill this process, named as in the guarantees' tests."""
+"""Crash points: where a drill can kill or freeze this process, as in the guarantees' tests."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from signal import Signals
 from typing import Any, Final
 
 from temporalio import activity
@@ -60,14 +60,17 @@ class Crash:
     once: Path | None = None
     """Made at the crash. Where it is there already nobody crashes: workers that share it stand by
     for one another."""
+    by: Signals = Signals.SIGKILL
+    """The signal. After SIGSTOP the process is frozen until SIGCONT."""
 
     @classmethod
-    def parse(cls, setting: str, once: str = "") -> Crash:
+    def parse(cls, setting: str, once: str = "", by: Signals = Signals.SIGKILL) -> Crash:
         """Return the crash that ``tool:point`` or ``tool:point@step`` names.
 
         Args:
             setting: An empty one never crashes.
             once: Path of the file that makes it the only crash; empty for every time.
+            by: The signal that the process sends to itself.
         """
         if not setting:
             return cls()
@@ -78,12 +81,12 @@ class Crash:
             raise CrashSettingError(
                 f"{setting!r} is not tool:point or tool:point@step, points are {points}"
             )
-        return cls(tool, CrashPoint(point), step, Path(once) if once else None)
+        return cls(tool, CrashPoint(point), step, Path(once) if once else None, by)
 
     def at(self, tool: str, step: str, point: CrashPoint) -> None:
         """Die here, if this is the place."""
         if self._is(tool, step, point) and self._first():
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)
 
     @contextmanager
     def during(self, tool: str, step: str) -> Iterator[None]:

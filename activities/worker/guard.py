@@ -1,6 +1,6 @@
 """The guard between activities and Temporal: what leaves them where the ledger cannot go on.
 
-It has lost the run, or there can be no such tenant.
+It has lost the run, there can be no such tenant, or the tenant is another cell's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
     RunNotFound,
+    TenantAway,
     TenantInvalid,
 )
 from surehand.activities.ledger.history.reads import knows_run
+from surehand.activities.ledger.tenants.moves import is_known
+from surehand.process.cells import OwnCell
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.names import NO_RUNS
@@ -34,22 +37,36 @@ class LedgerGuard(Interceptor):
     Every write belongs to the run's row, so nothing has been called under a ledger that lost it.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, cell: OwnCell | None = None) -> None:
+        """Guard a ledger's activities.
+
+        Args:
+            ledger: The ledger.
+            cell: The worker's, where there are several.
+        """
         self._ledger = ledger
+        self._cell = cell
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         """Wrap the activities of this worker."""
-        return _Guarded(next, self._ledger)
+        return _Guarded(next, self._ledger, self._cell)
 
 
 class _Guarded(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, ledger: Ledger) -> None:
+    def __init__(
+        self, next: ActivityInboundInterceptor, ledger: Ledger, cell: OwnCell | None
+    ) -> None:
         super().__init__(next)
         self._ledger = ledger
+        self._cell = cell
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         try:
+            if self._cell is not None:
+                await self._require_own(self._cell)
             return await super().execute_activity(input)
+        except TenantAway as error:
+            raise stop(ErrorType.TENANT_ELSEWHERE, str(error)) from error
         except (ApplicationError, LedgerUnavailable):
             raise
         except TenantInvalid as error:
@@ -68,3 +85,30 @@ class _Guarded(ActivityInboundInterceptor):
                 " Nothing is called meanwhile. Restore it from its backup and the run goes on;"
                 f" if that cannot be, end it: temporal workflow terminate -w {run_id}",
             ) from error
+
+    async def _require_own(self, cell: OwnCell) -> None:
+        """See that the work is of this worker's cell.
+
+        Raises:
+            ApplicationError: A run of another cell is to begin here.
+            LedgerUnavailable: One that has begun is handed to the wrong worker; a right one, or
+                this one with the right file, goes on with it.
+        """
+        info = activity.info()
+        if info.activity_type == DESCRIBE_TOOLS.name:
+            return  # It tells of no tenant's, and what opens the run comes next.
+        run_id = info.workflow_id or ""
+        tenant = tenant_of_run(run_id)
+        problem = cell.problem(tenant)
+        begins = info.activity_type == OPEN_RUN.name
+        # The file may have been changed by hand: the ledger knows no keys of another one's.
+        if begins and problem is None and not await self._ledger.transact(tenant, is_known):
+            problem = (
+                f"cell {cell.name} does not know tenant {tenant}: `tenant add` makes a new one"
+                " known, `tenant move` brings one along"
+            )
+        if problem is None:
+            return
+        if begins and not await self._ledger.transact(tenant, knows_run, run_id):
+            raise stop(ErrorType.TENANT_ELSEWHERE, problem)
+        raise LedgerUnavailable(problem)

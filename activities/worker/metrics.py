@@ -75,6 +75,9 @@ class Metrics:
         self._stale = self._count(
             "surehand_stale_entries", "Stale entries that were looked at, by outcome"
         )
+        self._over_quota = self._count(
+            "surehand_quota_refusals", "Steps and runs that a tenant's quota holds up, or refuses"
+        )
         self._notified = self._count(
             "surehand_notifications", "Notifications, by notifier and what became of them"
         )
@@ -119,6 +122,8 @@ class Metrics:
                 self._lease_waits.record(body["waited_ms"] / 1000, {**tool, "reason": "resource"})
             case _ if type_.startswith("resource."):
                 self._count_resource(tool, type_)
+            case "quota.exceeded":
+                self.over_quota(body["quota"], body["over"])
             case "recovery.verified":
                 by = "human" if body["action"] == "human" else "worker"
                 self._recoveries.record(body["took_ms"] / 1000, {**tool, "by": by})
@@ -138,6 +143,10 @@ class Metrics:
     def lease_wait(self, tool: str, reason: str, wait: timedelta) -> None:
         """Measure a pause: ``held`` by another attempt, or ``settling`` after a lost call."""
         self._lease_waits.record(wait.total_seconds(), {"tool": tool, "reason": reason})
+
+    def over_quota(self, quota: str, over: str) -> None:
+        """Count what a quota holds up (``queue``) or refuses (``reject``)."""
+        self._over_quota.add(1, {"quota": quota, "over": over})
 
     def notified(self, notifier: str, outcome: str, number: int = 1) -> None:
         """Count attempts to tell people: ``sent``, ``failed``, ``given_up``, ``dropped``, ..."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
+from surehand.activities.ledger.core.engine import passwords_of
 from surehand.activities.worker.settings import Settings
 
 #: A shorter one would take half of every line with it.
@@ -30,18 +33,37 @@ class Secrets:
             if isinstance(value := getattr(settings, name), SecretStr)
         ]
         texts = {part for value in values for part in _parts(value)}
-        password = urlsplit(settings.database_url).password
-        if password:
-            texts |= {password, unquote(password)}
+        texts |= passwords_of(settings.database_url)
         return cls(frozenset(text for text in texts if len(text) >= _SHORTEST))
 
     def hide(self, text: str) -> str:
         """Return a text with ``***`` in the place of each secret."""
         if not self.texts:
             return text
+        return self._pattern.sub("***", text)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
         # The longest first: one may be part of another.
-        found = sorted(self.texts, key=len, reverse=True)
-        return re.sub("|".join(map(re.escape, found)), "***", text)
+        texts = sorted(self.texts, key=len, reverse=True)
+        return re.compile("|".join("".join(map(_written, text)) for text in texts))
+
+
+def _written(character: str) -> str:
+    """Return a pattern of a character as logs have it: quoted by Python or JSON, once or twice."""
+    if character == "\\":
+        return r"\\+"
+    if character in "'\"":
+        return rf"\\*{character}"
+    if character.isascii() and character.isprintable():
+        return re.escape(character)
+    quoted = (
+        ascii(character),
+        json.dumps(character),
+        str(character.encode("utf-8", "replace"))[1:],
+    )
+    escapes = "|".join(re.sub(r"\\\\", r"\\\\+", re.escape(one[1:-1])) for one in quoted)
+    return f"(?:{re.escape(character)}|{escapes})"
 
 
 def _parts(value: str) -> list[str]:

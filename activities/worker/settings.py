@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from surehand.activities.ledger.retention import policy
 from surehand.activities.tools.resource_names import limits_problem
 from surehand.activities.tools.retries import Retries
 from surehand.activities.worker.crash_points import Crash
@@ -39,8 +40,9 @@ from surehand.process.sources import (
     Sources,
     read_sources,
 )
+from surehand.workflows.contracts.signing import host_of
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
-from surehand.workflows.plan.plan import ID_FORM, NAME_FORM
+from surehand.workflows.plan.plan import NAME_FORM
 from surehand.workflows.plan.policy import Duration
 from surehand.workflows.plan.wording import reason_of
 
@@ -61,6 +63,8 @@ RESOURCE_WAIT: Final = timedelta(seconds=5)
 CHECKPOINT_EVERY: Final = timedelta(minutes=5)
 _RETRIES: Final = Retries()
 _RECONCILE: Final = ReconcileLimits()
+#: The worker controller writes NAMESPACE/NAME. Temporal itself takes neither "." nor ":".
+_DEPLOYMENT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?")
 _ADDRESS: Final = re.compile(r"(|[0-9.]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+)")
 
 
@@ -94,7 +98,7 @@ class Settings(BaseSettings):
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite:///file`` or ``postgresql://...``.
 
-    SQLite is for one machine, and has one writer: a worker that is stopped (SIGSTOP, a debugger) in
+    SQLite is for one machine, and has one writer. A worker that is stopped (SIGSTOP, a debugger) in
     a write transaction stops every other one, until it goes on or is ended.
     """
     fsync_off: Literal["refuse", "allow"] = "refuse"
@@ -106,22 +110,53 @@ class Settings(BaseSettings):
     """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""
     tool_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
     """Modules with the user's tools, comma separated."""
+    mcp: str = ""
+    """File that says which tools of MCP servers may be called, such as ``surehand.mcp.yaml``."""
     workflow_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
     """Modules with workflows of your own (code-first), comma separated."""
+    agent_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Modules with agents and models that plans may name as ``module:name``; comma separated."""
+    worker_plugins: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Temporal plugins of your own or of a framework, for workers and starters, as
+    ``module:object``; comma separated."""
+    sandbox_passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Modules, with all below them, that workflows of your own import and that Temporal's sandbox
+    shall not load anew, such as ``pydantic_ai,httpx``; comma separated."""
     task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1)
     """Temporal task queue."""
-    deployment_name: str = Field(default=DEFAULT_DEPLOYMENT, pattern=ID_FORM)
-    """Name of the workers' deployment in Temporal, of which ``build_id`` is a version."""
+    deployment_name: str = DEFAULT_DEPLOYMENT
+    """Name of the workers' deployment in Temporal, of which ``build_id`` is a version; else what
+    Temporal's worker controller says (``TEMPORAL_DEPLOYMENT_NAME``)."""
     build_id: str = ""
-    """Version of the worker: runs end on the one they began on; empty: workers have no versions."""
+    """Version of the worker: runs end on the one they began on; else what Temporal's worker
+    controller says (``TEMPORAL_WORKER_BUILD_ID``); empty: workers have no versions."""
     decisions: Literal["open", "signed"] = "open"
     """``open``: unsigned decisions and starts count, marked unverified; ``signed``: they do not."""
+    passkey_origins: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Origins of the pages on which people sign decisions with passkeys, such as
+    ``https://approvals.example.com``; comma separated. Empty: no passkey counts."""
+    approvals_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$")
+    """Origin of the pages on which people approve (``approvals serve``), for the links in
+    notifications, such as ``https://approvals.example.com``; ``{tenant}`` in it stands for the
+    tenant. Empty: no links."""
+    key_encryption_keys: SecretStr = SecretStr("")
+    """Encrypts what goes through Temporal: ``ID=KEY,...``, a file with such lines that nobody else
+    can read, or ``module:name``; the first key wraps the keys of runs. Empty: nothing is
+    encrypted."""
+    codec_endpoint: str = ""
+    """For starters without ledger and keys: the codec server that encrypts for them, such as
+    ``https://codec.example.com``."""
+    codec_token: SecretStr = SecretStr("")
+    """What a starter shows to the codec server."""
     log_format: Literal["console", "json"] = "console"
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged at least."""
     metrics: str = ""
     """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
+    health: str = ""
+    """Address at which the worker says that it lives (``/livez``) and can work (``/readyz``), such
+    as ``127.0.0.1:9465``; empty: none."""
     notify: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("log",)
     """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, or your own as
     ``module:name``; comma separated, empty for nobody."""
@@ -148,7 +183,7 @@ class Settings(BaseSettings):
     retries_in_doubt: Pauses = _RETRIES.in_doubt
     """Pauses before an outcome in doubt is looked into again; then a human is asked."""
     retry_after_cap: Duration = _RETRIES.retry_after_cap
-    """A longer pause that an outside system asks for is waited for in slices of this."""
+    """The longest pause that an outside system may ask for; after a longer one the call fails."""
     jitter: float = Field(default=_RETRIES.jitter, ge=0, lt=1)
     """Share of a pause by which retries are spread."""
     recovery_limit: Duration = _RETRIES.recovery_limit
@@ -167,15 +202,25 @@ class Settings(BaseSettings):
     """How often a worker frees the resources that dead calls have left behind."""
     checkpoint_every: Duration = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
+    stream_turns: bool = False
+    """Whether models are asked to stream what they say, for `show --follow --tokens`."""
     checkpoint_ttl: Duration = timedelta(days=7)
     """How long a checkpoint that was saved under a name is kept."""
     checkpoints_kept: int = Field(default=10, ge=1)
     """Most checkpoints of a run that are kept; a further one removes the oldest."""
+    retention: str = ""
+    """How long `retention` keeps what of ended runs, such as ``runs=365d,outputs=90d,grace=7d``;
+    kinds are runs, steps, outputs, artifacts and messages. Empty: nothing is deleted."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)
     """Runs kept in memory, some 180 kB each; others are replayed from their history at their next
     step. 0 keeps none."""
+    cells: str = ""
+    """File that says which cells there are, and of which one each tenant is, such as
+    ``cells.yaml``; empty: there is one. What it says of a cell wins over other settings."""
+    cell: str = ""
+    """The cell of a worker, by its name in that file. Starters go by the tenant."""
     tenant: str = DEFAULT_TENANT
     """Tenant the starter acts for."""
     user: str = ""
@@ -184,6 +229,8 @@ class Settings(BaseSettings):
     """File of the private key that the starter signs with: starts, decisions, steering."""
     crash_at: str = ""
     """For drills: ``tool:point`` or ``tool:point@step`` where the worker kills itself (SIGKILL)."""
+    crash_by: Literal["SIGKILL", "SIGSTOP"] = "SIGKILL"
+    """For drills: the signal; after SIGSTOP the worker is frozen until it gets SIGCONT."""
     crash_once: str = ""
     """For drills: file made at the crash; where it is there already nobody crashes."""
 
@@ -235,6 +282,13 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("deployment_name")
+    @classmethod
+    def _possible_deployment(cls, value: str) -> str:
+        if not _DEPLOYMENT.fullmatch(value):
+            raise ValueError("must be 1 to 64 letters, digits, '_' or '-', or NAMESPACE/NAME")
+        return value
+
     @field_validator("build_id")
     @classmethod
     def _no_separator_of_temporals(cls, value: str) -> str:
@@ -242,10 +296,27 @@ class Settings(BaseSettings):
             raise ValueError("must be 1 to 64 letters, digits, '_', '.' or '-'")
         return value
 
+    @field_validator("retention")
+    @classmethod
+    def _known_kinds(cls, value: str) -> str:
+        policy.parse(value)
+        return value
+
     @field_validator("crash_at")
     @classmethod
     def _known_place(cls, value: str) -> str:
         Crash.parse(value)
+        return value
+
+    @field_validator("passkey_origins")
+    @classmethod
+    def _possible_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if host_of(origin) is None:
+                raise ValueError(
+                    f"{origin!r} is no origin of a page with passkeys, such as"
+                    " https://approvals.example.com: no path, in lower case, no port 443"
+                )
         return value
 
     @field_validator("tenant")
@@ -257,11 +328,12 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return value
 
-    @field_validator("metrics")
+    @field_validator("metrics", "health")
     @classmethod
-    def _ip_and_port(cls, value: str) -> str:
+    def _ip_and_port(cls, value: str, info: ValidationInfo) -> str:
         if not _ADDRESS.fullmatch(value):
-            raise ValueError("must be an IP address and a port, such as 127.0.0.1:9464")
+            port = 9464 if info.field_name == "metrics" else 9465
+            raise ValueError(f"must be an IP address and a port, such as 127.0.0.1:{port}")
         return value
 
     @property

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 from temporalio import activity
@@ -26,11 +27,41 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.worker.metrics import BUCKETS
-from surehand.workflows.errors import ErrorType
+from surehand.activities.worker.settings import SettingsError
+from surehand.process.sources import PREFIX
+from surehand.workflows.errors import WAITS, ErrorType
+
+#: Where OpenTelemetry's own variables say that spans go, the more special one first.
+_RECEIVERS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+PROTOCOL: Final = "http/protobuf"
 
 
-class MetricsAddressError(Exception):
-    """The Prometheus endpoint cannot listen where it was told to."""
+def find_receiver(environ: Mapping[str, str]) -> str:
+    """Return host and port of whoever receives this process's spans; empty: nobody.
+
+    Raises:
+        SettingsError: It is to be spoken to in a protocol that we do not have.
+    """
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if off or environ.get("OTEL_TRACES_EXPORTER", "") == "none":
+        return ""
+    url = next(filter(None, map(environ.get, _RECEIVERS)), "")
+    if not url:
+        return ""
+    asked = next(((name, environ[name]) for name in _PROTOCOLS if environ.get(name)), None)
+    if asked is not None and asked[1] != PROTOCOL:
+        raise SettingsError(f"{asked[0]} is {asked[1]}: traces are sent by {PROTOCOL} only")
+    # Without what may stand before it: a password.
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+class AddressError(Exception):
+    """An endpoint cannot listen where it was told to."""
+
+    def __init__(self, what: str, address: str, reason: str) -> None:
+        setting = f"{PREFIX}{what.upper()}"
+        super().__init__(f"{what} cannot be served at {address} ({setting}): {reason}")
 
 
 def configure_logging(
@@ -43,12 +74,6 @@ def configure_logging(
         level: ``debug``, ``info``, ``warning`` or ``error``.
         hide: Returns a text without what nobody may read.
     """
-
-    def hidden(
-        _logger: object, _method: str, event: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        return {name: _hide(value, hide) for name, value in event.items()}
-
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -72,8 +97,9 @@ def configure_logging(
             foreign_pre_chain=[_core_fields, *shared],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                hidden,
                 renderer,
+                # Of the whole line: whatever a field is, what it shows is text by now.
+                lambda _logger, _method, line: hide(str(line)),
             ],
         )
     )
@@ -82,15 +108,6 @@ def configure_logging(
         logging.getLogger(ours).setLevel(level.upper())
     logging.getLogger("temporalio.activity").addFilter(_untold)
     logging.captureWarnings(True)
-
-
-def _hide(value: Any, hide: Callable[[str], str]) -> Any:
-    """Return a field of a log line without secrets; what is no text only where it shows one."""
-    if isinstance(value, str):
-        return hide(value)
-    shown = repr(value)
-    found = hide(shown)
-    return value if found == shown else found
 
 
 def _core_logging() -> LoggingConfig:
@@ -123,7 +140,7 @@ def core_runtime(metrics: str) -> Runtime:
         metrics: Address of the Prometheus endpoint, ``ip:port``; empty: none.
 
     Raises:
-        MetricsAddressError: The address is taken, or not this machine's.
+        AddressError: The address is taken, or not this machine's.
     """
     if not metrics:
         return Runtime(telemetry=TelemetryConfig(logging=_core_logging()))
@@ -138,13 +155,8 @@ def core_runtime(metrics: str) -> Runtime:
         return Runtime(telemetry=TelemetryConfig(logging=_core_logging(), metrics=endpoint))
     except ValueError as error:
         reason = str(error).rpartition(": ")[2]
-        raise MetricsAddressError(
-            f"metrics cannot be served at {metrics} (SUREHAND_METRICS): {reason}"
-        ) from error
+        raise AddressError("metrics", metrics, reason) from error
 
-
-#: Failures that only mean waiting: said, but nobody has to look.
-_WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING})
 
 #: Set once this attempt's failure has been logged: the SDK would log it again, with a traceback.
 _told: ContextVar[bool] = ContextVar("told", default=False)
@@ -198,7 +210,7 @@ def tell_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
     if error.type == ErrorType.LEDGER_LOST:
         say = log.error
     else:
-        say = log.info if error.type in _WAITS else log.warning
+        say = log.info if error.type in WAITS else log.warning
     delay = error.next_retry_delay
     say(
         "activity.failed",

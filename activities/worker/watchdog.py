@@ -3,18 +3,20 @@
 Everything that is believed about a lost call rests on its deadline: after it, and the tool's settle
 time, "not found" is taken for proof; once the lease of a resource is over, others may have it. A
 tool that blocks the event loop, or that swallows its cancellation, would go on past that and apply
-its effect later. A thread of its own watches, because the event loop cannot watch itself; a dead
-worker is recovered from, a late effect is not.
+its effect later. What changes nothing outside (a read, a lookup, a precondition, a health check) is
+watched as well: it would keep all calls of its worker from going on. A thread of its own watches,
+because the event loop cannot watch itself; a dead worker is recovered from, a late effect is not.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, NoReturn
@@ -64,6 +66,18 @@ class Watchdog:
         finally:
             with self._lock:
                 del self._deadlines[number]
+
+    @asynccontextmanager
+    async def watched(self, what: str, timeout: timedelta) -> AsyncIterator[None]:
+        """End the block after a time, and watch that it does; for what is called without a lease.
+
+        Raises:
+            TimeoutError: The time is over.
+        """
+        must_end = clock.now() + (timeout + GRACE).total_seconds()
+        with self.watching(what, lambda: must_end):
+            async with asyncio.timeout(timeout.total_seconds()):
+                yield
 
     def overdue(self, now: float) -> str | None:
         """Return a call that should have ended, or ``None``."""

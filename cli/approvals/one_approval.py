@@ -17,13 +17,13 @@ from surehand.process.exits import NotFound
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
-    Assurance,
     SettledApproval,
 )
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import ENDED
 from surehand.workflows.identity import approval_id as approval_id_of
+from surehand.workflows.identity import short_hash
 from surehand.workflows.plan.policy import Escalate
 
 #: What a state means to whoever looks.
@@ -38,7 +38,7 @@ _STATES: Final = {
 
 
 async def find_shown(
-    server: Connection, run_id: str, approval_id: str
+    connection: Connection, run_id: str, approval_id: str
 ) -> ShownApproval | ShownHeld:
     """Return one approval of a run, by the run's own view.
 
@@ -46,18 +46,18 @@ async def find_shown(
         NotFound: There is no such run, or it has not asked for this.
         NoWorker: No worker answers for the run.
     """
-    found = await server.describe(run_id)
-    view = await server.view(run_id)
+    found = await connection.describe(run_id)
+    view = await connection.view(run_id)
     state = state_of(found)
     for held in view.held:
         if held.approval_id == approval_id:
             return ShownHeld(**held.model_dump(), run_id=run_id, run_state=state)
     reachable = state not in CUT_OFF_BY_SERVER and view.result.state not in ENDED
-    return _shown(server, view, approval_id, state, reachable=reachable)
+    return _shown(connection, view, approval_id, state, reachable=reachable)
 
 
 def _shown(
-    server: Connection, view: RunView, approval_id: str, run_state: str, *, reachable: bool
+    connection: Connection, view: RunView, approval_id: str, run_state: str, *, reachable: bool
 ) -> ShownApproval:
     run_id = view.result.run_id
     pending = [SettledApproval(request=r, state=ApprovalState.PENDING) for r in view.pending]
@@ -65,7 +65,7 @@ def _shown(
     one = known.get(approval_id)
     if one is None:
         asked = f"it has {', '.join(list(known)[-3:])}" if known else "it has asked for none"
-        look = server.settings.command("show", run_id)
+        look = connection.settings.command("show", run_id)
         raise NotFound(f"approval not found: {approval_id}; {asked} (`{look}`)")
     request = one.request
     open_ = reachable and one.state is ApprovalState.PENDING
@@ -81,8 +81,8 @@ def _shown(
         replaces=replaced.request.approval_id if replaced and edited else None,
         diff=diff(replaced.request.params, request.params) if replaced and edited else [],
         open=open_,
-        web_ui=server.web_ui(run_id),
-        commands=commands_of(server, run_id, request) if open_ else {},
+        web_ui=connection.web_ui(run_id),
+        commands=commands_of(connection, run_id, request) if open_ else {},
     )
 
 
@@ -108,16 +108,17 @@ def approval_lines(
     if one.resources:
         yield f"  resources  {', '.join(one.resources)}"
     yield from _params(settings, one)
-    yield f"  hash       {one.params_hash}"
+    yield f"  hash       {one.params_hash} (short: {short_hash(one.params_hash)})"
     yield f"  undo       {one.undo}"
     yield f"  asked by   {one.askers}"
     if one.editors:
         yield f"  edited by  {', '.join(one.editors)}"
     for requirement in one.requirements:
         yield f"  needs      {requirement.as_text()}"
+    if one.excluded:
+        yield f"  not by     {', '.join(one.excluded)}"
     yield f"  so far     {', '.join(one.votes) or 'nobody'}"
-    proof = "have to be signed" if one.assurance is Assurance.SIGNED else "need no signature"
-    yield f"  decisions  {proof}"
+    yield f"  decisions  {one.assurance.as_text()}"
     yield f"  expires    {_expiry(one, now or datetime.now(UTC))}"
     yield f"  web ui     {one.web_ui}"
     for verb, text in one.commands.items():

@@ -48,42 +48,42 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
     Example: python starter.py pending
     """
     client = await caller.client()
-    server, waiting = client.server, await client.pending(limit=limit)
+    connection, waiting = client.connection, await client.pending(limit=limit)
     for run in waiting.silent:
         caller.printer.warn(silent_line(run))
     listed = PendingList(
-        approvals=_approvals(server, waiting.views),
+        approvals=_approvals(connection, waiting.views),
         held=waiting.held,
         questions=waiting.questions,
         silent=waiting.silent,
     )
     # A list that is not whole is no success: somebody may believe that nothing else waits.
     code = ExitCode.NOT_REACHABLE if waiting.silent else ExitCode.DONE
-    return Reply(listed, _pending_lines(server, waiting), code)
+    return Reply(listed, _pending_lines(connection, waiting), code)
 
 
-def _pending_lines(server: Connection, waiting: Pending) -> Lines:
+def _pending_lines(connection: Connection, waiting: Pending) -> Lines:
     if not (waiting.silent or waiting.approvals or waiting.held or waiting.questions):
         yield "Nothing waits for an approval, or an answer"
     for view in waiting.views:
         for request in view.pending:
-            yield from request_lines(server, view.result.run_id, request)
+            yield from request_lines(connection, view.result.run_id, request)
             yield ""
         for held in view.held:
             yield from held_lines(held)
             yield ""
         for item in view.result.waiting_for:
             if item.kind == "question":
-                yield from waiting_lines(server, view.result.run_id, item)
+                yield from waiting_lines(connection, view.result.run_id, item)
                 yield ""
 
 
-def _approvals(server: Connection, views: list[RunView]) -> list[PendingApproval]:
+def _approvals(connection: Connection, views: list[RunView]) -> list[PendingApproval]:
     return [
         PendingApproval(
             **request.model_dump(),
             run_id=view.result.run_id,
-            commands=commands_of(server, view.result.run_id, request),
+            commands=commands_of(connection, view.result.run_id, request),
         )
         for view in views
         for request in view.pending
@@ -141,7 +141,7 @@ async def sign(
     approval: Approval,
     params_hash: Hash,
     outcome: Annotated[
-        DecisionOutcome, typer.Option("--outcome", help="approve or reject.")
+        DecisionOutcome, typer.Option("--outcome", metavar="OUTCOME", help="approve or reject.")
     ] = DecisionOutcome.APPROVE,
     reason: options.Reason = "",
     lasts: Annotated[
@@ -168,7 +168,7 @@ async def edit(
     caller: options.Sender,
     approval: Approval,
     changes: Annotated[
-        list[str], typer.Option("--set", metavar="PATH=VALUE", help="A param; may be repeated.")
+        list[str], typer.Option("--set", metavar="PATH=VALUE", help="Another value of a param.")
     ],
     reason: options.Reason = "",
 ) -> Reply:
@@ -178,7 +178,7 @@ async def edit(
     """
     run_id, approval_id = find_approval(caller.tenant, approval)
     client = await caller.client()
-    await client.server.open_run(run_id)
+    await client.connection.open_run(run_id)
     view = await client.run(run_id).view()
     request = next((r for r in view.pending if r.approval_id == approval_id), None)
     if request is None:

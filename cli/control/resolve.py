@@ -62,15 +62,15 @@ async def resolve(
 
     That of a run that has ended is settled in the ledger, which needs SUREHAND_DATABASE_URL.
 
-    Example: python starter.py resolve 7c1f... happened --as ana \
+    Example: python starter.py resolve iv-7c1f...-1 happened --as ana \
       --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'
     """
     wrong = '--receipt must be one JSON object, such as \'{"refund_id": "refund-7"}\''
     returned = None if receipt is None else json_of(receipt, wrong)
     named = None if run is None else caller.run_id(run)
     client, said = await caller.client(), ResolutionOutcome(outcome.replace("-", "_"))
-    run_id = named or await _run_of(caller, client.server, intervention)
-    if await _has_ended(caller, client.server, run_id):
+    run_id = named or await _run_of(caller, client.connection, intervention)
+    if await _has_ended(caller, client.connection, run_id):
         resolution = Resolution(
             intervention_id=intervention,
             outcome=said,
@@ -91,12 +91,14 @@ async def resolve(
     return steered(run_id, answer)
 
 
-async def _run_of(caller: Caller, server: Connection, intervention: str) -> str:
+async def _run_of(caller: Caller, connection: Connection, intervention: str) -> str:
     """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
     states = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
     listed = ", ".join(f"'{state}'" for state in states)
     condition = f"{RUN_STATE.name} IN ({listed}) AND ExecutionStatus = 'Running'"
-    looked = await look_at(server, [run async for run in server.listed(condition, _SEARCHED)])
+    looked = await look_at(
+        connection, [run async for run in connection.listed(condition, _SEARCHED)]
+    )
     for view in looked.views:
         if any(item.id == intervention for item in view.result.waiting_for):
             return view.result.run_id
@@ -121,10 +123,10 @@ async def _run_of(caller: Caller, server: Connection, intervention: str) -> str:
     )
 
 
-async def _has_ended(caller: Caller, server: Connection, run_id: str) -> bool:
+async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> bool:
     """Say whether the run cannot settle it any more."""
     try:
-        found = await server.describe(run_id)
+        found = await connection.describe(run_id)
     except NotFound:
         if not _has_database(caller):
             raise
@@ -143,8 +145,9 @@ async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution)
         from surehand.activities.ledger.effects.resolve import settle
 
         sent_as = _ledger_resolution_id(resolution)
-        with ledger.transaction(caller.tenant) as tx:
-            accepted, message = settle(tx, run_id, sent_as, resolution)
+        accepted, message = await ledger.transact(
+            caller.tenant, settle, run_id, sent_as, resolution
+        )
     if not accepted:
         raise Refused(f"run {run_id}: {message}")
     return f"{message} (in the ledger: the run has ended)"

@@ -18,11 +18,11 @@ from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Paused as PausedShape
 from surehand.cli.verb.shapes import Steered
 from surehand.client.delivery import LEFT
-from surehand.client.plan_file import amended_plan
+from surehand.client.plan_file import Draft
 from surehand.client.resume_token import read_token
 from surehand.client.run import TOKEN_LASTS, Paused, Run
-from surehand.client.yaml_file import Unreadable, parse_json
 from surehand.process.exits import ExitCode, Left, NoWorker, WrongUse
+from surehand.process.yaml_file import Unreadable, parse_json
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.steering import CancelMode, Way
 from surehand.workflows.plan.plan import Plan
@@ -155,7 +155,7 @@ async def cancel(
     if not wait:
         return steered(found.run_id, answer)
     caller.printer.say(f"Run {found.run_id}: {answer.message}")
-    return await follow(caller.printer, found.server, found.run_id, limit=timeout)
+    return await follow(caller.printer, found.connection, found.run_id, limit=timeout)
 
 
 async def answer(
@@ -314,9 +314,10 @@ async def amend(
 
     Example: python starter.py amend refund-1 refund-v2.yaml --reason 'other way'
     """
+    draft = Draft.of(plan)
     found = await caller.run(run)
     view = await found.view()
-    document = amended_plan(plan, view.plan.input, changes or [])
+    document = draft.amending(view.plan, changes or [])
     lines = list(_changes(view.plan, document))
     if not lines:
         raise WrongUse(f"{plan}: this is the plan that the run has")

@@ -21,14 +21,16 @@ from surehand.cli.verb.printer import Lines, Reply, Styled
 from surehand.cli.verb.shapes import AuditReport
 from surehand.cli.verb.text import counted
 from surehand.client.connection import Connection
-from surehand.client.ids import find_run_id
-from surehand.client.launch import every_event
+from surehand.client.history import every_event
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.encryption import NotDecrypted
 
 if TYPE_CHECKING:
-    from surehand.activities.ledger.history.audit import Break
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.ledger.history.audit import Break, RecordedHead
+    from surehand.activities.ledger.retention.hiding import Hidden
 
 
 async def audit(
@@ -46,17 +48,29 @@ async def audit(
 
     Example: python starter.py audit refund-1
     """
-    if (run is None) == (file is None):
-        raise WrongUse("name either a RUN or an exported file (--file)")
+    if run is None and file is None:
+        raise WrongUse("name a RUN, or an exported file (--file), or both")
     if file is not None:
-        return _reply(caller.settings, _audit_file(caller.settings, file, signer))
+        head = None if run is None else await _recorded_head(caller, caller.run_id(run))
+        return _reply(caller.settings, _audit_file(caller.settings, file, signer, head))
     if signer is not None:
         raise WrongUse("--signer is for an exported file (--file)")
-    run_id = find_run_id(caller.tenant, run or "")
+    run_id = caller.run_id(run or "")
     return _reply(caller.settings, await _audit_run(caller, run_id))
 
 
-def _audit_file(settings: ClientSettings, file: Path, signer: Path | None) -> AuditReport:
+async def _recorded_head(caller: Caller, run_id: str) -> ChainHead:
+    """Return the head in the ledger's row of a run, which stays when its events are deleted."""
+    from surehand.activities.ledger.history.reads import chain_of
+
+    async with ledger_of(read_settings()) as ledger:
+        _, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
+    return head
+
+
+def _audit_file(
+    settings: ClientSettings, file: Path, signer: Path | None, recorded: ChainHead | None
+) -> AuditReport:
     from surehand.activities.ledger.history.audit import (
         NotAnExport,
         verify_chain,
@@ -64,7 +78,7 @@ def _audit_file(settings: ClientSettings, file: Path, signer: Path | None) -> Au
     )
     from surehand.activities.ledger.history.signatures import read_export, verify_signature
 
-    key = None if signer is None else read_public_key(signer)[1]
+    key = None if signer is None else _signer(signer)
     made_by = f"`{settings.command('events', 'RUN', '--export', 'FILE')}` writes one"
     try:
         events, token = read_export(file.read_text(encoding="utf-8"))
@@ -76,11 +90,25 @@ def _audit_file(settings: ClientSettings, file: Path, signer: Path | None) -> Au
         raise WrongUse(f"{file}: {error}; {made_by}") from error
     if not events:
         raise WrongUse(f"{file}: no events in it; {made_by}")
-    found = verify_chain(events) or verify_signature(events, token, key) or verify_story(events)
-    report = _shape(str(events[0]["run_id"]), events, found, _compared_with(token, key))
+    found = (
+        verify_chain(events, [] if recorded is None else [recorded])
+        or verify_signature(events, token, key)
+        or verify_story(events)
+    )
+    with_what = _compared_with(token, key)
+    if recorded is not None:
+        with_what = f"the head in the ledger's row of the run, and {with_what}"
+    report = _shape(str(events[0]["run_id"]), events, found, with_what)
     shown = None if token is None else shown_signature(token, verified=key is not None)
     # Of a signature that does not count nothing is told but why.
     return report.model_copy(update={"signature": None if found else shown})
+
+
+def _signer(file: Path) -> dict[str, str]:
+    key = read_public_key(file)
+    if key.passkey is not None:
+        raise WrongUse(f"public key {file}: it is a passkey's, which signs no exports")
+    return key.jwk
 
 
 def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
@@ -92,20 +120,29 @@ def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
 
 
 async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
+    from surehand.activities.ledger.effects.epochs import epochs_of
     from surehand.activities.ledger.history.audit import (
         verify_chain,
         verify_entries,
         verify_story,
+        without_forgotten,
     )
     from surehand.activities.ledger.history.reads import chain_of
     from surehand.activities.ledger.history.signatures import first_unproven
+    from surehand.activities.ledger.retention.hiding import hidden
 
     tenant = caller.tenant
     async with ledger_of(read_settings()) as ledger:
+        gone = await ledger.transact(tenant, hidden, run_id)
+        if gone is not None and gone.deleted_ms is not None:
+            return await _audit_deleted(ledger, tenant, gone)
         events, entries, recorded = await ledger.transact(tenant, chain_of, run_id)
         forged = await ledger.transact(tenant, first_unproven, run_id, events)
+        restores = await ledger.transact(tenant, epochs_of)
+    forgotten = 0
     try:
-        from_history = await _history_heads(await caller.server(), run_id)
+        told = await history_heads(await caller.connection(), run_id)
+        from_history, forgotten = without_forgotten(events, told, restores)
         elsewhere = (
             f"{len(from_history)} hashes that Temporal's history recorded as the run went on"
             if from_history
@@ -113,6 +150,8 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
         )
     except NotReachable:
         from_history, elsewhere = [], "none from Temporal's history, which cannot be reached"
+    except NotDecrypted:
+        from_history, elsewhere = [], "none from Temporal's history, which nobody can read any more"
     heads = f"the newest event's hash in the ledger's row of the run, and {elsewhere}"
     found = (
         verify_chain(events, [recorded, *from_history])
@@ -120,20 +159,46 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
         or verify_entries(events, entries)
         or forged
     )
-    return _shape(run_id, events, found, heads)
+    report = _shape(run_id, events, found, heads)
+    return report.model_copy(update={"forgotten": forgotten})
 
 
-async def _history_heads(server: Connection, run_id: str) -> list[ChainHead]:
-    """Return the heads that activities have reported into Temporal's history."""
-    heads: list[ChainHead] = []
+async def _audit_deleted(ledger: Ledger, tenant: str, gone: Hidden) -> AuditReport:
+    """Return what is left to say of a run that was deleted: its tombstone."""
+    from surehand.activities.ledger.history.reads import chain_of
+
+    _, _, head = await ledger.transact(tenant, chain_of, gone.run_id)
+    where = (
+        f", its events exported to {gone.export}" if gone.export else ", its events not exported"
+    )
+    return AuditReport(
+        run_id=gone.run_id,
+        ok=True,
+        events=0,
+        compared_with="nothing: its events are deleted",
+        first_break=None,
+        head=head.hash,
+        deleted=f"{gone.told()}{where}",
+    )
+
+
+async def history_heads(connection: Connection, run_id: str) -> list[RecordedHead]:
+    """Return the heads that activities have reported into Temporal's history.
+
+    Raises:
+        NotReachable: The server does not answer.
+    """
+    from surehand.activities.ledger.history.audit import RecordedHead
+
+    heads: list[RecordedHead] = []
     try:
-        async for event in every_event(server.client, run_id):
+        async for event in every_event(connection.client, run_id):
             result = event.activity_task_completed_event_attributes.result
             # What is kept elsewhere and cannot be fetched has no head that could be read.
-            for payload in await _fetched(server, result.payloads):
+            for payload in await _fetched(connection, result.payloads):
                 head = head_in(payload.data)
                 if head is not None:
-                    heads.append(head)
+                    heads.append(RecordedHead(head, event.event_time.ToMilliseconds()))
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return []  # Retention is over; the ledger outlives it.
@@ -141,8 +206,8 @@ async def _history_heads(server: Connection, run_id: str) -> list[ChainHead]:
     return heads
 
 
-async def _fetched(server: Connection, payloads: Sequence[Payload]) -> Sequence[Payload]:
-    codec = server.client.data_converter.payload_codec
+async def _fetched(connection: Connection, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    codec = connection.client.data_converter.payload_codec
     return payloads if codec is None else await codec.decode(payloads)
 
 
@@ -160,7 +225,7 @@ def head_in(data: bytes) -> ChainHead | None:
 
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
-    from surehand.activities.ledger.history.audit import unverified_approvers
+    from surehand.activities.ledger.history.audit import erasure, unverified_approvers
     from surehand.activities.ledger.history.open_items import leftovers
 
     report = AuditReport(
@@ -171,6 +236,7 @@ def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) 
         first_break=None if found is None else str(found),
         unverified_approvals=unverified_approvers(events),
         head=str(events[-1]["hash"]) if events else "",
+        erased=erasure(events),
     )
     if found is not None:
         return report
@@ -193,10 +259,24 @@ def _lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
         yield f"Run {report.run_id}: BROKEN at {report.first_break}"
         return
+    if report.deleted is not None:
+        yield f"{report.deleted[0].upper()}{report.deleted[1:]}"
+        yield f"Head: {report.head}"
+        yield f"Prove its export: {settings.command('audit', report.run_id, '--file', 'FILE')}"
+        return
     yield f"Run {report.run_id}: {counted(report.events, 'event')}, the chain holds: nothing was"
     yield "  changed, added, moved or taken away since it was written."
     yield f"Head: {report.head}"
     yield f"Compared with: {report.compared_with}."
+    if report.forgotten:
+        # No break: whoever has restored the ledger has said so.
+        yield (
+            f"Restored: of {counted(report.forgotten, 'head')} in Temporal's history the ledger has"
+            " forgotten the events."
+        )
+    if report.erased is not None:
+        yield Styled(f"Erased {report.erased}", "bold")
+        yield "  Nobody can read what it has sent and kept. Its chain is whole without that."
     yield "Every call that needed an approval had one, in time, for exactly its params."
     if report.signature is not None:
         yield signature_text(report.signature)

@@ -8,11 +8,11 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,45 +24,37 @@ from surehand.cli.verb.pending import request_details
 from surehand.cli.verb.printer import Lines, Printer, Reply, Styled
 from surehand.cli.verb.render import effect_table, result_lines
 from surehand.cli.verb.shapes import DemoReport
+from surehand.client.client import Client
 from surehand.client.connection import Connection
-from surehand.client.launch import launch
-from surehand.client.plan_file import load_plan
+from surehand.client.run import Run
 from surehand.process import PACKAGE, ROOT
 from surehand.process.children import Child, clean_environment, python
 from surehand.process.connect import connect, find_target
 from surehand.process.dev_server import DevServer, DevServerFailed
 from surehand.process.ending import end_by_signal_in_order
-from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, SurehandError
+from surehand.process.exits import ExitCode, Left, NotReachable, SurehandError
 from surehand.process.settings import client_settings
 from surehand.process.temporal_cli import CliMissing, find_cli
-from surehand.workflows.contracts.approvals import (
-    ApprovalRequest,
-    Decision,
-    DecisionOutcome,
-    Verdict,
-    VerdictCode,
-)
-from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.starting import StartRun
-from surehand.workflows.contracts.states import ENDED, StepState
-from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.runs import RunResult, RunView, StepView
+from surehand.workflows.contracts.states import StepState
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Everything that runs, and the environment in which a worker finds it."""
+class Environment:
+    """Everything that runs, and the variables by which a worker finds it."""
 
     folder: Path
     database_url: str
     shop_url: str
     web_ui: str
-    environment: dict[str, str]
+    variables: dict[str, str]
 
     def worker(self, name: str, *, crash_at: str = "") -> Child:
         """Start a worker; with ``crash_at`` it kills itself there."""
         armed = {"SUREHAND_CRASH_AT": crash_at} if crash_at else {}
         command, log = python("surehand.worker"), self.folder / f"{name}.log"
-        return Child(command, environment=self.environment | armed, log=log)
+        return Child(command, environment=self.variables | armed, log=log)
 
     def shop_counts(self) -> dict[str, int]:
         """Return how many effects the shop itself has counted, by kind."""
@@ -74,7 +66,7 @@ class Stage:
 
 
 @contextmanager
-def set_up(say: Callable[[str], None]) -> Iterator[Stage]:
+def set_up(say: Callable[[str], None]) -> Iterator[Environment]:
     """Start server, ledger and shop; stop them all and remove the folder on every way out.
 
     The folder stays when the block fails: its logs say why.
@@ -99,7 +91,7 @@ def set_up(say: Callable[[str], None]) -> Iterator[Stage]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> Stage:
+def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> Environment:
     try:
         cli = find_cli(log=say)
         database_url = f"sqlite:///{folder / 'ledger.db'}"
@@ -122,12 +114,12 @@ def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> St
         raise NotReachable(str(error)) from error
     [shop_url] = shop.wait_for(lambda: re.findall(r"listening on (http://\S+)\n", shop.output()))
     migration.wait_done()
-    return Stage(
+    return Environment(
         folder=folder,
         database_url=database_url,
         shop_url=shop_url,
         web_ui=server.ui_url or "",
-        environment=environment
+        variables=environment
         | {
             "TEMPORAL_ADDRESS": server.address,
             "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
@@ -143,46 +135,51 @@ APPROVER: Final = "demo-approver"
 CRASH_AT: Final = "payments.refund:after_call"
 
 #: Each part takes a few seconds, also on a slow machine; after this long something is broken.
-PART_LIMIT: Final = 90.0  # seconds
+PART_LIMIT: Final = timedelta(seconds=90)
 _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
-_LOOK: Final = timedelta(seconds=2)
-_PAUSE: Final = 0.2  # seconds
 
 
-class Story:
-    """One showing of the demo."""
+class DemoScript:
+    """One showing of the demo; it watches its run."""
 
-    def __init__(self, printer: Printer, stage: Stage, *, approver: str | None) -> None:
+    def __init__(self, printer: Printer, environment: Environment, *, approver: str | None) -> None:
         """Prepare the showing.
 
         Args:
-            printer: Where it is told.
-            stage: Where it happens.
+            printer: Where it is shown.
+            environment: Where it happens.
             approver: Who is asked at the terminal; ``None`` if nobody is there.
         """
         self._printer = printer
-        self._stage = stage
+        self._environment = environment
         self._approver = approver
         self._part = 0
-        self._told: dict[str, StepState] = {}
+        self._shown: dict[str, StepState] = {}
+        self._worker: Child | None = None
 
-    async def tell(self) -> DemoReport:
+    async def play(self) -> DemoReport:
         """Show everything and return what the shop counted.
 
         Raises:
             SurehandError: A part did not happen in time.
         """
-        server = await self._server()
-        with self._stage.worker("worker-1", crash_at=CRASH_AT) as first:
+        client = await self._client()
+        with self._environment.worker("worker-1", crash_at=CRASH_AT) as first:
             self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")
             self._say("It will kill itself with SIGKILL right after the shop has paid the refund,")
             self._say("before it can write down that it has.")
-            request = await self._start(server, first)
-            decision = await self._decide(server, request)
-            killed = decision.outcome is DecisionOutcome.APPROVE
+            self._headline(f"Run {RUN} starts: examples/refund.yaml")
+            run = await client.start(PACKAGE / "examples" / "refund.yaml", run_id=RUN)
+            self._say(f"Web UI: {run.web_ui}")
+            await self._wait(run, first)
+            self._headline("The run waits for an approval of exactly this call")
+            [request] = (await run.view()).pending
+            for line in request_details(request):
+                self._say(line)
+            killed = await self._decide(client, request)
             if killed:
                 await self._see_it_die(first)
-        with self._stage.worker("worker-2") as second:
+        with self._environment.worker("worker-2") as second:
             if killed:
                 self._headline(f"Worker 2 runs (process {second.pid}) and takes over")
                 self._say("It does not pay again: it asks the shop what became of the first call.")
@@ -190,64 +187,43 @@ class Story:
                 self._headline(
                     f"Worker 2 runs (process {second.pid}); worker 1 did not have to die"
                 )
-            view = await self._until(second, server, lambda view: view.result.state in ENDED)
-            self._end(view)
-        counts = self._stage.shop_counts()
+            result = await self._wait(run, second)
+        self._end(result)
+        counts = self._environment.shop_counts()
         refunds, mails = counts.get("refunds", 0), counts.get("mails", 0)
         expected = 1 if killed else 0
         return DemoReport(
             ok=refunds == mails == expected,
             run_id=RUN,
-            state=view.result.state,
+            state=result.state,
             refunds=refunds,
             mails=mails,
             worker_killed=killed,
-            decided_by=decision.approver,
+            decided_by=self._approver or APPROVER,
         )
 
-    async def _server(self) -> Connection:
-        environment = self._stage.environment
-        target = find_target(environment)
+    async def _client(self) -> Client:
+        variables = self._environment.variables
+        target = find_target(variables)
         settings = client_settings(
-            environment, tenant="default", user="demo", ui_url=self._stage.web_ui
+            variables, tenant="default", user="demo", ui_url=self._environment.web_ui
         )
-        return Connection(await connect(target, quiet=True), target, settings)
+        return Client(Connection(await connect(target, quiet=True), target, settings))
 
-    async def _start(self, server: Connection, worker: Child) -> ApprovalRequest:
-        plan_file = PACKAGE / "examples" / "refund.yaml"
-        self._headline(f"Run {RUN} starts: examples/refund.yaml")
-        plan = load_plan(str(plan_file))
-        await launch(
-            server,
-            StartRun(run_id=RUN, tenant="default", user=server.settings.user, plan=plan),
-        )
-        self._say(f"Web UI: {server.web_ui(RUN)}")
-        view = await self._until(worker, server, lambda view: bool(view.pending))
-        self._headline("The run waits for an approval of exactly this call")
-        request = view.pending[0]
-        for line in request_details(request):
-            self._say(line)
-        return request
-
-    async def _decide(self, server: Connection, request: ApprovalRequest) -> Decision:
-        outcome = DecisionOutcome.APPROVE
+    async def _decide(self, client: Client, request: ApprovalRequest) -> bool:
+        """Approve or reject the call; says whether it was approved."""
+        approver = client.acting_as(self._approver or APPROVER)
+        if self._approver is not None and not await self._asked():
+            await approver.reject(request)
+            return False
+        reason = ""
         if self._approver is None:
             self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
-        elif not await self._asked():
-            outcome = DecisionOutcome.REJECT
-        decision = Decision(
-            approval_id=request.approval_id,
-            params_hash=request.params_hash,
-            outcome=outcome,
-            approver=self._approver or APPROVER,
-            reason="the demo's own approver" if self._approver is None else "",
-        )
+            reason = "the demo's own approver"
         # The worker may die of the approved call before it can answer; the decision counts then.
-        with contextlib.suppress(NoWorker):
-            verdict = await server.update(RUN, Verb.DECIDE, decision, Verdict)
-            if verdict.code is not VerdictCode.ACCEPTED:
-                raise Refused(verdict.message)
-        return decision
+        with contextlib.suppress(Left):
+            await approver.approve(request, reason=reason, leave=True)
+        return True
 
     async def _asked(self) -> bool:
         """Ask at the terminal; read so that Ctrl-C still ends the demo."""
@@ -265,15 +241,14 @@ class Story:
             self._say("Please answer yes or no.")
 
     async def _see_it_die(self, worker: Child) -> None:
-        deadline = time.monotonic() + PART_LIMIT
-        while worker.returncode is None:
-            if time.monotonic() > deadline:
-                raise SurehandError("worker 1 should have killed itself and did not")
-            await asyncio.sleep(_PAUSE)
+        try:
+            await asyncio.to_thread(worker.wait, PART_LIMIT.total_seconds())
+        except subprocess.TimeoutExpired as error:
+            raise SurehandError("worker 1 should have killed itself and did not") from error
         if worker.returncode != -signal.SIGKILL:
             raise SurehandError(f"worker 1 ended with {worker.returncode}: {worker.last_line()}")
         self._headline("Worker 1 is dead: SIGKILL in the middle of the refund")
-        self._say(f"The shop has paid: {self._stage.shop_counts().get('refunds', 0)} refund.")
+        self._say(f"The shop has paid: {self._environment.shop_counts().get('refunds', 0)} refund.")
         for entry in await self._ledger():
             self._say(f"The ledger knows no more than: {entry}.")
 
@@ -281,46 +256,49 @@ class Story:
         from surehand.activities.ledger.core.store import open_ledger
         from surehand.activities.ledger.history.reads import effects_of
 
-        async with open_ledger(self._stage.database_url) as ledger:
+        async with open_ledger(self._environment.database_url) as ledger:
             rows = await ledger.transact("default", effects_of, RUN)
         return [f"{row['tool']} {row['key']} is {row['state']}" for row in rows]
 
-    def _end(self, view: RunView) -> None:
+    def _end(self, result: RunResult) -> None:
         self._headline("How it ended")
-        result = view.result
         self._printer.lines(result_lines(result.model_copy(update={"effects": []})))
         self._headline("The ledger: one entry for each effect, whoever asks again")
         self._printer.lines([effect_table(result.effects) if result.effects else "   none"])
         self._headline("The shop's own count of what it has done")
-        counts = [f"{kind}: {count}" for kind, count in self._stage.shop_counts().items() if count]
+        counts = [
+            f"{kind}: {count}" for kind, count in self._environment.shop_counts().items() if count
+        ]
         for line in counts or ["none"]:
             self._say(line)
 
-    async def _until(
-        self, worker: Child, server: Connection, reached: Callable[[RunView], bool]
-    ) -> RunView:
-        """Look at the run until it is where the story needs it."""
-        deadline = time.monotonic() + PART_LIMIT
-        while True:
-            with contextlib.suppress(NoWorker):
-                view = await server.view(RUN, _LOOK)
-                self._tell_steps(view)
-                if reached(view):
-                    return view
-            if worker.returncode is not None:
-                raise SurehandError(f"a worker ended by itself: {worker.last_line()}")
-            if time.monotonic() > deadline:
-                at = next(reversed(self._told), "the start of the run")
-                raise SurehandError(f"the demo is stuck after {at}")
-            await asyncio.sleep(_PAUSE)
+    async def _wait(self, run: Run, worker: Child) -> RunResult:
+        """Wait until the run has ended, or needs a human."""
+        self._worker = worker
+        try:
+            result = await run.wait(timeout=PART_LIMIT, or_human=True, watch=self)
+        except TimeoutError as error:
+            at = next(reversed(self._shown), "the start of the run")
+            raise SurehandError(f"the demo is stuck after {at}") from error
+        self._show_steps(result.steps)
+        return result
 
-    def _tell_steps(self, view: RunView) -> None:
+    def show(self, view: RunView) -> None:
+        """Say where steps have come to."""
+        self._show_steps(view.result.steps)
+
+    def note(self, text: str) -> None:
+        """Look why nothing moves: while a worker starts, it is nothing to tell."""
+        if self._worker is not None and not self._worker.running:
+            raise SurehandError(f"a worker ended by itself: {self._worker.last_line()}")
+
+    def _show_steps(self, steps: Sequence[StepView]) -> None:
         """Say where steps have come to; what a look sees by chance (`running`) is left out."""
-        for step in view.result.steps:
+        for step in steps:
             if step.state in (StepState.PENDING, StepState.RUNNING):
                 return
-            if self._told.get(step.id) != step.state:
-                self._told[step.id] = step.state
+            if self._shown.get(step.id) != step.state:
+                self._shown[step.id] = step.state
                 self._say(f"{step.id}: {step.state}")
 
     def _headline(self, text: str) -> None:
@@ -352,14 +330,14 @@ def demo(
     """
     end_by_signal_in_order()
     printer = caller.printer
-    with set_up(printer.say) as stage:
-        story = Story(printer, stage, approver=caller.settings.user if caller.attended else None)
-        report = asyncio.run(story.tell())
+    with set_up(printer.say) as environment:
+        approver = caller.settings.user if caller.attended else None
+        report = asyncio.run(DemoScript(printer, environment, approver=approver).play())
         printer.lines(_verdict(report))
         if caller.attended:
             # Ctrl-C and Ctrl-D end a look around as well as Enter.
             with contextlib.suppress(EOFError, KeyboardInterrupt):
-                input(f"\nLook around at {stage.web_ui} ; Enter stops everything. ")
+                input(f"\nLook around at {environment.web_ui} ; Enter stops everything. ")
     return Reply(report, (), ExitCode.DONE if report.ok else ExitCode.FAILED)
 
 

@@ -18,7 +18,7 @@ from surehand.client.connection import Connection
 from surehand.client.query import Looked, look_at
 from surehand.process import ROOT
 from surehand.process.children import Child, python
-from surehand.process.connect import connect, find_target
+from surehand.process.connect import find_target
 from surehand.process.dev_server import DEFAULT_UI_PORT, DevServer, DevServerFailed, local_port
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import (
@@ -190,16 +190,15 @@ class _Worker:
 
 async def _ask(caller: Caller) -> None:
     """Show what runs wait for, each thing once, with the commands that answer it."""
-    target = find_target(caller.environment)
     # A worker that starts anew is silent for a moment, which is nothing to tell.
-    server = Connection(await connect(target, quiet=True), target, caller.settings)
+    connection = await caller.connection(silent=True)
     told: set[tuple[str, str, str]] = set()
     trouble = ""
     while True:
         try:
-            waiting = [run async for run in server.listed(_WAITING, _MOST)]
-            looked = await look_at(server, waiting)
-            told = tell_new(caller.printer, server, looked, told)
+            waiting = [run async for run in connection.listed(_WAITING, _MOST)]
+            looked = await look_at(connection, waiting)
+            told = tell_new(caller.printer, connection, looked, told)
             trouble = ""
         except SurehandError as error:  # the server is gone for a moment, if it is not ours
             if trouble != str(error):
@@ -209,14 +208,14 @@ async def _ask(caller: Caller) -> None:
 
 
 def tell_new(
-    printer: Printer, server: Connection, looked: Looked, told: set[tuple[str, str, str]]
+    printer: Printer, connection: Connection, looked: Looked, told: set[tuple[str, str, str]]
 ) -> set[tuple[str, str, str]]:
     """Show what runs wait for and was not told; return what has been told and still waits."""
     silent = {run.run_id for run in looked.silent}
     now = {key for key in told if key[0] in silent}
     for view in looked.views:
         own = {request.approval_id for request in view.pending}
-        for key, lines in open_items(server, view.result, view.pending):
+        for key, lines in open_items(connection, view.result, view.pending):
             if key[1] == "approval" and key[2] not in own:
                 continue  # a child run's, which is looked at itself
             now.add(key)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from temporalio.service import RPCError
 
 from surehand.cli.operate.versions import all_versions
+from surehand.cli.plans.tool_check import warnings_of
 from surehand.cli.verb import options, probes
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import (
@@ -22,14 +23,16 @@ from surehand.cli.verb.ledger_door import (
 )
 from surehand.cli.verb.printer import Lines, Reply, Table
 from surehand.cli.verb.shapes import Check, DoctorReport
-from surehand.cli.verb.text import command, counted
+from surehand.cli.verb.text import counted
 from surehand.client.connection import Connection
 from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError
-from surehand.process.program import program
+from surehand.process.program import command, migrate_command, module, program
+from surehand.workflows.names import SEARCH_ATTRIBUTES
 from surehand.workflows.plain_text import plain
 
 if TYPE_CHECKING:
+    from surehand.activities.mcp.pins import Seen
     from surehand.activities.tools.toolbox import Toolbox
     from surehand.activities.worker.settings import Settings
 
@@ -40,14 +43,13 @@ CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 
 #: Where a ledger is put that has no place yet; beside the embedded server's own file.
 LEDGER_FILE: Final = ".surehand/ledger.sqlite"
-MIGRATE: Final = "python -m surehand.cli.operate.migrate"
 NOT_LOOKED_AT: Final = "not looked at: {} first"
 
 
 async def doctor(
     caller: options.Unjudged,
 ) -> Reply:
-    """Check settings, tools, notifiers, database, server, search attributes, worker, clocks.
+    """Check settings, tools, MCP servers, notifiers, database, Temporal, worker, clocks.
 
     The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
 
@@ -87,7 +89,7 @@ async def _server_checks(caller: Caller) -> list[Check]:
     try:
         target = find_target(caller.environment)
         address = target.address
-        server = await caller.server()
+        connection = await caller.connection()
     except SurehandError as error:
         return [_no_server(str(error), address), _no_worker(NOT_LOOKED_AT.format("the server"))]
     found = [_right("server", f"answers at {target.address}")]
@@ -98,7 +100,7 @@ async def _server_checks(caller: Caller) -> list[Check]:
         ("worker versions", _versions),
         ("server clock", _server_clock),
     ):
-        found.append(await _looked(name, look, server))
+        found.append(await _looked(name, look, connection))
         if name == "namespace" and not found[-1].ok:
             break  # nothing inside it can be asked
     return found
@@ -124,20 +126,20 @@ def _no_worker(detail: str) -> Check:
 
 
 async def _looked(
-    name: str, look: Callable[[Connection], Awaitable[Check]], server: Connection
+    name: str, look: Callable[[Connection], Awaitable[Check]], connection: Connection
 ) -> Check:
     try:
-        return await look(server)
+        return await look(connection)
     except RPCError as error:
         return _wrong(name, error.message, "see the server's log")
 
 
-async def _namespace(server: Connection) -> Check:
-    name = server.target.namespace
-    if await probes.namespace_exists(server.client):
+async def _namespace(connection: Connection) -> Check:
+    name = connection.target.namespace
+    if await probes.namespace_exists(connection.client):
         return _right("namespace", name)
     line = f"temporal operator namespace create --namespace {shlex.quote(name)}"
-    line += f" --address {shlex.quote(server.target.address)}"
+    line += f" --address {shlex.quote(connection.target.address)}"
     return _wrong(
         "namespace",
         f"{name} does not exist",
@@ -146,32 +148,34 @@ async def _namespace(server: Connection) -> Check:
     )
 
 
-async def _attributes(server: Connection) -> Check:
-    missing = await probes.missing_attributes(server.client)
+async def _attributes(connection: Connection) -> Check:
+    missing = await probes.missing_attributes(connection.client)
     if not missing:
-        names = ", ".join(probes.SEARCH_ATTRIBUTES)
+        names = ", ".join(key.name for key in SEARCH_ATTRIBUTES)
         return _right("search attributes", names)
     added = " ".join(
-        f"--name {name} --type {probes.SEARCH_ATTRIBUTES[name][0]}" for name in missing
+        f"--name {key.name} --type {key.indexed_value_type.name.title()}" for key in missing
     )
     return _wrong(
         "search attributes",
-        f"missing: {', '.join(missing)}",
+        f"missing: {', '.join(key.name for key in missing)}",
         "register them",
-        " ".join(["temporal operator search-attribute create", *server.temporal_options(), added]),
+        " ".join(
+            ["temporal operator search-attribute create", *connection.temporal_options(), added]
+        ),
     )
 
 
-async def _worker(server: Connection) -> Check:
-    queue = server.settings.task_queue
-    answered = await probes.ping(server.client, queue)
+async def _worker(connection: Connection) -> Check:
+    queue = connection.settings.task_queue
+    answered = await probes.ping(connection.client, queue)
     if answered is not None:
         seconds = answered.total_seconds()
         detail = f"answers on the task queue {queue} (a ping took {seconds:.2f} s)"
         return _right("worker", detail)
     limit = probes.PING_LIMIT.total_seconds()
     silent = f"none answered a ping on the task queue {queue} within {limit:.0f} s"
-    return _no_version(silent, await probes.polling(server.client, queue)) or _no_worker(silent)
+    return _no_version(silent, await probes.polling(connection.client, queue)) or _no_worker(silent)
 
 
 def _no_version(silent: str, polling: probes.Polling) -> Check | None:
@@ -192,13 +196,13 @@ def _no_version(silent: str, polling: probes.Polling) -> Check | None:
     return _wrong("worker", detail, fix, *commands)
 
 
-async def _versions(server: Connection) -> Check:
+async def _versions(connection: Connection) -> Check:
     """See that runs which are pinned to a version have workers of it."""
-    queue = server.settings.task_queue
-    found = (await all_versions(server, queue)).versions
+    queue = connection.settings.task_queue
+    found = (await all_versions(connection, queue)).versions
     if not found:
         return _right("worker versions", "none: any worker takes any run")
-    seen = (await probes.polling(server.client, queue)).seen
+    seen = (await probes.polling(connection.client, queue)).seen
     left = [one for one in found if one.open_runs and one.build_id not in seen]
     if not left:
         texts = [f"{one.build_id} {one.status} ({counted(one.open_runs, 'run')})" for one in found]
@@ -212,8 +216,8 @@ async def _versions(server: Connection) -> Check:
     )
 
 
-async def _server_clock(server: Connection) -> Check:
-    difference = await probes.clock_difference(server.client)
+async def _server_clock(connection: Connection) -> Check:
+    difference = await probes.clock_difference(connection.client)
     if difference is None:
         return _right("server clock", "the server does not tell")
     return _clock("server clock", difference)
@@ -234,7 +238,8 @@ async def _own_checks(caller: Caller) -> list[Check]:
         ]
     version = f", worker version {settings.build_id}" if settings.build_id else ""
     found = [_right("settings", f"decisions {settings.decisions}{version}")]
-    found += [_tools(settings), _notifiers(settings)]
+    tools = _tools(settings)
+    found += [tools, *await _mcp_servers(settings, tools), _notifiers(settings)]
     return [*found, *await _database(caller, settings)]
 
 
@@ -254,13 +259,13 @@ def _no_tools() -> Check:
         "tools",
         "no module is named (SUREHAND_TOOL_MODULES)",
         "name the modules with your tools, comma separated; the example shop's (which"
-        " `python -m surehand.examples.shop &` starts) are",
+        f" `{module('surehand.examples.shop')} &` starts) are",
         "export SUREHAND_TOOL_MODULES=surehand.examples.shop.tools",
     )
 
 
 def _tools(settings: Settings) -> Check:
-    if not settings.tool_modules:
+    if not settings.tool_modules and not settings.mcp:
         return _no_tools()
     try:
         toolbox = read_toolbox(settings)
@@ -273,12 +278,45 @@ def _tools(settings: Settings) -> Check:
     return _right("tools", "; ".join(_found(toolbox)))
 
 
-def _found(toolbox: Toolbox) -> list[str]:
-    from surehand.activities.tools.lookup_keys import lookup_warning
+async def _mcp_servers(settings: Settings, tools: Check) -> list[Check]:
+    """See that each MCP server of the file answers, and offers what was reviewed."""
+    if not settings.mcp:
+        return []
+    from surehand.activities.mcp.pins import ask_servers
+    from surehand.activities.mcp.server_file import McpFileError, read_file
 
+    try:
+        reviewed = read_file(Path(settings.mcp))
+        offered = await ask_servers(reviewed)
+    except McpFileError as error:
+        if not tools.ok:
+            return []  # which says it
+        return [_wrong("MCP servers", str(error), "do what it says")]
+    found = []
+    for name in reviewed.servers:
+        reason = offered.silent.get(name)
+        named = [one for one in offered.tools if one.server == name and one.said is not None]
+        found.append(_mcp_server(settings, name, reason, named))
+    return found
+
+
+def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[Seen]) -> Check:
+    what = f"MCP server {name}"
+    if silent is not None:
+        fix = f"start it, or mend servers.{name} in {settings.mcp}; its tools fail until then"
+        return _wrong(what, f"cannot be asked: {plain(silent)}", fix, command("mcp", "diff"))
+    wrong = [one for one in tools if one.state != "pinned"]
+    if not wrong:
+        return _right(what, f"answers; {counted(len(tools), 'tool')}, as reviewed")
+    detail = ", ".join(f"{one.full}: {one.state}" for one in wrong)
+    fix = "review what it offers now, then pin it; calls of these tools fail until then"
+    pins = [command("mcp", "pin", one.full) for one in wrong if one.digest is not None]
+    return _wrong(what, plain(detail), fix, command("mcp", "diff"), *pins)
+
+
+def _found(toolbox: Toolbox) -> list[str]:
     names = toolbox.names()
-    warnings = [lookup_warning(tool) for name in names if (tool := toolbox.get(name))]
-    return [", ".join(names), *(f"warning: {one}" for one in warnings if one)]
+    return [", ".join(names), *(f"warning: {one}" for one in warnings_of(toolbox, names))]
 
 
 def _notifiers(settings: Settings) -> Check:
@@ -292,7 +330,7 @@ def _notifiers(settings: Settings) -> Check:
 
 def _no_database(detail: str) -> Check:
     fix = "make or update its tables (or set SUREHAND_DATABASE_URL to the right one)"
-    return _wrong("database", detail, fix, MIGRATE)
+    return _wrong("database", detail, fix, migrate_command())
 
 
 def _wrong_database(settings: Settings, error: SurehandError) -> Check:
@@ -336,15 +374,25 @@ def _locked_database(settings: Settings, detail: str) -> Check:
 
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
+    from surehand.activities.ledger.core.engine import without_passwords
+    from surehand.activities.ledger.core.standbys import losing_standbys
+    from surehand.activities.ledger.effects.epochs import MEANING, current
+
     try:
         async with ledger_of(settings) as ledger:
             before = time.time()
             with ledger.transaction(caller.tenant) as transaction:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
-            shown = ledger.engine.url.render_as_string(hide_password=True)
+                epoch = current(transaction)
+            losing = losing_standbys(ledger.engine)
+            shown = without_passwords(ledger.engine.url)
     except SurehandError as error:
         return [_wrong_database(settings, error)]
-    found = _right("database", f"{shown} is at head")
+    warnings = [] if losing is None else [losing]
+    if epoch is not None:
+        warnings.append(f"epoch {epoch.number} is open: {MEANING}")
+    told = "; ".join([f"{shown} is at head", *(f"warning: {one}" for one in warnings)])
+    found = _right("database", told)
     return [found, _clock("database clock", difference)]
 
 

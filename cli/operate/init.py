@@ -14,7 +14,7 @@ from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.shapes import NewProject
 from surehand.process import PACKAGE
 from surehand.process.exits import OutputLost, WrongUse
-from surehand.process.program import command
+from surehand.process.program import INSTALLED, command, module, program
 
 #: What lies there is what is written; `env` without its dot, because it is no settings file here.
 _TEMPLATE: Final = PACKAGE / "examples" / "project"
@@ -26,7 +26,6 @@ _FILES: Final = {
     ".env": "settings",
 }
 _START: Final = ("start", "refund.yaml", "--run-id", "refund-1", "--wait")
-_TEST: Final = "python -m pytest test_refund.py"
 _QUEUE: Final = "SUREHAND_TASK_QUEUE="
 
 
@@ -51,7 +50,11 @@ def init(
                 file.write(content)
     except OSError as error:
         raise OutputLost(f"{error.filename}: {error.strerror}") from error
-    commands = [command("dev"), command(*_START), _TEST]
+    there_too = {"elsewhere": folder != Path()}
+    # A checkout has not told pytest of its plugin.
+    plugin = "" if program() == INSTALLED["starter"] else "-p surehand.drill.plugin "
+    test = module(f"pytest {plugin}test_refund.py", **there_too)
+    commands = [command("dev", **there_too), command(*_START, **there_too), test]
     written = NewProject(folder=str(folder), files=list(_FILES), commands=commands)
     return Reply(written, _lines(written))
 

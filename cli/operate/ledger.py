@@ -12,7 +12,7 @@ from surehand.cli.operate.signed_export import signed_head
 from surehand.cli.verb import options
 from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox, rows_reply
 from surehand.cli.verb.printer import Reply, table_or
-from surehand.cli.verb.shapes import LedgerRows, ToolList
+from surehand.cli.verb.shapes import LedgerRows, LoadedTool, ToolList
 from surehand.cli.verb.text import counted
 from surehand.process.exits import OutputLost, WrongUse
 
@@ -119,7 +119,8 @@ async def tools(
 
     Example: python starter.py tools
     """
-    specs = read_toolbox(read_settings()).specs()
+    toolbox = read_toolbox(read_settings())
+    specs = toolbox.specs()
     rows = [
         [
             spec.name,
@@ -133,8 +134,13 @@ async def tools(
         for spec in specs
     ]
     columns = ("tool", "version", "effect", "recovery", "undone by", "approval", "does")
-    nothing = "No tools: name their modules in SUREHAND_TOOL_MODULES"
-    return Reply(ToolList(tools=specs), table_or(columns, rows, nothing))
+    nothing = "No tools: name their modules in SUREHAND_TOOL_MODULES, or a file in SUREHAND_MCP"
+    shown = [
+        LoadedTool(**{**dict(spec), **dict(tool.definition())})
+        for spec in specs
+        if (tool := toolbox.get(spec.name)) is not None
+    ]
+    return Reply(ToolList(tools=shown), table_or(columns, rows, nothing))
 
 
 _COLUMNS: Final = (

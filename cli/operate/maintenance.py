@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from temporalio.client import (
     Schedule,
@@ -32,15 +32,19 @@ from surehand.cli.verb.probes import ping
 from surehand.cli.verb.shapes import ReconcileReport, Scheduled, UnwindReport
 from surehand.cli.verb.text import counted
 from surehand.client.connection import Connection
-from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused
+from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun, Unwound
+from surehand.workflows.identity import unwind_id, upkeep_id
 from surehand.workflows.names import RECONCILE, UNWIND
 from surehand.workflows.options import LONGEST_RECONCILE
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
+
+#: The server takes no shorter interval.
+SHORTEST: Final = timedelta(seconds=1)
 
 
 async def reconcile(
@@ -63,22 +67,24 @@ async def reconcile(
 
     Example: python starter.py reconcile --every 60s
     """
-    server = await caller.server()
+    if every is not None and every < SHORTEST:
+        raise WrongUse(f"--every: at least {SHORTEST.seconds} s")
+    connection = await caller.connection()
     asked = ReconcileLedger(tenant=caller.tenant, quiet=quiet)
     if every is not None:
-        return await _schedule(caller, server, asked, every)
+        return await _schedule(caller, connection, asked, every)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
         from surehand.activities.ledger.history.reads import open_interventions
 
-        done = await _reconcile(server, settings, ledger, asked)
+        done = await _reconcile(connection, settings, ledger, asked)
         for_a_human = await ledger.transact(caller.tenant, open_interventions)
     report = ReconcileReport(**done.model_dump(exclude={"next"}), for_a_human=for_a_human)
     return Reply(report, _lines(caller.settings, report))
 
 
 async def _reconcile(
-    server: Connection, settings: Settings, ledger: Ledger, asked: ReconcileLedger
+    connection: Connection, settings: Settings, ledger: Ledger, asked: ReconcileLedger
 ) -> Reconciled:
     from surehand.activities.maintenance import reconcile_round
     from surehand.activities.worker.context import WorkerContext
@@ -92,9 +98,14 @@ async def _reconcile(
         crash=Crash(),
     )
     try:
-        return await reconcile_round(context, server.client, asked)
+        return await reconcile_round(context, connection.client, asked)
     except RPCError as error:
         raise NotReachable(f"the Temporal server: {error}") from error
+
+
+def schedule_of(tenant: str) -> str:
+    """Return the id of the schedule that reconciles a tenant."""
+    return f"surehand-reconcile-{tenant}"
 
 
 def _lines(settings: ClientSettings, report: ReconcileReport) -> Lines:
@@ -124,14 +135,14 @@ def _lines(settings: ClientSettings, report: ReconcileReport) -> Lines:
 
 
 async def _schedule(
-    caller: Caller, server: Connection, asked: ReconcileLedger, every: timedelta
+    caller: Caller, connection: Connection, asked: ReconcileLedger, every: timedelta
 ) -> Reply:
     """Create the tenant's schedule, or change it."""
-    name = f"surehand-reconcile-{asked.tenant}"
+    name = schedule_of(asked.tenant)
     action = ScheduleActionStartWorkflow(
         RECONCILE,
         asked,
-        id=name,
+        id=upkeep_id(asked.tenant, "reconcile"),
         task_queue=caller.settings.task_queue,
         # One that nobody works on any more, because the workers of its version are gone, must not
         # keep the next ones away.
@@ -142,11 +153,11 @@ async def _schedule(
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
     )
-    with server.translated(""):
+    with connection.translated(""):
         try:
-            await server.client.create_schedule(name, wanted)
+            await connection.client.create_schedule(name, wanted)
         except ScheduleAlreadyRunningError:
-            handle = server.client.get_schedule_handle(name)
+            handle = connection.client.get_schedule_handle(name)
             await handle.update(lambda _: ScheduleUpdate(schedule=wanted))
     queue = caller.settings.task_queue
     return Reply(
@@ -164,14 +175,14 @@ async def unwind(
     Example: python starter.py unwind refund-1 --as ana
     """
     run_id = caller.run_id(run)
-    server = await caller.server()
+    connection = await caller.connection()
     queue = caller.settings.task_queue
-    with server.translated(""):
-        answer = await ping(server.client, queue)
+    with connection.translated(""):
+        answer = await ping(connection.client, queue)
     if answer is None:
         raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
     asked = UnwindRun(tenant=caller.tenant, run_id=run_id, actor=caller.settings.user)
-    done = await _unwind(server, asked, queue)
+    done = await _unwind(connection, asked, queue)
     report = UnwindReport.model_validate(done.model_dump())
     more = [f"{report.more_undone} more"] if report.more_undone else []
     undone = ", ".join([*report.undone, *more]) or "nothing"
@@ -182,13 +193,13 @@ async def unwind(
     return Reply(report, lines, ExitCode.HUMAN_NEEDED if report.left else ExitCode.DONE)
 
 
-async def _unwind(server: Connection, asked: UnwindRun, queue: str) -> Unwound:
+async def _unwind(connection: Connection, asked: UnwindRun, queue: str) -> Unwound:
     try:
-        with server.translated(""):
-            done: Unwound = await server.client.execute_workflow(
+        with connection.translated(""):
+            done: Unwound = await connection.client.execute_workflow(
                 UNWIND,
                 asked,
-                id=f"{asked.run_id}.unwind",
+                id=unwind_id(asked.run_id),
                 task_queue=queue,
                 result_type=Unwound,
             )

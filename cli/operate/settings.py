@@ -13,7 +13,8 @@ from surehand.cli.verb import options
 from surehand.cli.verb.printer import Reply, Table
 from surehand.cli.verb.shapes import SettingList, SettingShown
 from surehand.process.exits import WrongUse
-from surehand.process.sources import PREFIX, SourceError, Sources, read_sources
+from surehand.process.settings import given_sources
+from surehand.process.sources import PREFIX, Sources
 
 #: Passwords in URLs: before the last ``@``, and in the query.
 _IN_AUTHORITY: Final = re.compile(r"(://[^/:@?#]*:)[^?#]*@")
@@ -28,10 +29,7 @@ def settings(
 
     Example: python starter.py settings --json
     """
-    try:
-        sources = read_sources()
-    except SourceError as error:
-        raise WrongUse(str(error)) from error
+    sources = given_sources()
     shown = _shown(sources)
     file = str(sources.file) if sources.file else None
     rows = [[one.variable, _text(one), one.origin, one.meaning] for one in shown]

@@ -49,6 +49,8 @@ async def stats(
 def _lines(found: Stats, *, probed: bool) -> Lines:
     whose = f"run {found.run_id}" if found.run_id else f"tenant {found.tenant}"
     yield Styled(f"Figures of {whose} since {found.since:%Y-%m-%d %H:%M:%S} UTC", "bold")
+    if found.epoch is not None:
+        yield f"Epoch {found.epoch} is open: the ledger was restored"
     rows = [*_recovery_rows(found), *_other_rows(found), _checkpoint_row(found, probed)]
     yield Table(("what", "figure", "more"), rows)
     if found.retries:

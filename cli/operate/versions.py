@@ -21,9 +21,9 @@ from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Lines, Reply, Table
 from surehand.cli.verb.shapes import VersionList, VersionShown
-from surehand.cli.verb.text import command
 from surehand.client.connection import Connection
 from surehand.process.exits import NoWorker
+from surehand.process.program import command
 from surehand.workflows.names import IS_RUN
 
 #: A version is known to the server once a worker of it has polled. One that was just started does
@@ -49,11 +49,11 @@ async def versions(
 
     Example: python starter.py versions --use 2026-11-21
     """
-    server = await caller.server()
-    with server.translated(""):
+    connection = await caller.connection()
+    with connection.translated(""):
         if use is not None:
-            await _use(caller, server, use)
-        shown = await all_versions(server)
+            await _use(caller, connection, use)
+        shown = await all_versions(connection)
     return Reply(shown, _lines(shown))
 
 
@@ -68,25 +68,25 @@ def _lines(shown: VersionList) -> Lines:
     yield Table(("build id", "status", "open runs"), rows)
     if not any(one.status == "current" for one in shown.versions):
         newest = command("versions", "--use", shown.versions[0].build_id)
-        yield f"None is current, so new runs wait: {newest}"
+        yield f"None is current, so new runs wait for workers without a version: {newest}"
     for one in shown.versions:
         if one.open_runs and one.status != "current":
             yield f"Keep workers of {one.build_id} until its runs have ended"
 
 
-async def _use(caller: Caller, server: Connection, build_id: str) -> None:
-    deployment = server.settings.deployment_name
+async def _use(caller: Caller, connection: Connection, build_id: str) -> None:
+    deployment = connection.settings.deployment_name
     asked = SetWorkerDeploymentCurrentVersionRequest(
-        namespace=server.client.namespace,
+        namespace=connection.client.namespace,
         deployment_name=deployment,
         build_id=build_id,
-        identity=server.settings.user,
+        identity=connection.settings.user,
     )
     limit, told = KNOWN_WITHIN.total_seconds(), False
     deadline = time.monotonic() + limit
     while True:
         try:
-            await server.client.workflow_service.set_worker_deployment_current_version(asked)
+            await connection.client.workflow_service.set_worker_deployment_current_version(asked)
             return
         except RPCError as error:
             if error.status not in _NOT_YET:
@@ -102,22 +102,22 @@ async def _use(caller: Caller, server: Connection, build_id: str) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-async def all_versions(server: Connection, queue: str | None = None) -> VersionList:
+async def all_versions(connection: Connection, queue: str | None = None) -> VersionList:
     """Return the deployment's versions with the runs that are open on them, the newest first.
 
     Args:
-        server: Where they are.
+        connection: Where they are.
         queue: Count the runs of this task queue only.
 
     Raises:
         RPCError: The server is away, or has no such namespace.
     """
-    deployment = server.settings.deployment_name
+    deployment = connection.settings.deployment_name
     asked = DescribeWorkerDeploymentRequest(
-        namespace=server.client.namespace, deployment_name=deployment
+        namespace=connection.client.namespace, deployment_name=deployment
     )
     try:
-        found = await server.client.workflow_service.describe_worker_deployment(asked)
+        found = await connection.client.workflow_service.describe_worker_deployment(asked)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND or error.message.startswith("Namespace "):
             raise
@@ -131,6 +131,6 @@ async def all_versions(server: Connection, queue: str | None = None) -> VersionL
             f" AND TemporalWorkerDeploymentVersion = '{deployment}:{build_id}'"
         )
         query += f" AND TaskQueue = {json.dumps(queue)}" if queue else ""
-        counted = await server.client.count_workflows(query)
+        counted = await connection.client.count_workflows(query)
         versions.append(VersionShown(build_id=build_id, status=status, open_runs=counted.count))
     return VersionList(deployment=deployment, versions=versions)

@@ -26,15 +26,17 @@ from surehand.cli.verb.shapes import (
     PrincipalPart,
     PrincipalShown,
 )
-from surehand.cli.verb.text import plain, shown_time
+from surehand.cli.verb.text import shown_time
 from surehand.client.signing import new_key
 from surehand.process.exits import NotFound, WrongUse
 from surehand.workflows.contracts.base import LONGEST_NAME
+from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.policy import ROLE_FORM
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Transaction
     from surehand.activities.ledger.people.principals import Kind, Principal
+    from surehand.activities.ledger.people.public_keys import PublicKey
 
 #: In place of a file's name: the key comes from stdin.
 STDIN: Final = "-"
@@ -96,22 +98,20 @@ def read_small(file: Path, what: str) -> bytes:
     return content
 
 
-def read_public_key(file: Path) -> tuple[str, dict[str, str]]:
-    """Return the key id and the JWK of the public key in a file, or on stdin.
+def read_public_key(file: Path) -> PublicKey:
+    """Return the public key in a file, or on stdin.
 
     Raises:
         WrongUse: It cannot be read, or is not one public key.
     """
     from surehand.activities.ledger.people.public_keys import (
         BadKey,
-        kid_of,
-        public_key,
+        registered,
     )
 
     content = read_small(file, "public key")
     try:
-        jwk = public_key(content.decode())
-        return kid_of(jwk), jwk
+        return registered(content.decode())
     except UnicodeDecodeError as error:
         raise WrongUse(f"public key {file}: it is neither PEM nor a JWK") from error
     except BadKey as error:
@@ -125,6 +125,7 @@ def shown(one: Principal) -> PrincipalShown:
         roles=sorted(one.roles),
         permissions=sorted(one.permissions),
         keys=list(one.keys),
+        passkeys=list(one.passkeys),
     )
 
 
@@ -143,11 +144,11 @@ def _changed(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As they name themselves with --as.")]
 Roles = Annotated[
     list[str] | None,
-    typer.Option("--role", metavar="ROLE", help="What policies ask for; may be repeated."),
+    typer.Option("--role", metavar="ROLE", help="What policies ask for."),
 ]
 Permissions = Annotated[
     list[str] | None,
-    typer.Option("--permission", metavar="PERMISSION", help="What tools need; may be repeated."),
+    typer.Option("--permission", metavar="PERMISSION", help="What tools need."),
 ]
 
 
@@ -158,7 +159,11 @@ async def add(
     permission: Permissions = None,
     key: Annotated[
         Path | None,
-        typer.Option("--key", metavar="FILE.pub", help="Their public key, PEM or JWK; - is stdin."),
+        typer.Option(
+            "--key",
+            metavar="FILE.pub",
+            help="Their public key: PEM, JWK, or a passkey's file; - is stdin.",
+        ),
     ] = None,
 ) -> Reply:
     """Add a principal, with what they may do and their public key.
@@ -208,9 +213,7 @@ async def revoke(
     permission: Permissions = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key", metavar="KID", help="A key id; it never counts again. May be repeated."
-        ),
+        typer.Option("--key", metavar="KID", help="A key id; it never counts again."),
     ] = None,
 ) -> Reply:
     """Take roles, permissions and keys away; claims and decisions see it from then on.
@@ -239,7 +242,10 @@ async def key(
     caller: options.Actor,
     name: Name,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.pub", help="A public key, PEM or JWK; - is stdin.")
+        Path,
+        typer.Argument(
+            metavar="FILE.pub", help="A public key: PEM, JWK, or a passkey's file; - is stdin."
+        ),
     ],
 ) -> Reply:
     """Register one more public key of a principal.
@@ -286,7 +292,7 @@ async def list_principals(
         columns: Sequence[str] = ("at", "principal", "change", "what", "by")
         return Reply(PrincipalHistory(changes=shown_past), table_or(columns, rows, "No changes"))
     rows = [
-        [one.name, *(", ".join(held) for held in (one.roles, one.permissions, one.keys))]
+        [one.name, *(", ".join(held) for held in (one.roles, one.permissions, _keys(one)))]
         for one in found
     ]
     columns = ("principal", "roles", "permissions", "keys")
@@ -318,6 +324,10 @@ def keygen(
     )
 
 
+def _keys(one: PrincipalShown) -> list[str]:
+    return [f"{kid} (passkey)" if kid in one.passkeys else kid for kid in one.keys]
+
+
 def _granted(
     tx: Transaction, name: str, wanted: Sequence[tuple[Kind, str]], actor: str
 ) -> list[PrincipalPart]:
@@ -329,13 +339,11 @@ def _granted(
     ]
 
 
-def _registered(
-    tx: Transaction, name: str, registered: tuple[str, dict[str, str]], actor: str
-) -> PrincipalPart:
+def _registered(tx: Transaction, name: str, registered: PublicKey, actor: str) -> PrincipalPart:
     from surehand.activities.ledger.people import principals
 
-    kid, jwk = registered
-    changed = principals.add_key(tx, name, kid, jwk, actor)
+    kid, passkey = registered.kid, registered.passkey
+    changed = principals.add_key(tx, name, kid, registered.jwk, actor, passkey=passkey)
     return PrincipalPart(kind="key", what=kid, changed=changed)
 
 

@@ -95,13 +95,14 @@ def scope_for(
     count: int | None,
     total: str | None,
     until: datetime,
+    foreign: bool,
 ) -> Scope:
     """Return a scope of a tool as it is loaded here.
 
     Raises:
         WrongUse: There is no such tool, or its params have nothing of the kind.
     """
-    from surehand.activities.approvals.standing_scope import scope_problem
+    from surehand.activities.effects.standing_scope import scope_problem
 
     loaded = toolbox.get(tool)
     if loaded is None:
@@ -117,6 +118,7 @@ def scope_for(
             count=count,
             total_of=total_of,
             total=most,
+            foreign=foreign,
             until=int(until.timestamp()),
         )
     except ValidationError as error:
@@ -179,6 +181,7 @@ def _shown(one: Listed, settings: Settings) -> StandingShown:
         total_of=scope.total_of,
         total=scope.total,
         total_left=None if total_left is None else f"{total_left:f}",
+        foreign=scope.foreign,
         until=_time(scope.until * 1000),
         reason=standing.reason,
         signed=standing.signed,
@@ -199,7 +202,7 @@ def _row(one: StandingShown) -> list[str]:
         one.standing_id,
         f"{one.granter}{mark}",
         f"{one.tool} (version {one.version})",
-        one.when or "any params",
+        " and ".join([one.when or "any params", *(["foreign content"] if one.foreign else [])]),
         uses,
         total or "any",
         shown_time(one.until),
@@ -215,6 +218,8 @@ def _scope_lines(one: StandingShown) -> list[str]:
         lines.append(f"count  {counted(one.count, 'call')}")
     if one.total is not None:
         lines.append(f"total  {one.total_of} up to {one.total}")
+    if one.foreign:
+        lines.append("runs   also those that have read content from outside")
     return [*lines, f"until  {shown_time(one.until)}"]
 
 
@@ -244,6 +249,10 @@ async def grant(
         str | None,
         typer.Option("--total", metavar="PARAM=LIMIT", help="Most that a param may add up to."),
     ] = None,
+    foreign: Annotated[
+        bool,
+        typer.Option("--foreign", help="Also in runs that have read content from outside."),
+    ] = False,
     only_print: Annotated[
         bool,
         typer.Option("--print", help="Print the grant; an administrator adds it within minutes."),
@@ -262,7 +271,9 @@ async def grant(
     toolbox = named_tools(caller)
     if toolbox is None:
         raise WrongUse("name the modules with your tools in SUREHAND_TOOL_MODULES")
-    scope = scope_for(toolbox, tool, when=when, count=count, total=total, until=ends)
+    scope = scope_for(
+        *(toolbox, tool), when=when, count=count, total=total, until=ends, foreign=foreign
+    )
     given = _given(caller, granter, scope, reason)
     if only_print:
         print(given.model_dump_json(exclude_none=True))

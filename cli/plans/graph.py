@@ -9,8 +9,8 @@ from typing import Final, Literal
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from surehand.cli.plans.shapes import GraphEdge, GraphNode, Kind, PlanGraph
-from surehand.cli.verb.text import plain
 from surehand.workflows.contracts.tools import Effect, ToolSpec
+from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Goto, Plan, Step
 from surehand.workflows.plan.validation import ancestors
 

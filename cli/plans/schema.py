@@ -76,7 +76,8 @@ _MORE: Final[Mapping[str, str]] = {
     "ApprovalPolicy.rules": "What holds instead for some params; the first one that fits decides.",
     "ApprovalRule.quorum": "How many different people have to say yes.",
     "ApprovalRule.roles": "Who may decide: principals with one of these roles.",
-    "ApprovalRule.four_eyes": "Whoever asked for the call, or edited its params, may not decide.",
+    "ApprovalRule.four_eyes": "Whoever asked for the call, edited it, or gave its run a value,"
+    " may not decide.",
 }
 #: How docstrings write what stands in a plan.
 _JSON: Final = {"``None``": "`null`", "``False``": "`false`", "``True``": "`true`", "``": "`"}
@@ -165,8 +166,12 @@ def _let_be_short(definitions: dict[str, Any]) -> None:
     plan["required"].remove("steps")
     plan["oneOf"] = [
         {"required": ["steps"]},
-        {"required": ["code"], "properties": {"code": {"not": {"type": "null"}}}},
+        *(
+            {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}}
+            for kind in ("code", "agent", "model")
+        ),
     ]
+    plan["dependentRequired"] = {"model": ["tools"], "tools": ["model"]}
     step["properties"]["ask"]["anyOf"].insert(0, {"type": "string", "minLength": 1})
     for owner in (step, defaults):
         approval = owner["properties"]["approval"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import translated
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
+from surehand.process.named_objects import NotLoaded, load_named
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plan.plan import Plan
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 #: Names the modules; the worker reads the same setting.
 TOOLS_SETTING: Final = "SUREHAND_TOOL_MODULES"
+MCP_SETTING: Final = "SUREHAND_MCP"
 _WORKFLOWS_SETTING: Final = "SUREHAND_WORKFLOW_MODULES"
+_AGENTS_SETTING: Final = "SUREHAND_AGENT_MODULES"
 
 
 def named_tools(caller: Caller) -> Toolbox | None:
@@ -31,28 +34,23 @@ def named_tools(caller: Caller) -> Toolbox | None:
     Raises:
         WrongUse: A tool module cannot be used.
     """
-    modules = _modules(caller, TOOLS_SETTING)
-    if not modules:
+    modules, mcp = _modules(caller, TOOLS_SETTING), caller.environment.get(MCP_SETTING, "")
+    if not modules and not mcp:
         return None
     with translated():
+        from surehand.activities.mcp.tools import mcp_tools
         from surehand.activities.tools.toolbox import load_toolbox
 
-        return load_toolbox(modules)
+        return load_toolbox(modules, mcp_tools(mcp))
 
 
-def problems_of(caller: Caller, plan: Plan) -> list[PlanError] | None:
-    """Return what in a plan does not fit the tools; ``None`` if this environment names none.
-
-    Raises:
-        WrongUse: A tool module cannot be used.
-    """
-    toolbox = named_tools(caller)
+def problems_of(toolbox: Toolbox | None, plan: Plan) -> list[PlanError]:
+    """Return what in a plan does not fit the tools; nothing where there are none."""
     if toolbox is None:
-        return None
-    with translated():
-        from surehand.activities.tools.describing import describe_plan
+        return []
+    from surehand.activities.tools.describing import describe_plan
 
-        return describe_plan(toolbox, plan).problems
+    return describe_plan(toolbox, plan).problems
 
 
 def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
@@ -61,7 +59,11 @@ def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list
     Raises:
         WrongUse: A workflow module cannot be used.
     """
-    wanted = {where: code for where, code in _codes(plan) if code != MODEL_RUN}
+    wanted = {
+        f"{where}code": one.code
+        for where, one in _plans(plan)
+        if one.code is not None and one.code != MODEL_RUN
+    }
     modules = _modules(caller, _WORKFLOWS_SETTING)
     if not wanted:
         return [], []
@@ -92,12 +94,32 @@ def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list
     ], []
 
 
-def _codes(plan: Plan, inside: str = "") -> Iterator[tuple[str, str]]:
-    if plan.code is not None:
-        yield f"{inside}code", plan.code
+def agent_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
+    """Return which agents of a plan, and of plans in it, there are not; and what is not known."""
+    modules = _modules(caller, _AGENTS_SETTING)
+    problems, unsure = list[PlanError](), list[str]()
+    for where, one in _plans(plan):
+        if one.agent is None:
+            continue
+        if not modules:
+            unsure.append(f"the agent {one.agent} ({_AGENTS_SETTING} names no modules)")
+        elif one.agent.partition(":")[0] not in modules:
+            reason = f"{one.agent} is in no module of {_AGENTS_SETTING}: {', '.join(modules)}"
+            problems.append(PlanError(where=f"{where}agent", reason=reason))
+        else:
+            try:
+                load_named(one.agent)
+            except NotLoaded as error:
+                problems.append(PlanError(where=f"{where}agent", reason=str(error)))
+    return problems, unsure
+
+
+def _plans(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
+    """Yield a plan and those in it, each with where it stands."""
+    yield inside, plan
     for index, step in enumerate(plan.steps):
         if step.plan is not None:
-            yield from _codes(step.plan, f"{inside}steps.{index} ({step.id}).plan.")
+            yield from _plans(step.plan, f"{inside}steps.{index} ({step.id}).plan.")
 
 
 def _modules(caller: Caller, setting: str) -> list[str]:
@@ -105,26 +127,14 @@ def _modules(caller: Caller, setting: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def warnings_of(caller: Caller, names: Iterable[str] | None = None) -> list[str]:
-    """Return what is odd about tools, and refuses nothing.
-
-    Args:
-        caller: Whose environment names the modules.
-        names: Those tools only; ``None``: all that are loaded.
-
-    Raises:
-        WrongUse: A tool module cannot be used.
-    """
-    toolbox = named_tools(caller)
+def warnings_of(toolbox: Toolbox | None, names: Iterable[str]) -> list[str]:
+    """Return what is odd about these tools, and refuses nothing."""
     if toolbox is None:
         return []
-    with translated():
-        from surehand.activities.tools.lookup_keys import lookup_warning
+    from surehand.activities.tools.lookup_keys import lookup_warning
 
-        wanted = toolbox.names() if names is None else sorted(set(names))
-        tools = (toolbox.get(name) for name in wanted)
-        found = (lookup_warning(tool) for tool in tools if tool is not None)
-        return [warning for warning in found if warning is not None]
+    tools = [tool for name in sorted(set(names)) if (tool := toolbox.get(name))]
+    return [warning for tool in tools if (warning := lookup_warning(tool))]
 
 
 def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
@@ -139,7 +149,7 @@ def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
         PlanRefused: With each problem.
     """
     try:
-        problems = problems_of(caller, plan)
+        problems = problems_of(named_tools(caller), plan)
     except SurehandError as error:
         caller.printer.warn(f"the plan is not checked here, but by the worker: {error}")
         return

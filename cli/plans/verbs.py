@@ -13,6 +13,7 @@ from surehand.cli.plans.schema import plan_schema
 from surehand.cli.plans.shapes import PlanChecked
 from surehand.cli.plans.tool_check import (
     TOOLS_SETTING,
+    agent_problems,
     named_tools,
     problems_of,
     warnings_of,
@@ -46,7 +47,9 @@ def check(
     tools = None if toolbox is None else toolbox.names()
     parsed = load_plan(plan, changes or [], tools)
     unknown, not_checked = workflow_problems(caller, parsed)
-    problems = [*unknown, *(problems_of(caller, parsed) or [])]
+    no_agents, unsure = agent_problems(caller, parsed)
+    not_checked += unsure
+    problems = [*unknown, *no_agents, *problems_of(toolbox, parsed)]
     if problems:
         raise PlanRefused(plan, problems)
     if tools is None:
@@ -57,14 +60,14 @@ def check(
         steps=_steps(parsed),
         tools_checked=tools is not None,
         not_checked=not_checked,
-        warnings=warnings_of(caller, _tools(parsed)),
+        warnings=warnings_of(toolbox, _tools(parsed)),
     )
     for warning in checked.warnings:
         caller.printer.warn(warning)
     steps = counted(checked.steps, "step")
     made = steps if parsed.code is None else f"its steps are made by the workflow {parsed.code}"
-    unsure = [f"Not checked: {one}" for one in checked.not_checked]
-    return Reply(checked, [f"{plan}: valid: plan {parsed.name}, {made}", *unsure])
+    said = [f"Not checked: {one}" for one in checked.not_checked]
+    return Reply(checked, [f"{plan}: valid: plan {parsed.name}, {made}", *said])
 
 
 def graph(

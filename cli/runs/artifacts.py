@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -31,10 +32,12 @@ async def artifacts(
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--to", help="Write them into this folder, as STEP-ID.json each."),
+        typer.Option("--to", help="Write them into this folder, a file each."),
     ] = None,
 ) -> Reply | ExitCode:
-    """Show the values over 8 KiB that a run has kept; one named is written to stdout, or `--to`.
+    """Show what a run has kept; one named is written to stdout, or `--to`.
+
+    That is values over 8 KiB, and what tools have written part by part.
 
     Example: python starter.py artifacts refund-1 --to folder/
     """
@@ -57,7 +60,7 @@ async def artifacts(
         for row in rows:
             reference = Artifact.model_validate(row)
             with translated():
-                content = await store.read_bytes(caller.tenant, reference)
+                content = await store.read_bytes(caller.tenant, run_id, reference)
             if to is None:
                 sys.stdout.buffer.write(content)
             else:
@@ -69,7 +72,8 @@ async def artifacts(
 
 
 def _write(folder: Path, row: dict[str, Any], content: bytes) -> Path:
-    path = folder / f"{row['step_id']}-{row['artifact_id']}.json"
+    ending = mimetypes.guess_extension(row["type"].partition(";")[0]) or ".bin"
+    path = folder / f"{row['step_id']}-{row['artifact_id']}{ending}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

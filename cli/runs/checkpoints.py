@@ -27,7 +27,7 @@ from surehand.cli.verb.shapes import (
     NamedCheckpoint,
 )
 from surehand.cli.verb.text import compact, counted, shown_time
-from surehand.client.outcome import told_by_calls
+from surehand.client.outcome import call_progress
 from surehand.process.exits import NotFound, WrongUse
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.identity import canonical_json
@@ -106,13 +106,14 @@ def _shown(document: dict[str, Any]) -> Reply:
 
 
 async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
-    server = await caller.server()
-    found = await server.describe(run_id)
-    await server.require_answer(run_id)
-    document = await server.checkpoint(run_id)
-    told = await told_by_calls(found)
+    connection = await caller.connection()
+    found = await connection.describe(run_id)
+    await connection.require_answer(run_id)
+    document = await connection.checkpoint(run_id)
+    calls = await call_progress(found)
     for current in document["current_steps"]:
-        current["progress"] = told.progress.get(current["step_id"])
+        current["progress"] = calls.by_step.get(current["step_id"])
+        current["bytes_written"] = calls.bytes_written.get(current["step_id"])
     return document
 
 
@@ -145,19 +146,19 @@ async def _save(
     # It must not hold up the run's own work for longer.
     async with _ledger(_SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)
-        kept = await store.keep(caller.tenant, document, _SAVED_WITHIN)
-        with ledger.transaction(caller.tenant) as tx:
-            saved, surplus = checkpoints.save(
-                tx,
-                run_id,
-                name,
-                kept,
-                seq=seq,
-                size=size,
-                saved_by=caller.settings.user,
-                ttl=lasts,
-                most=settings.checkpoints_kept,
-            )
+        kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
+        saved, surplus = await ledger.transact(
+            caller.tenant,
+            checkpoints.save,
+            run_id,
+            name,
+            kept,
+            seq=seq,
+            size=size,
+            saved_by=caller.settings.user,
+            ttl=lasts,
+            most=settings.checkpoints_kept,
+        )
     lines = [
         f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"
     ]
@@ -173,9 +174,8 @@ async def _list(caller: Caller, run_id: str) -> Reply:
     from surehand.activities.ledger.runs import checkpoints
 
     async with _ledger() as ledger:
-        with ledger.transaction(caller.tenant) as tx:
-            reads.require_run(tx, run_id)
-            found = checkpoints.saved(tx, run_id)
+        await ledger.transact(caller.tenant, reads.require_run, run_id)
+        found = await ledger.transact(caller.tenant, checkpoints.saved, run_id)
     columns = ("name", "event", "saved", "by", "kept until", "bytes")
     return Reply(
         CheckpointList(
@@ -196,15 +196,14 @@ async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
     from surehand.activities.ledger.runs import checkpoints
 
     async with _ledger() as ledger:
-        with ledger.transaction(caller.tenant) as tx:
-            reads.require_run(tx, run_id)
-            one = checkpoints.named(tx, run_id, name)
+        await ledger.transact(caller.tenant, reads.require_run, run_id)
+        one = await ledger.transact(caller.tenant, checkpoints.named, run_id, name)
         artifact = as_artifact(one.document)
         document: dict[str, Any] = one.document
         if artifact is not None:
             store = open_artifacts(read_settings(), ledger)
             with translated():
-                document = await store.read(caller.tenant, artifact)
+                document = await store.read(caller.tenant, run_id, artifact)
     return document
 
 

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Final
 
-from surehand.cli.runs.watch import StoryWatch, watching
+from temporalio.service import RPCError
+
+from surehand.cli.runs.watch import TimelineWatch, TokenWatch, watching
 from surehand.cli.verb.printer import Printer, Reply
 from surehand.cli.verb.render import headline, open_lines, result_lines
 from surehand.cli.verb.shapes import KeptRun
 from surehand.client.connection import Connection
 from surehand.client.following import LOOK_LIMIT, Watch, until_settled
-from surehand.client.outcome import CUT_OFF_BY_SERVER, code_of, state_of
+from surehand.client.outcome import CUT_OFF_BY_SERVER, call_progress, code_of, state_of
 from surehand.process.exits import (
     OF_STATE,
     ExitCode,
@@ -24,10 +29,13 @@ from surehand.process.exits import (
 )
 from surehand.workflows.contracts.states import RunState
 
+#: Seconds between looks at what models say: a worker tells it each second.
+TOKENS_EVERY: Final = 0.5
 
-async def kept(printer: Printer, server: Connection, run_id: str, error: OutOfReach) -> Reply:
+
+async def kept(printer: Printer, connection: Connection, run_id: str, error: OutOfReach) -> Reply:
     """Return what the server knows of a run, and where the rest is."""
-    state, web_ui = state_of(await server.describe(run_id)), server.web_ui(run_id)
+    state, web_ui = state_of(await connection.describe(run_id)), connection.web_ui(run_id)
     printer.warn(str(error))
     return Reply(
         KeptRun(run_id=run_id, state=state, payload=error.payload, web_ui=web_ui),
@@ -37,7 +45,7 @@ async def kept(printer: Printer, server: Connection, run_id: str, error: OutOfRe
 
 
 async def follow(
-    printer: Printer, server: Connection, run_id: str, *, limit: timedelta | None
+    printer: Printer, connection: Connection, run_id: str, *, limit: timedelta | None
 ) -> Reply:
     """Wait, and return how the run ended or stands.
 
@@ -46,7 +54,7 @@ async def follow(
 
     Args:
         printer: Where progress and the result go.
-        server: Where the run is.
+        connection: Where the run is.
         run_id: The run.
         limit: How long to wait at most.
 
@@ -54,28 +62,28 @@ async def follow(
         SurehandError: The time is over, or the run ended without a result.
         NotReachable: The server has been silent for too long.
     """
-    goes_on = _goes_on(server, run_id)
+    goes_on = _goes_on(connection, run_id)
     deadline = asyncio.timeout(None if limit is None else limit.total_seconds())
     try:
         async with deadline:
-            with watching(printer, server) as watch:
-                result = await until_settled(server, run_id, watch, stay=printer.attended)
+            with watching(printer, connection) as watch:
+                result = await until_settled(connection, run_id, watch, stay=printer.attended)
                 pending = watch.pending
     except OutOfReach as error:
-        return await kept(printer, server, run_id, error)
+        return await kept(printer, connection, run_id, error)
     except TimeoutError as error:
         raise SurehandError(f"--timeout is over; {goes_on}", code=ExitCode.OUT_OF_TIME) from error
     except asyncio.CancelledError:
         printer.warn(goes_on)
         raise
     if printer.json_output:
-        printer.lines(open_lines(server, result, pending))
-    lines = ["", *result_lines(result), *open_lines(server, result, pending)]
+        printer.lines(open_lines(connection, result, pending))
+    lines = ["", *result_lines(result), *open_lines(connection, result, pending)]
     return Reply(result, lines, _exit_code(result.state))
 
 
-def _goes_on(server: Connection, run_id: str) -> str:
-    return f"run {run_id} goes on: look with `{server.settings.command('show', run_id)}`"
+def _goes_on(connection: Connection, run_id: str) -> str:
+    return f"run {run_id} goes on: look with `{connection.settings.command('show', run_id)}`"
 
 
 def _exit_code(state: str) -> ExitCode:
@@ -84,36 +92,64 @@ def _exit_code(state: str) -> ExitCode:
     return OF_STATE.get(RunState(state), ExitCode.HUMAN_NEEDED)
 
 
-async def tell(printer: Printer, server: Connection, run_id: str) -> Reply | ExitCode:
+async def tell(
+    printer: Printer, connection: Connection, run_id: str, *, tokens: bool = False
+) -> Reply | ExitCode:
     """Print the run's timeline as it goes on, until it ends; return how it ended.
 
     Args:
         printer: Where the lines go; with ``--json`` each is one document.
-        server: Where the run is.
+        connection: Where the run is.
         run_id: The run.
+        tokens: Print what its models say, too.
 
     Raises:
         SurehandError: The run ended without a result.
         NotReachable: The server has been silent for too long.
     """
-    watch = StoryWatch(printer)
+    watch = TokenWatch(printer) if tokens else TimelineWatch(printer)
     try:
-        result = await until_settled(server, run_id, watch, stay=True)
+        async with _listening(connection, run_id, watch):
+            result = await until_settled(connection, run_id, watch, stay=True)
     except asyncio.CancelledError:
-        printer.warn(_goes_on(server, run_id))
+        printer.warn(_goes_on(connection, run_id))
         raise
     except OutOfReach as error:
-        return await kept(printer, server, run_id, error)
+        return await kept(printer, connection, run_id, error)
     except SurehandError:
-        await _last_look(server, run_id, watch)
+        await _last_look(connection, run_id, watch)
         raise
-    await _last_look(server, run_id, watch)
+    await _last_look(connection, run_id, watch)
     if not printer.json_output:
         printer.say(headline(result))
     return _exit_code(result.state)
 
 
-async def _last_look(server: Connection, run_id: str, watch: Watch) -> None:
+@asynccontextmanager
+async def _listening(
+    connection: Connection, run_id: str, watch: TimelineWatch
+) -> AsyncIterator[None]:
+    """Have a watch hear what models say for as long as the block lasts."""
+    listening = None
+    if isinstance(watch, TokenWatch):
+        listening = asyncio.create_task(_listen(connection, run_id, watch))
+    try:
+        yield
+    finally:
+        if listening is not None:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+
+async def _listen(connection: Connection, run_id: str, watch: TokenWatch) -> None:
+    while True:
+        # Whoever waits for the run says what is wrong with the server.
+        with contextlib.suppress(SurehandError, RPCError):
+            watch.hear((await call_progress(await connection.describe(run_id))).tokens)
+        await asyncio.sleep(TOKENS_EVERY)
+
+
+async def _last_look(connection: Connection, run_id: str, watch: Watch) -> None:
     """Show what came between the look before and the end; without a worker it stays untold."""
     with contextlib.suppress(SurehandError):
-        watch.show(await server.view(run_id, LOOK_LIMIT))
+        watch.show(await connection.view(run_id, LOOK_LIMIT))

@@ -14,7 +14,7 @@ from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Linked as LinkedShape
-from surehand.client.plan_file import amended_plan
+from surehand.client.plan_file import Draft
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
@@ -44,7 +44,7 @@ async def retry(
         )
     if view.result.state is RunState.COMPLETED:
         raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
-    plan = amended_plan(view.plan, view.plan.input, changes or [])
+    plan = Draft.of(view.plan).amending(view.plan, changes or [])
     return await _start(caller, plan, run_id, Linked(run_id=source), for_user, wait, timeout)
 
 
@@ -65,7 +65,7 @@ async def fork(
     options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
     linked = Linked(run_id=source, outputs=outputs_before(view, step))
-    plan = amended_plan(view.plan, view.plan.input, changes or [])
+    plan = Draft.of(view.plan).amending(view.plan, changes or [])
     return await _start(caller, plan, run_id, linked, for_user, wait, timeout)
 
 
@@ -106,9 +106,9 @@ def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
 
 async def _look(caller: Caller, run: str) -> tuple[str, RunView]:
     source = caller.run_id(run)
-    server = await caller.server()
-    await server.describe(source)
-    return source, await server.view(source)
+    connection = await caller.connection()
+    await connection.describe(source)
+    return source, await connection.view(source)
 
 
 async def _start(
@@ -126,10 +126,10 @@ async def _start(
     if not run.is_new:
         raise WrongUse(f"run {chosen} exists already")
     if wait:
-        return await follow(caller.printer, client.server, chosen, limit=timeout)
+        return await follow(caller.printer, client.connection, chosen, limit=timeout)
     taken_up = await run.taken_up()  # or it says why it was refused
-    server, taken = client.server, sorted(linked.outputs)
-    silent = "" if taken_up else await why_waiting(server, await server.describe(chosen))
+    connection, taken = client.connection, sorted(linked.outputs)
+    silent = "" if taken_up else await why_waiting(connection, await connection.describe(chosen))
     lines = [f"Run {chosen} begins from {linked.run_id}{silent}"]
     lines += [f"  taken over  {', '.join(taken)}"] if taken else []
     return Reply(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
@@ -26,17 +25,20 @@ from surehand.cli.verb.text import shown_time
 from surehand.client.connection import Connection
 from surehand.client.ids import find_approval
 from surehand.client.launch import PLAN_MEMO
-from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of, told_by_calls
+from surehand.client.outcome import CUT_OFF_BY_SERVER, call_progress, last_own_state, state_of
 from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
 from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
 
 
-async def newest_runs(server: Connection, condition: str, limit: int) -> list[WorkflowExecution]:
+async def newest_runs(
+    connection: Connection, condition: str, limit: int
+) -> list[WorkflowExecution]:
     """Return the runs that were started last, newest first, each id once.
 
     Args:
-        server: Where they are.
+        connection: Where they are.
         condition: A further condition, or nothing.
         limit: At most so many.
     """
@@ -49,9 +51,9 @@ async def newest_runs(server: Connection, condition: str, limit: int) -> list[Wo
             found[run.id] = run
             (heapq.heappush if len(starts) < limit else heapq.heappushpop)(starts, run.start_time)
 
-    async for run in server.listed(f"{also}ExecutionStatus = 'Running'", limit):
+    async for run in connection.listed(f"{also}ExecutionStatus = 'Running'", limit):
         take(run)
-    async for run in server.listed(f"{also}ExecutionStatus != 'Running'"):
+    async for run in connection.listed(f"{also}ExecutionStatus != 'Running'"):
         # This one and all that follow have ended, and so were started, before the last we need.
         if len(starts) == limit and run.close_time and run.close_time <= starts[0]:
             break
@@ -67,31 +69,25 @@ RunOrApproval = Annotated[
 ]
 
 
-class ListedState(StrEnum):
-    """What ``list --state`` takes: the states of a run, and what the server did to it."""
+#: In the place of a plan's name that is encrypted, and cannot be decrypted here.
+UNREAD: Final = "(cannot be read)"
+#: What ``list --state`` takes: the states of a run, and what the server did to it.
+_STATES: Final = (*RunState, "terminated")
 
-    RUNNING = "running"
-    WAITING_APPROVAL = "waiting_approval"
-    WAITING_INPUT = "waiting_input"
-    WAITING_RATE_LIMIT = "waiting_rate_limit"
-    PAUSED_USER = "paused_user"
-    WAITING_EVENT = "waiting_event"
-    PAUSED_BUDGET = "paused_budget"
-    PAUSED_FAILURE = "paused_failure"
-    PAUSED_PERMISSION = "paused_permission"
-    NEEDS_INTERVENTION = "needs_intervention"
-    COMPENSATING = "compensating"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    TERMINATED = "terminated"
+
+def _state(text: str) -> str:
+    if text not in _STATES:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(map(repr, map(str, _STATES)))}")
+    return text
 
 
 async def list_runs(
     caller: options.Onlooker,
     state: Annotated[
-        ListedState | None,
-        typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(ListedState)}."),
+        str | None,
+        typer.Option(
+            "--state", parser=_state, metavar="STATE", help=f"Only these: {', '.join(_STATES)}."
+        ),
     ] = None,
     limit: options.Limit = 50,
 ) -> Reply:
@@ -99,8 +95,8 @@ async def list_runs(
 
     Example: python starter.py list --state waiting_approval
     """
-    server = await caller.server()
-    found = await newest_runs(server, _condition(state), limit)
+    connection = await caller.connection()
+    found = await newest_runs(connection, _condition(state), limit)
     runs = [await _summary(run) for run in found]
     rows = [
         [r.run_id, r.state, str(r.pending_approvals), shown_time(r.started_at), r.plan]
@@ -110,16 +106,16 @@ async def list_runs(
     return Reply(RunList(runs=runs), table_or(columns, rows, "No runs"))
 
 
-def _condition(state: ListedState | None) -> str:
+def _condition(state: str | None) -> str:
     match state:
         case None:
             return ""
-        case ListedState.TERMINATED:
+        case "terminated":
             return "ExecutionStatus = 'Terminated'"
-        case ListedState.FAILED | ListedState.CANCELLED:
-            status = "Failed" if state is ListedState.FAILED else "Canceled"
+        case RunState.FAILED | RunState.CANCELLED:
+            status = "Failed" if state == RunState.FAILED else "Canceled"
             return f"({RUN_STATE.name} = '{state}' OR ExecutionStatus = '{status}')"
-        case ListedState.COMPLETED:
+        case RunState.COMPLETED:
             return f"{RUN_STATE.name} = '{state}'"
         case _:
             return f"{RUN_STATE.name} = '{state}' AND ExecutionStatus = 'Running'"
@@ -134,8 +130,14 @@ async def _summary(run: WorkflowExecution) -> RunSummary:
         state=state,
         pending_approvals=0 if cut_off else run.typed_search_attributes.get(PENDING_APPROVALS, 0),
         started_at=run.start_time,
-        plan=await run.memo_value(PLAN_MEMO, "", type_hint=str),
+        plan=await _plan_of(run),
     )
+
+
+async def _plan_of(run: WorkflowExecution) -> str:
+    """Return the name of a run's plan; of one that is encrypted or erased, that nobody reads it."""
+    name = await run.memo_value(PLAN_MEMO, "")
+    return name if isinstance(name, str) else UNREAD
 
 
 async def show(
@@ -148,47 +150,57 @@ async def show(
             help="Print its timeline as it goes on, until it ends; with --json an object a line.",
         ),
     ] = False,
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens",
+            help="With --follow: print what its models say, too, where workers let them stream.",
+        ),
+    ] = False,
 ) -> Reply | ExitCode:
     """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
 
     Example: python starter.py show refund-1, or show refund-1/refund/1
     """
     caller.printer.one_a_line = follow
+    if tokens and not follow:
+        raise WrongUse("--tokens shows what models say while it is said: add --follow")
     if run.count("/") > 1:
         if follow:
             raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
         run_id, approval_id = find_approval(caller.tenant, run)
-        one = await find_shown(await caller.server(), run_id, approval_id)
+        one = await find_shown(await caller.connection(), run_id, approval_id)
         return Reply(one, approval_lines(caller.settings, one))
     run_id = caller.run_id(run)
-    server = await caller.server()
-    found = await server.describe(run_id)
+    connection = await caller.connection()
+    found = await connection.describe(run_id)
     if follow:
-        return await tell(caller.printer, server, run_id)
-    state, web_ui = state_of(found), server.web_ui(run_id)
+        return await tell(caller.printer, connection, run_id, tokens=tokens)
+    state, web_ui = state_of(found), connection.web_ui(run_id)
     try:
-        view = await server.view(run_id)
+        view = await connection.view(run_id)
     except OutOfReach as error:
-        return replace(await kept(caller.printer, server, run_id, error), code=ExitCode.DONE)
+        return replace(await kept(caller.printer, connection, run_id, error), code=ExitCode.DONE)
     except (NoWorker, NeverTakenUp):
         if state not in CUT_OFF_BY_SERVER:
             raise
-        return await _cut_off(server, found)
-    cut_off, told = state in CUT_OFF_BY_SERVER, await told_by_calls(found)
+        return await _cut_off(connection, found)
+    cut_off, calls = state in CUT_OFF_BY_SERVER, await call_progress(found)
     before: list[str | Styled] = []
     if cut_off:
         view = _without_requests(view)
         before = [Styled(f"The server has ended this run ({state}).", "red")]
-        before += [server.what_to_do(run_id), "It stood at:"]
+        before += [connection.what_to_do(run_id), "It stood at:"]
     shown = ShownRun(
         **view.model_dump(),
         state=state,
         web_ui=web_ui,
         as_it_stood=cut_off,
-        under_way=told.under_way,
-        progress=told.progress,
+        under_way=calls.under_way,
+        progress=calls.by_step,
+        bytes_written=calls.bytes_written,
     )
-    return Reply(shown, [*before, *view_lines(server, view, told)])
+    return Reply(shown, [*before, *view_lines(connection, view, calls)])
 
 
 def _without_requests(view: RunView) -> RunView:
@@ -198,16 +210,16 @@ def _without_requests(view: RunView) -> RunView:
     return view.model_copy(update={"pending": [], "held": [], "result": result})
 
 
-async def _cut_off(server: Connection, found: WorkflowExecutionDescription) -> Reply:
+async def _cut_off(connection: Connection, found: WorkflowExecutionDescription) -> Reply:
     run = CutOffRun(
         run_id=found.id,
         state=state_of(found),
         task_queue=found.task_queue,
         started_at=found.start_time,
         ended_at=found.close_time,
-        plan=await found.memo_value(PLAN_MEMO, "", type_hint=str),
+        plan=await _plan_of(found),
         last_known_state=last_own_state(found),
-        web_ui=server.web_ui(found.id),
+        web_ui=connection.web_ui(found.id),
     )
     ended = [] if run.ended_at is None else [f"  ended    {shown_time(run.ended_at)}"]
     return Reply(
@@ -219,7 +231,7 @@ async def _cut_off(server: Connection, found: WorkflowExecutionDescription) -> R
             *ended,
             f"  was      {run.last_known_state}, as far as the server knows",
             f"  web ui   {run.web_ui}",
-            server.what_to_do(run.run_id),
+            connection.what_to_do(run.run_id),
             f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.",
         ],
     )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from surehand.cli.plans.shapes import SimulatedStep, Simulation
-from surehand.cli.plans.tool_check import named_tools
+from surehand.cli.plans.tool_check import named_tools, problems_of
 from surehand.cli.runs.simulated_steps import CannotHold, CheckedCall, Known, Simulated
 from surehand.cli.runs.simulation import simulate
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settings, translated
 from surehand.cli.verb.printer import Lines, Reply, Table
-from surehand.client.plan_file import amended_plan
+from surehand.client.plan_file import Draft
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.tools import Effect, ToolSpec
+from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy, Needs, combine
 
@@ -27,13 +29,18 @@ if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.ledger.history.recorded import Recording
     from surehand.activities.tools.toolbox import Toolbox
+    from surehand.process.payload_encryption import RememberedKeys
 
 
 class WorkerChecks:
     """The worker's own evaluator, its tools' models, policies and keys."""
 
     def __init__(
-        self, run_id: str, recorded: Mapping[str, ToolSpec], toolbox: Toolbox | None
+        self,
+        run_id: str,
+        recorded: Mapping[str, ToolSpec],
+        toolbox: Toolbox | None,
+        keys: RememberedKeys | None,
     ) -> None:
         """Look at calls.
 
@@ -41,26 +48,41 @@ class WorkerChecks:
             run_id: The run whose calls these would be.
             recorded: Its tools as recorded with its plan.
             toolbox: The tools that are loaded here; ``None``: none are.
+            keys: The keys of runs; ``None``: nothing is sealed.
         """
+        from surehand.activities.hashes import Hashes
+
+        self._hashes = Hashes(keys)
         self._run_id = run_id
         self._specs = recorded
         self._toolbox = toolbox
 
-    def holds(self, expression: str, values: Mapping[str, Any]) -> bool:
+    def holds(self, expression: str, values: Mapping[str, Any], *, foreign: bool) -> bool:
         """Return whether a condition is true.
 
         Raises:
             CannotHold: It cannot be evaluated.
         """
-        from surehand.activities.rules import RuleBroken, condition_holds
+        from surehand.activities.rules import RuleBroken, condition_holds, of_run
 
         try:
-            return condition_holds(expression, values)
+            return condition_holds(expression, {**values, **of_run(foreign)})
         except RuleBroken as error:
             raise CannotHold(str(error)) from error
 
+    def brings_foreign(self, tool: str) -> bool:
+        """Return whether what a tool returns is content from outside: as recorded, or as loaded."""
+        loaded = None if self._toolbox is None else self._toolbox.get(tool)
+        return any(one is not None and one.foreign for one in (self._specs.get(tool), loaded))
+
     def call(
-        self, step_id: str, tool: str, params: Any, policies: Sequence[ApprovalPolicy]
+        self,
+        step_id: str,
+        tool: str,
+        params: Any,
+        policies: Sequence[ApprovalPolicy],
+        *,
+        foreign: bool,
     ) -> CheckedCall:
         """Return what the worker would make of a call before it makes it."""
         recorded = self._specs.get(tool)
@@ -76,8 +98,8 @@ class WorkerChecks:
         from surehand.activities.effects.prepare import prepare_params
 
         try:
-            prepared = prepare_params(loaded, params, self._run_id, step_id)
-            needs = _needs(asking, prepared)
+            prepared = prepare_params(loaded, self._hashes, params, self._run_id, step_id)
+            needs = _needs(asking, prepared, foreign=foreign)
         except (ApplicationError, CannotHold) as error:
             return CheckedCall(params, problem=getattr(error, "message", str(error)))
         named = loaded.key is not None and loaded.effect is Effect.WRITE
@@ -87,6 +109,9 @@ class WorkerChecks:
             approval="no" if needs is None else "yes",
             approval_text=_as_text(needs),
             key=prepared.key if named else None,
+            identities=self._hashes.of_identity(
+                tenant_of_run(self._run_id), loaded.name, prepared.plain
+            ),
         )
 
 
@@ -94,11 +119,16 @@ def _own(tool: Any) -> Iterable[ApprovalPolicy]:
     return () if tool is None or tool.approval is None else (tool.approval,)
 
 
-def _needs(policies: Sequence[ApprovalPolicy], prepared: PreparedCall) -> Needs | None:
+def _needs(
+    policies: Sequence[ApprovalPolicy], prepared: PreparedCall, *, foreign: bool
+) -> Needs | None:
     from surehand.activities.rules import RuleBroken, holds
 
+    def fits(expression: str) -> bool:
+        return holds(expression, prepared.params, foreign=foreign)
+
     try:
-        return combine(policies, lambda expression: holds(expression, prepared.params))
+        return combine(policies, fits)
     except RuleBroken as error:
         raise CannotHold(f"{prepared.tool.name}: {error}") from error
 
@@ -140,11 +170,11 @@ async def simulate_run(
     toolbox, settings = named_tools(caller), read_settings()
     async with ledger_of(settings) as ledger:
         try:
-            recording = recording_of(ledger, caller.tenant, run_id, seq)
+            recording = await ledger.transact(caller.tenant, recording_of, run_id, seq)
         except NoSuchEvent as error:
             raise WrongUse(str(error)) from error
         plan = plan_to_simulate(recording, changes, toolbox)
-        checks = WorkerChecks(run_id, recording.tools, toolbox)
+        checks = WorkerChecks(run_id, recording.tools, toolbox, ledger.keys)
         store = open_artifacts(settings, ledger)
         with translated():
             found = await _simulated(caller, ledger, store, recording, plan, checks)
@@ -176,14 +206,11 @@ def plan_to_simulate(
         )
     if not changes:
         return recording.plan
-    plan = amended_plan(recording.plan, recording.plan.input, changes)
-    if toolbox is not None:
-        from surehand.activities.tools.describing import describe_plan
-
-        problems = describe_plan(toolbox, plan).problems
-        if problems:
-            text = "; ".join(f"{one.where}: {one.reason}" for one in problems)
-            raise WrongUse(f"--set: the plan does not fit the tools then: {text}")
+    plan = Draft.of(recording.plan).amending(recording.plan, changes)
+    problems = problems_of(toolbox, plan)
+    if problems:
+        text = "; ".join(f"{one.where}: {one.reason}" for one in problems)
+        raise WrongUse(f"--set: the plan does not fit the tools then: {text}")
     return plan
 
 
@@ -202,14 +229,15 @@ async def _simulated(
     keys: dict[tuple[str, str], KeyEntry | None] = {}
     contents: dict[str, object] = {}
     while True:
-        found = simulate(recording, plan, checks, Known(keys, contents))
+        known = Known(keys, contents)
+        found = await ledger.with_keys(partial(simulate, recording, plan, checks, known))
         if not found.keys and not found.artifacts:
             return found
         keys |= {
             **dict.fromkeys(found.keys),
             **await ledger.transact(tenant, key_entries, found.keys),
         }
-        contents |= await store.read_all(tenant, found.artifacts)
+        contents |= await store.read_all(tenant, recording.run_id, found.artifacts)
 
 
 def _lines(shown: Simulation) -> Lines:

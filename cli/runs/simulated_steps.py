@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from surehand.cli.plans.shapes import Asks, HeldKey, Outcome, SimulatedStep
 from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.contracts.interrupts import event_question
-from surehand.workflows.identity import identity_hash
 from surehand.workflows.plan.plan import ASKING, CHILD_PLAN, WAITING, Goto, Place, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import INPUT, ReferenceUnresolved, references
@@ -35,6 +34,8 @@ class CheckedCall:
     approval: Asks = "no"
     approval_text: str = ""
     key: str | None = None
+    identities: tuple[str, ...] = ()
+    """The hashes that an entry of its key has if it is of the same call."""
     problem: str | None = None
     """Why the call would be refused."""
 
@@ -42,13 +43,28 @@ class CheckedCall:
 class Checks(Protocol):
     """What needs the worker's own code."""
 
-    def holds(self, expression: str, values: Mapping[str, Any]) -> bool:
-        """Return whether a condition is true; raises ``CannotHold``."""
+    def holds(self, expression: str, values: Mapping[str, Any], *, foreign: bool) -> bool:
+        """Return whether a condition is true; raises ``CannotHold``.
+
+        Args:
+            expression: The condition.
+            values: What it names of steps and input.
+            foreign: Whether the run has read content from outside.
+        """
 
     def call(
-        self, step_id: str, tool: str, params: Any, policies: Sequence[ApprovalPolicy]
+        self,
+        step_id: str,
+        tool: str,
+        params: Any,
+        policies: Sequence[ApprovalPolicy],
+        *,
+        foreign: bool,
     ) -> CheckedCall:
         """Look at a call; ``params`` is ``None`` where they are not known."""
+
+    def brings_foreign(self, tool: str) -> bool:
+        """Return whether what a tool returns is content from outside."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +124,8 @@ class Steps:
         self.unknown: set[str] = set()
         """Steps whose outputs are not known."""
         self.rows: dict[str, SimulatedStep] = {}
+        self.foreign = recording.foreign
+        """Whether the run has read content from outside by the step that is taken next."""
         self.keys: set[tuple[str, str]] = set()
         """Still to be looked up, as ``Simulated`` has them."""
         self.artifacts: dict[str, Artifact] = {}
@@ -124,7 +142,9 @@ class Steps:
             StepFailed: It would fail.
         """
         if step.plan is not None:
-            return self._child(step, step.plan, facts, local)
+            follows = self._child(step, step.plan, facts, local)
+            self.foreign = self.foreign or self._reads_foreign(step.plan)
+            return follows
         if step.id in self._recording.done:
             call = self._recorded(step.id, lambda one: one.before)
             if call is not None:
@@ -142,7 +162,17 @@ class Steps:
                 about = rules.about_of(step.wait, facts)
             said = {"question": event_question(step.wait.event, about)}
             return self._asked(step, "would wait", said, unknown)
-        return self._call(step, facts, local)
+        follows = self._call(step, facts, local)
+        self.foreign = self.foreign or self._checks.brings_foreign(step.tool)
+        return follows
+
+    def _reads_foreign(self, plan: Plan) -> bool:
+        """Return whether any step of a child run may bring in content from outside."""
+        return any(
+            self._reads_foreign(step.plan) if step.plan else self._checks.brings_foreign(tool)
+            for step in plan.steps
+            for tool in (step.tool, step.fallback.tool if step.fallback else step.tool)
+        )
 
     def _child(self, step: Step, plan: Plan, facts: Mapping[str, Any], local: str) -> Goto | None:
         child = self._recording.children.get(step.id)
@@ -190,7 +220,7 @@ class Steps:
         policies = self._plan.approvals(step)
         unknown = self.unknown_in(step.params, local)
         params = None if unknown else self._params(step, facts)
-        checked = self._checks.call(step.id, step.tool, params, policies)
+        checked = self._checks.call(*(step.id, step.tool, params, policies), foreign=self.foreign)
         if checked.problem is not None:
             raise StepFailed(checked.problem)
         shown: dict[str, Any] = {
@@ -282,7 +312,7 @@ class Steps:
             run_id=entry.run_id,
             step_id=entry.step_id,
             state=entry.state,
-            same_params=entry.identity_hash == identity_hash(tool, checked.params),
+            same_params=entry.identity_hash in checked.identities,
         )
         return entry, shape
 

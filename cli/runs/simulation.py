@@ -151,7 +151,8 @@ class _Simulation:
             self._steps.row(step, "unknown", why=f"only when {when}", depends_on=unknown)
             return False
         try:
-            holds = self._checks.holds(when, rules.condition_values(when, self._steps.facts))
+            values = rules.condition_values(when, self._steps.facts)
+            holds = self._checks.holds(when, values, foreign=self._steps.foreign)
         except CannotHold as error:
             raise StepFailed(str(error)) from error
         if not holds:

@@ -13,13 +13,13 @@ from surehand.cli.verb import options, probes
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Started
-from surehand.cli.verb.text import command
 from surehand.client.connection import Connection
 from surehand.client.ids import chosen_run_id, new_run_name
 from surehand.client.outcome import code_of, state_of
 from surehand.client.plan_file import load_plan
 from surehand.client.run import Run
 from surehand.process.exits import NotFound, PlanRefused
+from surehand.process.program import command
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.plan.durability import Durability
 
@@ -45,35 +45,38 @@ async def start(
     parsed = load_plan(plan, changes or [])
     chosen = chosen_run_id(caller.tenant, run_id or new_run_name(parsed.name))
     client = await caller.client()
-    server = client.server
-    if not await _exists(server, chosen):
+    connection = client.connection
+    if not await _exists(connection, chosen):
         refuse_unfit(caller, plan, parsed)
     run = await client.start(parsed, run_id=chosen, for_user=for_user, durability=durability)
     if not run.is_new:
         caller.printer.say(f"Run {chosen} exists already; nothing was started")
     try:
         if wait:
-            return await follow(caller.printer, server, chosen, limit=timeout)
+            return await follow(caller.printer, connection, chosen, limit=timeout)
         return await _report(caller, run)
     except PlanRefused as error:
         # Found by the run itself, which does not know the file.
         raise PlanRefused(plan, error.problems) from error
 
 
-async def _exists(server: Connection, run_id: str) -> bool:
+async def _exists(connection: Connection, run_id: str) -> bool:
     try:
-        await server.describe(run_id)
+        await connection.describe(run_id)
     except NotFound:
         return False
     return True
 
 
-async def why_waiting(server: Connection, found: WorkflowExecutionDescription) -> str:
+async def why_waiting(connection: Connection, found: WorkflowExecutionDescription) -> str:
     """Return what to say of a new run that no worker has taken up."""
-    queue = server.settings.task_queue
+    failed = await connection.task_failure(found)
+    if failed is not None:
+        return f", but its workflow task fails: {failed}"
+    queue = connection.settings.task_queue
     silent = f", but no worker has taken it up yet (task queue {queue})"
-    with server.translated(found.id):
-        polled = await probes.polling(server.client, queue)
+    with connection.translated(found.id):
+        polled = await probes.polling(connection.client, queue)
     if polled.seen:
         silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
     if found.workflow_type not in (WORKFLOW, MODEL_RUN):
@@ -83,23 +86,23 @@ async def why_waiting(server: Connection, found: WorkflowExecutionDescription) -
 
 async def _report(caller: Caller, run: Run) -> Reply:
     """Say where the run stands now; a run that was there already may have ended."""
-    server, run_id, started = run.server, run.run_id, run.is_new
+    connection, run_id, started = run.connection, run.run_id, run.is_new
     taken = await run.taken_up()
-    found = await server.describe(run_id)
+    found = await connection.describe(run_id)
     state = state_of(found)
     queue = caller.settings.task_queue
     if not started:
         lines = [f"It is {state}: {caller.settings.command('show', run_id)}"]
     else:
-        silent = "" if taken else await why_waiting(server, found)
+        silent = "" if taken else await why_waiting(connection, found)
         look = f"  look    {caller.settings.command('show', run_id)}"
-        lines = [f"Run {run_id} started{silent}", look, f"  web ui  {server.web_ui(run_id)}"]
+        lines = [f"Run {run_id} started{silent}", look, f"  web ui  {connection.web_ui(run_id)}"]
     shown = Started(
         run_id=run_id,
         started=started,
         taken_up=taken,
         state=state,
         task_queue=queue,
-        web_ui=server.web_ui(run_id),
+        web_ui=connection.web_ui(run_id),
     )
     return Reply(shown, lines, code_of(state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Group
@@ -13,21 +13,25 @@ from rich.text import Text
 from surehand.cli.verb.pending import open_items
 from surehand.cli.verb.printer import Printer, rich_table
 from surehand.cli.verb.render import STEP_COLUMNS, step_rows
-from surehand.cli.verb.text import plain, shown_time
+from surehand.cli.verb.shapes import TurnTokens
+from surehand.cli.verb.text import shown_time
 from surehand.client.connection import Connection
+from surehand.client.outcome import Tokens
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import RunView, TimelineLine
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.plain_text import plain
 
 
 @contextmanager
-def watching(printer: Printer, server: Connection) -> Iterator[LineWatch | LiveWatch]:
+def watching(printer: Printer, connection: Connection) -> Iterator[LineWatch | LiveWatch]:
     """Show a run as fits where the output goes: a table that is gone at the end, or lines."""
     if not printer.console.is_terminal:
         yield LineWatch(printer)
         return
     spinner = Spinner("dots", text="starting")
     with Live(spinner, console=printer.console, transient=True) as live:
-        yield LiveWatch(printer, server, live, spinner)
+        yield LiveWatch(printer, connection, live, spinner)
 
 
 class LineWatch:
@@ -60,7 +64,7 @@ class LineWatch:
             self._printer.say(f"{what}: {state}")
 
 
-class StoryWatch:
+class TimelineWatch:
     """The lines of the run's timeline, each once, as they come."""
 
     def __init__(self, printer: Printer) -> None:
@@ -89,6 +93,60 @@ class StoryWatch:
             self._printer.warn(text)
 
 
+class TokenWatch(TimelineWatch):
+    """The timeline, and between its lines what models say.
+
+    What was shown of a turn is void once it is asked again. What counts is what the run has
+    recorded, which is said at the end of each turn that was shown.
+    """
+
+    def __init__(self, printer: Printer) -> None:
+        super().__init__(printer)
+        self._heard: dict[str, tuple[int, int]] = {}
+        """By turn: the attempt that was heard last, and how many of its characters are shown."""
+
+    def hear(self, tokens: Mapping[str, Tokens]) -> None:
+        """Print what models have said since the last time."""
+        for step_id, now in tokens.items():
+            attempt, shown = self._heard.get(step_id, (now.attempt, 0))
+            if attempt != now.attempt:
+                self._void(step_id, attempt, "the turn is asked again")
+                shown = 0
+            text = now.text[max(0, shown - now.before) :]
+            if text:
+                missed = "[...] " if now.before > shown else ""
+                self._say(TurnTokens(step_id=step_id, attempt=now.attempt, text=missed + text))
+            self._heard[step_id] = (now.attempt, now.before + len(now.text))
+
+    def show(self, view: RunView) -> None:
+        """Print the lines that are new, and what has become of the turns that were shown."""
+        for step in view.result.steps:
+            if step.id not in self._heard or step.state in (StepState.PENDING, StepState.RUNNING):
+                continue
+            attempt, _ = self._heard.pop(step.id)
+            if step.state is StepState.SUCCEEDED:
+                if attempt != step.attempts:
+                    self._void(step.id, attempt, "the turn was asked again")
+                said = step.output.get("line") if isinstance(step.output, dict) else None
+                told = TurnTokens(step_id=step.id, attempt=step.attempts, said=str(said or ""))
+                self._say(told)
+            else:
+                self._void(step.id, attempt, "the turn has failed")
+        super().show(view)
+
+    def _void(self, step_id: str, attempt: int, why: str) -> None:
+        told = TurnTokens(step_id=step_id, attempt=attempt, void=True)
+        self._say(told, f"-- {step_id}: {why}; what was shown of it is void --")
+
+    def _say(self, told: TurnTokens, line: str | None = None) -> None:
+        if self._printer.json_output:
+            self._printer.document(told)
+        elif line is None and told.said is not None:
+            self._printer.say(f"-- {told.step_id} is recorded: {told.said} --")
+        else:
+            self._printer.say(line or f"{told.step_id} | {told.text}")
+
+
 def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
     """Return how many lines of a timeline were told before: it may have lost its oldest ones."""
     for lost in range(len(told)):
@@ -101,9 +159,11 @@ def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> in
 class LiveWatch:
     """A table that is drawn anew in place."""
 
-    def __init__(self, printer: Printer, server: Connection, live: Live, spinner: Spinner) -> None:
+    def __init__(
+        self, printer: Printer, connection: Connection, live: Live, spinner: Spinner
+    ) -> None:
         self._printer = printer
-        self._server = server
+        self._connection = connection
         self._asked: set[tuple[str, str, str]] = set()
         self._view: RunView | None = None
         self._note = ""
@@ -138,7 +198,7 @@ class LiveWatch:
 
     def _ask(self, view: RunView) -> None:
         """Print each question above the table, unwrapped, so that its commands can be pasted."""
-        items = dict(open_items(self._server, view.result, view.pending))
+        items = dict(open_items(self._connection, view.result, view.pending))
         for key, lines in items.items():
             if key not in self._asked:
                 self._printer.lines(lines)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 from surehand.cli.verb.printer import Printer, Reply
@@ -15,15 +16,20 @@ from surehand.client.connection import Connection
 from surehand.client.delivery import LEFT
 from surehand.client.ids import find_run_id
 from surehand.client.run import Run
-from surehand.process.connect import connect, find_target
+from surehand.process.cells import routed
+from surehand.process.connect import Target, client_converter, connect, find_target
 from surehand.process.exits import DecisionRefused, ExitCode, Left, SurehandError, WrongUse
 from surehand.process.settings import (
     JUDGED_HERE,
     ClientSettings,
     client_settings,
     given_sources,
+    given_tenant,
     read_environment,
 )
+from surehand.process.sources import PREFIX
+from surehand.workflows.encryption import Encryption
+from surehand.workflows.identity import DEFAULT_TENANT
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Caller:
     settings: ClientSettings
     printer: Printer
     environment: Mapping[str, str]
+    opened: ExitStack = field(default_factory=ExitStack)
+    """What is closed at the end of the verb."""
 
     @property
     def tenant(self) -> str:
@@ -65,15 +73,28 @@ class Caller:
         run_id = self.run_id(name)
         return (await self.client()).run(run_id)
 
-    async def server(self) -> Connection:
+    async def connection(self, *, silent: bool = False) -> Connection:
         """Return a connected client.
+
+        Args:
+            silent: Nobody is told what is waited for.
 
         Raises:
             NotReachable: If no server answers.
         """
         target = find_target(self.environment)
-        client = await connect(target, quiet=True)
-        return Connection(client, target, self.settings, self.printer.warn)
+        converter = client_converter(target, self._encryption(target))
+        client = await connect(target, quiet=True, converter=converter)
+        tell = (lambda _: None) if silent else self.printer.warn
+        return Connection(client, target, self.settings, tell)
+
+    def _encryption(self, target: Target) -> Encryption | None:
+        """Return what encrypts by the keys in the ledger, where this verb can have them."""
+        if not target.encrypts or not self.environment.get(f"{PREFIX}DATABASE_URL"):
+            return None
+        from surehand.cli.verb.ledger_door import encryption_of, read_settings
+
+        return encryption_of(read_settings(), self.opened)
 
     async def client(self) -> Client:
         """Return a connected client, as users' own programs have it.
@@ -82,7 +103,7 @@ class Caller:
             NotReachable: If no server answers.
         """
         signed_only = self.environment.get("SUREHAND_DECISIONS") == "signed"
-        return Client(await self.server(), signed_only=signed_only)
+        return Client(await self.connection(), signed_only=signed_only)
 
 
 def perform(
@@ -102,11 +123,13 @@ def perform(
     """
     printer = Printer(json_output=json_output)
     try:
-        if judged:
-            _require_right_settings()
-        environment = read_environment()
-        answer = verb(Caller(client_settings(environment, **given), printer, environment))
-        reply = answer if isinstance(answer, Reply | ExitCode) else asyncio.run(_awaited(answer))
+        with _in_cell_of(given):
+            if judged:
+                _require_right_settings()
+            environment = read_environment()
+            caller = Caller(client_settings(environment, **given), printer, environment)
+            with caller.opened:
+                reply = _done(verb(caller))
     except Left as left:
         told = f"Run {left.run_id}: nobody has answered yet; {LEFT}"
         reply = Reply(Steered(run_id=left.run_id, message=LEFT), told, left.code)
@@ -120,6 +143,18 @@ def perform(
         return reply
     printer.reply(reply)
     return reply.code
+
+
+def _in_cell_of(given: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Have a verb that acts in a tenant reach its cell; other ones go by SUREHAND_CELL."""
+    if "tenant" not in given:
+        return nullcontext()
+    own = given_tenant() if given["tenant"] is None else given["tenant"]
+    return routed(tenant=own or DEFAULT_TENANT)
+
+
+def _done(answer: Awaitable[Reply | ExitCode] | Reply | ExitCode) -> Reply | ExitCode:
+    return answer if isinstance(answer, Reply | ExitCode) else asyncio.run(_awaited(answer))
 
 
 async def _awaited(answer: Awaitable[Reply | ExitCode]) -> Reply | ExitCode:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from surehand.cli.verb.printer import Reply, table_or
 from surehand.cli.verb.shapes import LedgerRows
 from surehand.cli.verb.text import compact
-from surehand.process.exits import NoSuchRun, NotReachable, WrongUse
+from surehand.process.exits import NoSuchRun, NotFound, NotReachable, Refused, WrongUse
+from surehand.workflows.encryption import KeyErased, NotDecrypted
 
 if TYPE_CHECKING:
     from surehand.activities.artifacts import ArtifactStore
     from surehand.activities.ledger.core.store import Ledger, Transaction
+    from surehand.activities.run_keys import LedgerKeys
     from surehand.activities.tools.toolbox import Toolbox
     from surehand.activities.worker.settings import Settings
+    from surehand.workflows.encryption import Encryption
 
 
 @contextmanager
@@ -32,17 +36,27 @@ def translated() -> Iterator[None]:
         ArtifactUnavailable,
     )
     from surehand.activities.ledger.core.migrate import DatabaseBehind
-    from surehand.activities.ledger.core.store import LedgerUnavailable, RunNotFound
+    from surehand.activities.ledger.core.store import LedgerUnavailable, RunNotFound, TenantAway
+    from surehand.activities.ledger.core.transaction import NoKeys
+    from surehand.activities.ledger.retention.hiding import RunHidden
     from surehand.activities.tools.toolbox import ToolboxError
     from surehand.activities.worker.settings import SettingsError
 
     try:
         yield
+    except RunHidden as error:
+        raise NoSuchRun(str(error)) from error
     except RunNotFound as error:
         raise NoSuchRun(f"run not found: {error.run_id}") from error
     except (LedgerUnavailable, DatabaseBehind, ArtifactUnavailable) as error:
         raise NotReachable(str(error)) from error
-    except (SettingsError, ToolboxError, ArtifactsMisconfigured) as error:
+    except TenantAway as error:
+        raise Refused(str(error)) from error
+    except KeyErased as error:
+        raise NotFound(str(error)) from error
+    except NotDecrypted as error:
+        raise NotReachable(str(error)) from error
+    except (SettingsError, ToolboxError, ArtifactsMisconfigured, NoKeys) as error:
         raise WrongUse(str(error)) from error
 
 
@@ -64,10 +78,11 @@ def read_toolbox(settings: Settings) -> Toolbox:
     Raises:
         WrongUse: A tool module cannot be used.
     """
+    from surehand.activities.mcp.tools import mcp_tools
     from surehand.activities.tools.toolbox import load_toolbox
 
     with translated():
-        return load_toolbox(settings.tool_modules)
+        return load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
 
 
 def notifiers_of(settings: Settings) -> str:
@@ -122,7 +137,46 @@ async def ledger_of(settings: Settings, patience: timedelta | None = None) -> As
         async with open_ledger(url, channels=channels, patience=limit) as ledger:
             require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
             require_head(ledger.engine)
+            ledger.keys = keys_of(settings, lambda: ledger)
             yield ledger
+
+
+def encryption_of(settings: Settings, opened: ExitStack) -> Encryption | None:
+    """Return what encrypts by the keys in the ledger, which is opened once it needs one.
+
+    Args:
+        settings: Where the ledger is, and the key-encryption keys.
+        opened: Closes the ledger.
+
+    Raises:
+        WrongUse: The key-encryption keys cannot be used.
+    """
+    from surehand.activities.ledger.core.engine import make_engine
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.process.payload_encryption import RunEncryption
+
+    @cache
+    def ledger() -> Ledger:
+        _log_to_stderr()
+        made = Ledger(make_engine(settings.database_url))
+        opened.callback(made.close)
+        return made
+
+    keys = keys_of(settings, ledger)
+    return None if keys is None else RunEncryption(keys)
+
+
+def keys_of(settings: Settings, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
+    """Return the keys of runs; ``None``: nothing is encrypted.
+
+    Raises:
+        WrongUse: The key-encryption keys cannot be used.
+    """
+    from surehand.activities.run_keys import LedgerKeys
+    from surehand.process.key_encryption import read_key_ring
+
+    ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
+    return None if ring is None else LedgerKeys(ledger, ring)
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from surehand.workflows.contracts.approvals import (
     DecisionOutcome,
     HeldApproval,
 )
+from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.steering import Verb
@@ -33,16 +34,18 @@ _OUTCOMES: Final = {
 }
 
 
-def commands_of(server: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
+def commands_of(connection: Connection, run_id: str, request: ApprovalRequest) -> dict[str, str]:
     """Return the commands that answer a request, by verb; what is in capitals is to be filled in.
 
     Where decisions have to be signed, all of ours name a key, and there is none for the plain
-    Temporal CLI.
+    Temporal CLI. Where a passkey has to sign, there is none at all: a browser has the passkeys.
     """
+    if request.assurance.by_passkey:
+        return {}
     id_, seen = request.approval_id, ["--params-hash", request.params_hash]
     key = ["--key", "KEYFILE"]
     signed = key if request.assurance is Assurance.SIGNED else []
-    command = server.settings.command
+    command = connection.settings.command
     commands = {
         "approve": command("approve", id_, *seen, *signed),
         "reject": command("reject", id_, *seen, *signed),
@@ -50,54 +53,54 @@ def commands_of(server: Connection, run_id: str, request: ApprovalRequest) -> di
         "sign": command("sign", id_, *seen, *key),
     }
     if not signed:
-        commands["temporal"] = _signal_command(server, run_id, request)
+        commands["temporal"] = _signal_command(connection, run_id, request)
     return commands
 
 
-def _signal_command(server: Connection, run_id: str, request: ApprovalRequest) -> str:
+def _signal_command(connection: Connection, run_id: str, request: ApprovalRequest) -> str:
     """Return the plain Temporal CLI's command that approves exactly these params."""
     decision = Decision(
         approval_id=request.approval_id,
         params_hash=request.params_hash,
         outcome=DecisionOutcome.APPROVE,
-        approver=_approver_of(server, request),
+        approver=_approver_of(connection, request),
     )
-    parts = ["temporal", "workflow", "signal", *server.temporal_options()]
+    parts = ["temporal", "workflow", "signal", *connection.temporal_options()]
     parts += ["--workflow-id", run_id, "--name", Verb.DECIDE]
     parts += ["--input", json.dumps(decision.model_dump(mode="json", exclude_defaults=True))]
     return shlex.join(parts)
 
 
-def _approver_of(server: Connection, request: ApprovalRequest) -> str:
+def _approver_of(connection: Connection, request: ApprovalRequest) -> str:
     """Return who is named as approver: you, unless your yes might not count."""
-    user, asked = server.settings.user, {request.requested_by, *request.editors}
+    user = connection.settings.user
     # Who has which role, only the ledger knows.
-    barred = any(r.roles or (r.four_eyes and user in asked) for r in request.requirements)
+    barred = user in request.excluded or any(one.roles for one in request.requirements)
     return YOUR_NAME if barred else user
 
 
 def open_items(
-    server: Connection, result: RunResult, pending: Sequence[ApprovalRequest]
+    connection: Connection, result: RunResult, pending: Sequence[ApprovalRequest]
 ) -> Iterator[tuple[tuple[str, str, str], Iterator[str]]]:
     """Yield each thing that a run waits for: what tells it from others, and its lines.
 
     Args:
-        server: Where the run is.
+        connection: Where the run is.
         result: Where it stands.
         pending: Its requests, as far as they are known.
     """
     run_id, requests = result.run_id, {request.approval_id: request for request in pending}
     for waiting in result.waiting_for:
         request = requests.get(waiting.id)
-        lines = waiting_lines(server, run_id, waiting)
+        lines = waiting_lines(connection, run_id, waiting)
         if request is not None:
-            lines = request_lines(server, run_id, request)
+            lines = request_lines(connection, run_id, request)
         yield (run_id, waiting.kind, waiting.id), lines
 
 
-def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
+def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
     """Yield what one thing is that a run waits for, and how to answer it."""
-    command = server.settings.command
+    command = connection.settings.command
     if waiting.kind == "approval":
         yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
         yield f"  {command('show', waiting.id)}"
@@ -116,6 +119,11 @@ def waiting_lines(server: Connection, run_id: str, waiting: Waiting) -> Iterator
         yield f"Step {waiting.step_id} has failed: {waiting.question}"
         yield f"  {command('resume', run_id, '--step', waiting.step_id)}"
         yield "    or with --way skip, or --way compensate"
+    elif waiting.kind == "quota":
+        what = f"Step {waiting.step_id} is" if waiting.step_id else "The run waits for a place:"
+        yield f"{what} {waiting.question}"
+        yield f"  {command('quota', 'show')}"
+        yield "    shows the quotas; it goes on by itself, and soon after one is raised"
     elif waiting.kind == "event":
         yield f"Step {waiting.step_id} waits for an event from outside"
         yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"
@@ -146,21 +154,27 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"  hash       {request.params_hash}"
     yield f"  undo       {request.undo}"
     yield f"  asked by   {' and '.join([request.askers, *_edited(request)])}"
+    if request.foreign:
+        yield f"  foreign    its run has read content from outside: {foreign_text(request.foreign)}"
     for requirement in request.requirements:
         yield f"  needs      {requirement.as_text()}"
+    if request.excluded:
+        yield f"  not by     {', '.join(request.excluded)}"
     if request.votes:
         yield f"  so far     {', '.join(request.votes)}"
-    if request.assurance is Assurance.SIGNED:
-        yield "  decisions  have to be signed (--key FILE)"
+    if request.assurance is not Assurance.OPEN:
+        how = " (--key FILE)" if request.assurance is Assurance.SIGNED else ""
+        yield f"  decisions  {request.assurance.as_text()}{how}"
     yield f"  expires    {shown_time(request.expires_at)}"
 
 
-def request_lines(server: Connection, run_id: str, request: ApprovalRequest) -> Iterator[str]:
+def request_lines(connection: Connection, run_id: str, request: ApprovalRequest) -> Iterator[str]:
     """Yield everything an approver has to see, then the commands that approve it."""
     yield from request_details(request)
-    commands = commands_of(server, run_id, request)
-    yield f"  {commands['approve']}"
-    yield f"  {commands.get('temporal', commands['sign'])}"
+    commands = commands_of(connection, run_id, request)
+    if commands:
+        yield f"  {commands['approve']}"
+        yield f"  {commands.get('temporal', commands['sign'])}"
 
 
 def _edited(request: ApprovalRequest) -> list[str]:

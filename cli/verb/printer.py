@@ -14,8 +14,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from surehand.cli.verb.shapes import ErrorReport
-from surehand.cli.verb.text import plain
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError
+from surehand.workflows.plain_text import plain
 
 #: Colours of states; a state without one is printed as it is.
 _STYLES: Final = {
@@ -27,6 +27,7 @@ _STYLES: Final = {
     "running": "blue",
     "waiting_approval": "yellow",
     "waiting_rate_limit": "yellow",
+    "waiting_quota": "yellow",
     "needs_intervention": "bold yellow",
     "in_doubt": "bold yellow",
     "compensating": "yellow",

@@ -8,9 +8,9 @@ import secrets
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
-from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
+from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
@@ -20,16 +20,11 @@ from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueRequest,
 )
 from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError
 
-from surehand.workflows.names import PENDING_APPROVALS, PING, RUN_STATE, TENANT
-
-#: What a run sets, and what each has to be registered as.
-SEARCH_ATTRIBUTES: Final = {
-    RUN_STATE.name: ("Keyword", IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD),
-    TENANT.name: ("Keyword", IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD),
-    PENDING_APPROVALS.name: ("Int", IndexedValueType.INDEXED_VALUE_TYPE_INT),
-}
+from surehand.workflows.identity import DEFAULT_TENANT, upkeep_id
+from surehand.workflows.names import PING, SEARCH_ATTRIBUTES
 
 #: A queue on which nothing is ever put: polling it makes the server note its own time.
 _CLOCK_QUEUE: Final = "surehand-clock"
@@ -53,15 +48,12 @@ async def namespace_exists(client: Client) -> bool:
     return True
 
 
-async def missing_attributes(client: Client) -> list[str]:
+async def missing_attributes(client: Client) -> list[SearchAttributeKey[Any]]:
     """Return the search attributes that are not registered, or not with the right type."""
     request = ListSearchAttributesRequest(namespace=client.namespace)
     answer = await client.operator_service.list_search_attributes(request)
-    return [
-        name
-        for name, (_, kind) in SEARCH_ATTRIBUTES.items()
-        if answer.custom_attributes.get(name) != kind
-    ]
+    there = answer.custom_attributes
+    return [key for key in SEARCH_ATTRIBUTES if there.get(key.name) != int(key.indexed_value_type)]
 
 
 async def ping(client: Client, task_queue: str) -> timedelta | None:
@@ -73,7 +65,7 @@ async def ping(client: Client, task_queue: str) -> timedelta | None:
     came = time.monotonic()
     handle = await client.start_workflow(
         PING,
-        id=f"surehand-ping-{secrets.token_hex(8)}",
+        id=upkeep_id(DEFAULT_TENANT, f"ping-{secrets.token_hex(8)}"),
         task_queue=task_queue,
         # The server ends it, so that nothing waits for a worker that may come tomorrow.
         execution_timeout=PING_LIMIT,

@@ -10,9 +10,10 @@ from surehand.cli.verb.pending import held_lines, open_items, request_lines
 from surehand.cli.verb.printer import Lines, Styled, Table
 from surehand.cli.verb.text import compact, shown_time
 from surehand.client.connection import Connection
-from surehand.client.outcome import Told
+from surehand.client.outcome import CallProgress
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict, VerdictCode
 from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.plan.durability import Durability
 
@@ -57,15 +58,15 @@ def _steps_lines(result: RunResult) -> Lines:
 
 
 def open_lines(
-    server: Connection, result: RunResult, pending: Sequence[ApprovalRequest] = ()
+    connection: Connection, result: RunResult, pending: Sequence[ApprovalRequest] = ()
 ) -> Lines:
     """Yield what a run waits for, with the commands that answer it."""
-    for _, lines in open_items(server, result, pending):
+    for _, lines in open_items(connection, result, pending):
         yield ""
         yield from lines
 
 
-def view_lines(server: Connection, view: RunView, told: Told) -> Lines:
+def view_lines(connection: Connection, view: RunView, calls: CallProgress) -> Lines:
     """Yield everything a run says about itself, and what its calls have told."""
     yield Styled(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""
@@ -73,23 +74,27 @@ def view_lines(server: Connection, view: RunView, told: Told) -> Lines:
     by = "" if view.started_by in ("", view.user) else f", started by {view.started_by}"
     yield f"  user     {view.user}{by}, tenant {view.tenant}"
     if view.durability is not Durability.SYNC:
-        where = f", a batch is at {told.under_way}" if told.under_way else ""
+        where = f", a batch is at {calls.under_way}" if calls.under_way else ""
         yield f"  durable  {view.durability}{where}"
     yield f"  started  {shown_time(view.started_at)}"
-    yield f"  web ui   {server.web_ui(view.result.run_id)}"
+    if view.result.foreign:
+        yield f"  foreign  has read content from outside: {foreign_text(view.result.foreign)}"
+    yield f"  web ui   {connection.web_ui(view.result.run_id)}"
     yield ""
     yield from _steps_lines(view.result)
-    for step_id, progress in told.progress.items():
+    for step_id, progress in calls.by_step.items():
         yield f"  {step_id} has come to {_short(compact(progress))}"
+    for step_id, size in calls.bytes_written.items():
+        yield f"  {step_id} has written {size:,} bytes of its artifact"
     asked = {request.approval_id for request in view.pending}
     for request in view.pending:
         yield ""
-        yield from request_lines(server, view.result.run_id, request)
+        yield from request_lines(connection, view.result.run_id, request)
     for held in view.held:
         yield ""
         yield from held_lines(held)
     others = [item for item in view.result.waiting_for if item.id not in asked]
-    yield from open_lines(server, view.result.model_copy(update={"waiting_for": others}))
+    yield from open_lines(connection, view.result.model_copy(update={"waiting_for": others}))
     verdicts = [[v.approval_id, v.code, verdict_text(v)] for v in view.verdicts]
     signals = [[shown_time(s.at), s.name, s.reason] for s in view.refused_signals]
     timeline = [[shown_time(t.at), t.step_id or "", t.text] for t in view.timeline]

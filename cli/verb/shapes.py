@@ -15,14 +15,14 @@ from surehand.client.query import PendingHeld, PendingQuestion, SilentRun
 from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState, HeldApproval
 from surehand.workflows.contracts.maintenance import NotUndone, StoppedRun
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.tools import PlanError, ToolSpec
-from surehand.workflows.payload_codec import Unreadable
+from surehand.workflows.contracts.tools import PlanError, ToolDefinition, ToolSpec
+from surehand.workflows.contracts.unreadable import Unreadable
 
 
 class Shape(BaseModel):
     """Base of every document."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)  # a verb prints one of them
 
 
 class ErrorReport(Shape):
@@ -45,6 +45,74 @@ class Started(Shape):
     state: str
     task_queue: str
     web_ui: str
+
+
+class NewToken(Shape):
+    """``codec token``."""
+
+    token: str
+    tenants: list[str]
+    right: str
+
+
+class SignInLink(Shape):
+    """``approvals link``."""
+
+    link: str
+    principal: str
+    minutes: int
+    """How long it counts, unless it was used."""
+
+
+class KeyEncryptionKeyShown(Shape):
+    """A key-encryption key, and what it has wrapped in a tenant."""
+
+    id: str
+    wraps: bool
+    """Whether new keys of runs are wrapped with it."""
+    here: bool
+    """Whether it is among those that are set here."""
+    keys: int
+    """Keys of runs that it has wrapped."""
+
+
+class KeyList(Shape):
+    """``keys list``."""
+
+    keys: list[KeyEncryptionKeyShown]
+    erased: int
+    """Keys of runs that were erased."""
+
+
+class KeysRotated(Shape):
+    """``keys rotate``."""
+
+    key: str
+    rotated: int
+    left: int
+    """Those that changed meanwhile: rotate again."""
+
+
+class RunErased(Shape):
+    """``erase``."""
+
+    run_id: str
+    runs: list[str]
+    """The run, and its child runs."""
+    erased_by: str
+    reason: str
+    artifacts: int
+    effects: int
+    """Those whose business keys are kept."""
+
+
+class KeyMade(Shape):
+    """``keys new``."""
+
+    id: str
+    file: str
+    keys: int
+    """How many keys the file has now."""
 
 
 class RunSummary(Shape):
@@ -75,6 +143,21 @@ class ShownRun(RunView):
     """The step that a batch is at (durability ``exit``), as its worker has told last."""
     progress: dict[str, JsonValue] = {}
     """By step whose call is under way: how far it has come, as its tool has told last."""
+    bytes_written: dict[str, int] = {}
+    """By step whose call is under way: how much of its artifact stands."""
+
+
+class TurnTokens(Shape):
+    """``show --follow --tokens``: what a model says, as it says it; nothing rests on it."""
+
+    step_id: str
+    attempt: int
+    text: str = ""
+    """What came since the line before."""
+    void: bool = False
+    """The turn is asked again, or has failed: what was shown of this attempt is void."""
+    said: str | None = None
+    """The turn is recorded: what counts, in a line."""
 
 
 class CutOffRun(Shape):
@@ -205,12 +288,43 @@ class AuditReport(Shape):
     head: str = ""
     """The hash of the newest event."""
     uncompensated: list[str] = []
-    """Effects of a failed or cancelled run that stand; like what follows, it is no break."""
+    """Effects of a failed or cancelled run that remain; like what follows, it is no break."""
     in_doubt: list[str] = []
     partial: list[str] = []
     open_interventions: list[str] = []
+    erased: str | None = None
+    """When the run was erased, by whom, and why: its chain holds all the same."""
     signature: ExportSignature | None = None
     """Of an exported file that is signed."""
+    forgotten: int = 0
+    """Hashes that Temporal's history has and the ledger does not: it was restored meanwhile."""
+    deleted: str | None = None
+    """Of a run that was deleted: by whom, when, and where its events were exported to."""
+
+
+class RunBehind(Shape):
+    """A run that has gone on in Temporal beyond what a restored ledger has of it."""
+
+    run_id: str
+    known: bool
+    """Whether the ledger has the run at all."""
+    command: str
+    """Has it begin anew, under the same keys."""
+
+
+class EpochShown(Shape):
+    """``ledger restored``: the newest epoch; all is null where the ledger was never restored."""
+
+    number: int | None = None
+    restored_to: datetime | None = None
+    opened_at: datetime | None = None
+    opened_by: str | None = None
+    closed_at: datetime | None = None
+    closed_by: str | None = None
+    newest_event_at: datetime | None = None
+    """Of the tenant, when the epoch was opened just now."""
+    behind: list[RunBehind] = []
+    """The tenant's runs that are to begin anew."""
 
 
 class SettingShown(Shape):
@@ -260,6 +374,46 @@ class Scheduled(Shape):
     every_seconds: float
 
 
+class RetentionPart(Shape):
+    """Some kinds of data of a run and its child runs."""
+
+    run_id: str
+    kinds: list[str]
+    exports: list[str] = []
+    """The files of their events."""
+
+
+class RunKept(Shape):
+    """A run that is old enough, and what keeps it."""
+
+    run_id: str
+    why: str
+
+
+class RetentionReport(Shape):
+    """``retention``: what a round has done, or would do."""
+
+    applied: bool
+    hidden: list[RetentionPart]
+    deleted: list[RetentionPart]
+    kept: list[RunKept]
+    checkpoints: int
+    """Rows of saved checkpoints whose own time was over, and of what they referred to."""
+    files_set_aside: int
+    """Artifacts to which nothing refers: a day later they are removed."""
+    files_back: int
+    files_removed: int
+
+
+class RetentionSwitched(Shape):
+    """``retention --keep`` and ``--release``."""
+
+    run_id: str
+    runs: list[str]
+    """The run, and its child runs."""
+    held: bool
+
+
 class UnwindReport(Shape):
     """``unwind``: what was undone, and what was not and why."""
 
@@ -278,6 +432,8 @@ class PrincipalShown(Shape):
     permissions: list[str]
     keys: list[str]
     """Key ids, oldest first; revoked ones are in the history only."""
+    passkeys: list[str] = []
+    """Those of them that are passkeys'."""
 
 
 class PrincipalList(Shape):
@@ -353,6 +509,8 @@ class StandingShown(Shape):
     total: str | None
     total_left: str | None
     """A decimal as text."""
+    foreign: bool
+    """Also in runs that have read content from outside."""
     until: datetime
     reason: str
     signed: bool
@@ -379,10 +537,114 @@ class StandingChanged(Shape):
     """False: it was revoked already."""
 
 
+class QuotaUse(Shape):
+    """One quota, and how it stands."""
+
+    quota: str
+    limit: str | None
+    """Without one as much as comes is used."""
+    used: str | None
+    """What is counted now; what is not limited is not counted."""
+    until: datetime | None
+    """When its hour or day ends, and it is as good as new."""
+
+
+class QuotaShown(Shape):
+    """``quota show`` and ``quota set``: what a tenant may use, and has used."""
+
+    tenant: str
+    quotas: list[QuotaUse]
+    over: Literal["queue", "reject"]
+    """What becomes of what is over."""
+    weight: float
+    """How many turns it has where tenants take turns; another one has 1."""
+    queued_runs: int
+    """How many runs wait for the quota of open runs."""
+    set_by: str | None
+    set_at: datetime | None
+
+
+class TenantShown(Shape):
+    """``tenant add`` and ``tenant show``: of which cell a tenant is."""
+
+    tenant: str
+    cell: str
+    """As the file of cells has it."""
+    state: Literal["here", "leaving", "gone", "arriving"] | None
+    """As the ledger of that cell has it; ``None``: nobody has said it there."""
+    known: bool
+    """Whether its runs can begin there."""
+
+
+class TenantMoved(Shape):
+    """``tenant move``: how far a tenant's move is."""
+
+    tenant: str
+    cell: str
+    """The cell that it is of now."""
+    to: str
+    under_way: list[str]
+    """What has to end first."""
+    rows: dict[str, int]
+    """Rows that were copied, by table."""
+
+
+class LoadedTool(ToolSpec, ToolDefinition):
+    """A tool as runs record it, and as a model is told of it."""
+
+
 class ToolList(Shape):
     """``tools``."""
 
-    tools: list[ToolSpec]
+    tools: list[LoadedTool]
+
+
+class McpToolSeen(Shape):
+    """A tool of an MCP server."""
+
+    tool: str
+    state: Literal["pinned", "not pinned", "changed", "gone", "refused", "unusable"]
+    """``refused``: the file does not name it; ``unusable``: no definition that can be taken."""
+    effect: str | None
+    pin: str | None
+    """Digest of the reviewed definition."""
+    offered: str | None
+    """Digest of the one that the server has now."""
+    description: str
+    problem: str | None
+
+
+class McpList(Shape):
+    """``mcp list``."""
+
+    tools: list[McpToolSeen]
+    silent: dict[str, str]
+    """Servers that cannot be asked, with the reason."""
+
+
+class McpPinned(Shape):
+    """``mcp pin``."""
+
+    file: str
+    pinned: dict[str, str]
+    """Digests by tool."""
+
+
+class McpChange(Shape):
+    """One part of a definition that is not as it was reviewed."""
+
+    tool: str
+    part: str
+    reviewed: JsonValue
+    offered: JsonValue
+
+
+class McpDiff(Shape):
+    """``mcp diff``."""
+
+    changes: list[McpChange]
+    silent: dict[str, str]
+    """Servers that cannot be asked, with the reason."""
 
 
 class Check(Shape):

@@ -6,10 +6,8 @@ import json
 from datetime import datetime
 from typing import Any
 
-from surehand.process.program import command as command
-from surehand.process.program import program as program
 from surehand.workflows.contracts.artifacts import as_artifact
-from surehand.workflows.plain_text import plain as plain
+from surehand.workflows.plain_text import plain
 
 
 def compact(value: Any) -> str:

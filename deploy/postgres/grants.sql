@@ -13,8 +13,37 @@ REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes F
 REVOKE INSERT, UPDATE ON standing_approvals FROM surehand_worker;
 REVOKE UPDATE ON standing_uses FROM surehand_worker;
 GRANT UPDATE (returned_ms) ON standing_uses TO surehand_worker;
+-- And what a tenant may use; the workers count what it has used.
+REVOKE INSERT, UPDATE ON quotas FROM surehand_worker;
+-- That the ledger was restored, its owner says.
+REVOKE INSERT, UPDATE ON epochs FROM surehand_worker;
+-- And of which cell it is.
+REVOKE INSERT, UPDATE ON tenants FROM surehand_worker;
 -- A saved checkpoint is never rewritten, only removed.
 REVOKE UPDATE ON checkpoints FROM surehand_worker;
 GRANT UPDATE (document, removed_ms) ON checkpoints TO surehand_worker;
+-- Workers make the keys of runs and read them. Wrapping them anew and erasing them is the owner's.
+REVOKE UPDATE ON run_keys FROM surehand_worker;
 -- Only migrations say which migration the database is at.
 REVOKE INSERT, UPDATE ON alembic_version FROM surehand_worker;
+-- What is hidden and deleted is retention's to say.
+REVOKE INSERT, UPDATE ON retentions, holds FROM surehand_worker;
+
+-- What retention may: it hides and holds runs, and deletes what goes, which triggers look after.
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM surehand_retention;
+GRANT USAGE ON SCHEMA public TO surehand_retention;
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO surehand_retention;
+GRANT INSERT, UPDATE, DELETE ON retentions TO surehand_retention;
+GRANT INSERT, DELETE ON holds TO surehand_retention;
+GRANT DELETE ON artifacts, checkpoints, decisions, drafts, events, interventions, notifications,
+    plans, replays, steerings, steps TO surehand_retention;
+-- What it does is in the chain, and nothing of a run that goes is claimed any more.
+GRANT INSERT ON events, bars TO surehand_retention;
+GRANT UPDATE (seq, head, input, error) ON runs TO surehand_retention;
+-- What stays is emptied.
+GRANT UPDATE (params, failures, observed, receipt, answer, evidence, error, left_because,
+    content_deleted_ms) ON effects TO surehand_retention;
+GRANT UPDATE (params, answers, description, undo) ON approvals TO surehand_retention;
+GRANT UPDATE (output) ON steps TO surehand_retention;
+GRANT UPDATE (parts, tail, ended_ms, removed_ms) ON drafts TO surehand_retention;
+GRANT UPDATE (wrapped, erased_ms, erased_by) ON run_keys TO surehand_retention;

@@ -3,6 +3,7 @@
 \getenv temporal_password TEMPORAL_DB_PASSWORD
 \getenv owner_password LEDGER_OWNER_PASSWORD
 \getenv worker_password LEDGER_WORKER_PASSWORD
+\getenv retention_password LEDGER_RETENTION_PASSWORD
 
 CREATE ROLE temporal LOGIN PASSWORD :'temporal_password';
 CREATE DATABASE temporal OWNER temporal;
@@ -13,6 +14,8 @@ REVOKE CONNECT ON DATABASE temporal, temporal_visibility FROM PUBLIC;
 CREATE ROLE surehand_owner LOGIN PASSWORD :'owner_password';
 -- What the workers are. It owns nothing, so row-level security binds it; see grants.sql.
 CREATE ROLE surehand_worker LOGIN PASSWORD :'worker_password';
+-- What deletes when its time is over (`retention`). It owns nothing, either.
+CREATE ROLE surehand_retention LOGIN PASSWORD :'retention_password';
 CREATE DATABASE surehand OWNER surehand_owner;
 REVOKE CONNECT ON DATABASE surehand FROM PUBLIC;
-GRANT CONNECT ON DATABASE surehand TO surehand_worker;
+GRANT CONNECT ON DATABASE surehand TO surehand_worker, surehand_retention;

@@ -1,25 +1,20 @@
-"""The endpoints by which tests and demos steer the shop and look inside; never disturbed."""
+"""The endpoints by which tests and demos steer a service and count; never disturbed."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from surehand.examples.shop.bodies import NewOrder
-from surehand.examples.shop.effects import counts
 from surehand.examples.shop.faults import Fault, Faults
-from surehand.examples.shop.store import Store, add_order
 from surehand.examples.shop.traffic import Traffic
-from surehand.examples.shop.world import order_view, world
 
 
 class WaitFor(BaseModel):
-    """What ``GET /admin/wait`` waits for: all that is given, counted since the shop started."""
+    """What ``GET /admin/wait`` waits for: all that is given, counted since the start."""
 
     endpoint: str
     requests: int = 0
@@ -35,21 +30,35 @@ class Admin:
     """Answers ``/admin/...``."""
 
     def __init__(
-        self, store: Store, faults: Faults, traffic: Traffic, endpoints: Collection[str]
+        self,
+        faults: Faults,
+        traffic: Traffic,
+        endpoints: Collection[str],
+        *,
+        counted: Callable[[str | None], dict[str, int]],
+        about: str,
     ) -> None:
-        self._store = store
+        """Steer a service.
+
+        Args:
+            faults: In force.
+            traffic: What has come.
+            endpoints: Every name that faults and counts know.
+            counted: The effects, by endpoint; in all or about one thing.
+            about: The parameter by which effects are counted for one thing only.
+        """
         self._faults = faults
         self._traffic = traffic
         self._endpoints = sorted(endpoints)
+        self._counted = counted
+        self._about = about
 
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
             Route("/admin/faults/{endpoint}", self.tell_fault, methods=["PUT"]),
             Route("/admin/faults", self.clear_faults, methods=["DELETE"]),
-            Route("/admin/orders", self.create_order, methods=["POST"]),
             Route("/admin/counts", self.counts),
-            Route("/admin/world", self.world),
             Route("/admin/requests", self.requests),
             Route("/admin/wait", self.wait),
         ]
@@ -59,7 +68,7 @@ class Admin:
         endpoint = request.path_params["endpoint"]
         if endpoint not in self._endpoints:
             known = ", ".join(self._endpoints)
-            return _problem(404, f"there is no endpoint {endpoint!r}; known are {known}")
+            return problem(404, f"there is no endpoint {endpoint!r}; known are {known}")
         fault = Fault.model_validate_json(await request.body())
         self._faults.tell(endpoint, fault)
         return JSONResponse(fault.model_dump(mode="json"))
@@ -69,23 +78,9 @@ class Admin:
         self._faults.clear()
         return Response(status_code=204)
 
-    async def create_order(self, request: Request) -> Response:
-        """Create an order."""
-        order = NewOrder.model_validate_json(await request.body())
-        try:
-            with self._store.transaction() as connection:
-                order_id = add_order(connection, order)
-        except sqlite3.IntegrityError:
-            return _problem(409, f"there is already an order {order.order_id}")
-        return JSONResponse(order_view(self._store, order_id), 201)
-
     async def counts(self, request: Request) -> Response:
-        """Return how many effects were applied, in all or for ``?order_id=``."""
-        return JSONResponse(counts(self._store, request.query_params.get("order_id")))
-
-    async def world(self, request: Request) -> Response:
-        """Return what effects have left behind, in all or for ``?order_id=``."""
-        return JSONResponse(world(self._store, request.query_params.get("order_id")))
+        """Return how many effects were applied, in all or about one thing."""
+        return JSONResponse(self._counted(request.query_params.get(self._about)))
 
     async def requests(self, request: Request) -> Response:
         """Return the requests received by this process."""
@@ -95,18 +90,19 @@ class Admin:
         """Answer when what is waited for has come; 408 if it has not in time."""
         want = WaitFor.model_validate(dict(request.query_params))
         if want.endpoint not in self._endpoints:
-            return _problem(404, f"there is no endpoint {want.endpoint!r}")
+            return problem(404, f"there is no endpoint {want.endpoint!r}")
 
         def reached() -> bool:
             return (
                 self._traffic.received(want.endpoint) >= want.requests
                 and self._traffic.finished(want.endpoint) >= want.finished
-                and counts(self._store).get(want.endpoint, 0) >= want.effects
+                and self._counted(None).get(want.endpoint, 0) >= want.effects
             )
 
         came = await self._traffic.wait_until(reached, want.timeout_s)
         return JSONResponse(self._traffic.snapshot(), 200 if came else 408)
 
 
-def _problem(status: int, message: str) -> Response:
+def problem(status: int, message: str) -> Response:
+    """Return the answer to a request that cannot be served as it is."""
     return JSONResponse({"code": "refused", "message": message}, status)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import sqlite3
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -12,92 +12,66 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from surehand.examples.shop.admin import Admin
+from surehand.examples.shop import endpoints
+from surehand.examples.shop.admin import Admin, problem
+from surehand.examples.shop.bodies import NewOrder
 from surehand.examples.shop.connections import Connections
-from surehand.examples.shop.effects import Answer, apply, look_up, refusal
-from surehand.examples.shop.faults import Fault, Faults
+from surehand.examples.shop.effects import Answer, counts, refusal
+from surehand.examples.shop.endpoints import Handler, lookup_of
+from surehand.examples.shop.faults import Faults
 from surehand.examples.shop.serving import Serving
-from surehand.examples.shop.store import Store
+from surehand.examples.shop.store import Store, add_order
 from surehand.examples.shop.traffic import Traffic
-from surehand.examples.shop.world import order_view
-from surehand.examples.shop.writes import WRITES, Refused, Write
-
-Handler = Callable[[Request], Awaitable[Response]]
+from surehand.examples.shop.world import order_view, world
+from surehand.examples.shop.writes import WRITES, Refused
 
 ORDERS: Final = "orders"
-
-
-def lookup_of(endpoint: str) -> str:
-    """Return the name under which an endpoint's lookup is counted and disturbed."""
-    return f"{endpoint}.lookup"
-
-
+_WRITES: Final = tuple(write.name for write in WRITES)
 #: Every name that faults and counts know.
-ENDPOINTS: Final = frozenset(
-    {ORDERS} | {write.name for write in WRITES} | {lookup_of(write.name) for write in WRITES}
-)
+ENDPOINTS: Final = frozenset((ORDERS, *_WRITES, *map(lookup_of, _WRITES)))
 
 
 def build(db: Path, connections: Connections) -> Starlette:
     """Return the application on its database file."""
     store, faults, traffic = Store(db), Faults(), Traffic()
     serving = Serving(faults, traffic, connections)
-    routes = [
-        Route("/orders/{order_id}", _read_order(serving, store)),
-        *(Route(write.path, _write(serving, store, write), methods=["POST"]) for write in WRITES),
-        *(Route(f"/{write.name}", _lookup(serving, store, faults, write)) for write in WRITES),
-        *Admin(store, faults, traffic, ENDPOINTS).routes(),
-    ]
-    return Starlette(routes=routes, exception_handlers={ValidationError: _invalid})
 
-
-def _read_order(serving: Serving, store: Store) -> Handler:
-    async def handle(request: Request) -> Response:
+    def read_order(request: Request) -> Answer:
         order_id = request.path_params["order_id"]
+        order = order_view(store, order_id)
+        if order is None:
+            return refusal(Refused(404, "order_not_found", f"there is no order {order_id}"))
+        return Answer(200, order)
 
-        def work(fault: Fault) -> Answer:
-            order = order_view(store, order_id)
-            if order is None:
-                return refusal(Refused(404, "order_not_found", f"there is no order {order_id}"))
-            return Answer(200, order)
+    def counted(order_id: str | None) -> dict[str, int]:
+        return dict.fromkeys(_WRITES, 0) | counts(store, order_id)
 
-        return await serving.serve(request, ORDERS, work)
+    routes = [
+        Route("/orders/{order_id}", endpoints.read(serving, ORDERS, read_order)),
+        *(Route(w.path, endpoints.write(serving, store, w), methods=["POST"]) for w in WRITES),
+        *(Route(f"/{w.name}", endpoints.lookup(serving, store, faults, w)) for w in WRITES),
+        Route("/admin/orders", _create_order(store), methods=["POST"]),
+        Route("/admin/world", _world(store)),
+        *Admin(faults, traffic, ENDPOINTS, counted=counted, about="order_id").routes(),
+    ]
+    return Starlette(routes=routes, exception_handlers={ValidationError: endpoints.invalid})
 
-    return handle
 
-
-def _write(serving: Serving, store: Store, write: Write) -> Handler:
+def _create_order(store: Store) -> Handler:
     async def handle(request: Request) -> Response:
-        # Read whole before anything else: from here on the client is no longer needed.
-        sent: dict[str, Any] = await request.json() if await request.body() else {}
-        body = write.body.model_validate(sent | request.path_params)
-        key = request.headers.get("Idempotency-Key")
-
-        def work(fault: Fault) -> Answer:
-            return apply(
-                store, write, body, key=key, honour_key=not fault.ignore_keys, half=fault.half
-            )
-
-        return await serving.serve(request, write.name, work)
+        order = NewOrder.model_validate_json(await request.body())
+        try:
+            with store.transaction() as connection:
+                order_id = add_order(connection, order)
+        except sqlite3.IntegrityError:
+            return problem(409, f"there is already an order {order.order_id}")
+        return JSONResponse(order_view(store, order_id), 201)
 
     return handle
 
 
-def _lookup(serving: Serving, store: Store, faults: Faults, write: Write) -> Handler:
+def _world(store: Store) -> Handler:
     async def handle(request: Request) -> Response:
-        key = request.query_params.get("key")
-        if not key:
-            return JSONResponse({"code": "invalid", "message": "which key? (?key=)"}, 422)
-
-        def work(fault: Fault) -> Answer:
-            if faults.ignores_lookup(write.name):
-                return refusal(Refused(501, "no_lookup", "this endpoint cannot be asked by key"))
-            return look_up(store, write, key)
-
-        return await serving.serve(request, lookup_of(write.name), work)
+        return JSONResponse(world(store, request.query_params.get("order_id")))
 
     return handle
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    return JSONResponse({"code": "invalid", "message": str(error)}, 422)

@@ -28,19 +28,19 @@ def world(context: Context) -> dict[str, Any]:
     """Return what the shop has of a run's order; ``effects`` is its own count of them."""
     about = {"order_id": context.input["order_id"]}
     with _shop() as shop:
-        _let_arrive(shop)
+        let_arrive(shop)
         counts = shop.get("/admin/counts", params=about).raise_for_status().json()
         left = shop.get("/admin/world", params=about).raise_for_status().json()
     return {"effects": counts, "left": left}
 
 
-def _let_arrive(shop: httpx.Client) -> None:
+def let_arrive(service: httpx.Client) -> None:
     """Wait for what is on the wire: the request of a dead worker is an effect, too."""
-    requests = shop.get("/admin/requests").raise_for_status().json()
+    requests = service.get("/admin/requests").raise_for_status().json()
     for endpoint, seen in requests.items():
         if seen["in_flight"]:
             ended = {"endpoint": endpoint, "finished": seen["received"], "timeout_s": 60}
-            shop.get("/admin/wait", params=ended).raise_for_status()
+            service.get("/admin/wait", params=ended).raise_for_status()
 
 
 def _shop() -> httpx.Client:

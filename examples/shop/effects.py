@@ -10,7 +10,7 @@ from typing import Any
 
 from surehand.examples.shop.bodies import Body
 from surehand.examples.shop.store import Store
-from surehand.examples.shop.writes import WRITES, Refused, Write
+from surehand.examples.shop.writes import Refused, Write
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ def apply(
         if isinstance(result, Refused):
             return refusal(result)
         connection.execute(
-            "INSERT INTO effects (endpoint, key, order_id, at, body, receipt, half) "
+            "INSERT INTO effects (endpoint, key, about, at, body, receipt, half) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 write.name,
                 key,
-                result.order_id,
+                result.about,
                 datetime.now(UTC).isoformat(),
                 text,
                 json.dumps(result.receipt),
@@ -81,15 +81,14 @@ def look_up(store: Store, write: Write, key: str) -> Answer:
     return Answer(200, {"applied": applied})
 
 
-def counts(store: Store, order_id: str | None = None) -> dict[str, int]:
-    """Return how many effects each endpoint has applied, in all or for one order."""
+def counts(store: Store, about: str | None = None) -> dict[str, int]:
+    """Return how many effects each endpoint has applied that has any, in all or about one thing."""
     with store.transaction() as connection:
         rows = connection.execute(
-            "SELECT endpoint, count(*) FROM effects WHERE ? IS NULL OR order_id = ? "
-            "GROUP BY endpoint",
-            (order_id, order_id),
+            "SELECT endpoint, count(*) FROM effects WHERE ? IS NULL OR about = ? GROUP BY endpoint",
+            (about, about),
         ).fetchall()
-    return {write.name: 0 for write in WRITES} | dict(map(tuple, rows))
+    return dict(map(tuple, rows))
 
 
 def _earlier(connection: Connection, write: Write, key: str, text: str) -> Answer | None:
@@ -111,4 +110,4 @@ def _earlier(connection: Connection, write: Write, key: str, text: str) -> Answe
 
 
 def _half_done() -> Answer:
-    return Answer(500, {"code": "half_done", "message": "the shop failed in the middle of this"})
+    return Answer(500, {"code": "half_done", "message": "it failed in the middle of this"})

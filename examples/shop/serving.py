@@ -1,4 +1,4 @@
-"""The way of every request through the shop: counted, disturbed, applied, answered."""
+"""The way of every request through a service: counted, disturbed, applied, answered."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ class Serving:
 
 def _failure(fault: Fault) -> Response:
     headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-    body = {"code": "told_to_fail", "message": "the shop was told to fail"}
+    body = {"code": "told_to_fail", "message": "the service was told to fail"}
     return JSONResponse(body, fault.status, headers)

@@ -1,10 +1,10 @@
-"""The shop's SQLite file: its tables, and transactions that are committed before it answers."""
+"""A service's SQLite file: the shop's tables, and transactions committed before it answers."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -64,13 +64,16 @@ CREATE TABLE IF NOT EXISTS tickets (
     ticket_id TEXT PRIMARY KEY,
     status TEXT NOT NULL CHECK (status IN ('open', 'closing', 'closed', 'locked'))
 );
+"""
+
+EFFECTS: Final = """
 -- One row for each application of a request. There is deliberately no unique index on the key:
--- a shop that is told to ignore keys applies a request twice, and the count has to show it.
+-- a service that is told to ignore keys applies a request twice, and the count has to show it.
 CREATE TABLE IF NOT EXISTS effects (
     effect_id INTEGER PRIMARY KEY,
     endpoint TEXT NOT NULL,
     key TEXT,
-    order_id TEXT,
+    about TEXT,
     at TEXT NOT NULL,
     body TEXT NOT NULL,
     receipt TEXT NOT NULL,
@@ -79,35 +82,6 @@ CREATE TABLE IF NOT EXISTS effects (
 );
 CREATE INDEX IF NOT EXISTS effects_by_key ON effects (endpoint, key);
 """
-
-
-class Store:
-    """The file.
-
-    Used from the event loop's thread only: a statement takes well under a millisecond, and with
-    one connection no two requests' transactions interleave.
-    """
-
-    def __init__(self, path: Path) -> None:
-        # Autocommit: transactions are begun and ended by transaction() alone.
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.row_factory = sqlite3.Row
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.executescript(TABLES)
-        with self.transaction() as connection:
-            if connection.execute("SELECT 1 FROM orders").fetchone() is None:
-                _seed(connection)
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit what the block does, or nothing of it."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._connection
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
 
 def new_id(kind: str) -> str:
@@ -138,6 +112,8 @@ def add_order(connection: sqlite3.Connection, order: NewOrder) -> str:
 
 
 def _seed(connection: sqlite3.Connection) -> None:
+    if connection.execute("SELECT 1 FROM orders").fetchone() is not None:
+        return
     lamp = Line(sku="desk-lamp", quantity=2)
     chair = Line(sku="office-chair", quantity=1)
     # An order for each example: a business key is used once.
@@ -157,3 +133,43 @@ def _seed(connection: sqlite3.Connection) -> None:
         (new_id("refund"),),
     )
     connection.execute("INSERT INTO tickets VALUES ('ticket-77', 'open'), ('ticket-78', 'locked')")
+
+
+class Store:
+    """The file.
+
+    Used from the event loop's thread only: a statement takes well under a millisecond, and with
+    one connection no two requests' transactions interleave.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tables: str = TABLES,
+        seed: Callable[[sqlite3.Connection], None] = _seed,
+    ) -> None:
+        """Open the file of a service.
+
+        Args:
+            path: Where it is.
+            tables: The service's own; ``effects`` is there beside them.
+            seed: Fills it, if it is empty.
+        """
+        # Autocommit: transactions are begun and ended by transaction() alone.
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.executescript(tables + EFFECTS)
+        with self.transaction() as connection:
+            seed(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit what the block does, or nothing of it."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")

@@ -32,7 +32,8 @@ class Applied:
     """The effect is in the database; ``receipt`` is what the caller is told."""
 
     receipt: dict[str, Any]
-    order_id: str | None = None
+    about: str | None = None
+    """What its effects are counted by: the order."""
 
 
 @dataclass(frozen=True)

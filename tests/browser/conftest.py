@@ -1,4 +1,4 @@
-"""What an approver has: Temporal's Web UI of an embedded server, and a browser."""
+"""What an approver has: a browser, Temporal's Web UI of an embedded server, the page's modules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.async_api import BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from surehand.process.dev_server import DevServer
+from tests.browser.static_files import ELSEWHERE, Modules, StaticFiles
 from tests.conftest import missing
 from tests.e2e.conftest import stage
 
@@ -38,22 +39,31 @@ async def client(web_ui: DevServer) -> Client:
 
 
 @pytest.fixture(scope="module")
-async def profile(web_ui: DevServer) -> AsyncIterator[BrowserContext]:
-    """One approver's browser: what it has loaded of the Web UI stays in its cache."""
+async def browser() -> AsyncIterator[Browser]:
     programs = [found for name in BROWSERS if (found := shutil.which(name))]
     if not programs:
         missing(f"none of {', '.join(BROWSERS)} is on PATH: install Debian's package chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=programs[0],
-            # Root gets no sandbox of Chromium's, and containers have little shared memory.
-            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            args=[
+                # Root gets no sandbox of Chromium's, and containers have little shared memory.
+                *("--no-sandbox", "--disable-dev-shm-usage"),
+                f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
+            ],
         )
-        profile = await browser.new_context(base_url=web_ui.ui_url)
-        profile.set_default_timeout(PATIENCE_MS)
         expect.set_options(timeout=PATIENCE_MS)
-        yield profile
+        yield browser
         await browser.close()
+
+
+@pytest.fixture(scope="module")
+async def profile(browser: Browser, web_ui: DevServer) -> AsyncIterator[BrowserContext]:
+    """One approver's browser: what it has loaded of the Web UI stays in its cache."""
+    profile = await browser.new_context(base_url=web_ui.ui_url)
+    profile.set_default_timeout(PATIENCE_MS)
+    yield profile
+    await profile.close()
 
 
 @pytest.fixture
@@ -61,3 +71,20 @@ async def page(profile: BrowserContext) -> AsyncIterator[Page]:
     page = await profile.new_page()
     yield page
     await page.close()
+
+
+@pytest.fixture(scope="module")
+def static_files() -> Iterator[StaticFiles]:
+    with StaticFiles() as server:
+        yield server
+
+
+@pytest.fixture
+async def modules(browser: Browser, static_files: StaticFiles) -> AsyncIterator[Modules]:
+    """The page's modules in a browser of their own; no rule of the page may be broken."""
+    profile = await browser.new_context()
+    profile.set_default_timeout(PATIENCE_MS)
+    modules = await Modules.opened(await profile.new_page(), static_files.url())
+    yield modules
+    await profile.close()
+    assert modules.complaints == []

@@ -82,10 +82,10 @@ class Starter:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def __call__(self, *arguments: str) -> Ended:
+    def __call__(self, *arguments: str, limit_s: float = LIMIT_S) -> Ended:
         with self.popen(*arguments) as process:
             try:
-                out, err = process.communicate(timeout=LIMIT_S)
+                out, err = process.communicate(timeout=limit_s)
             finally:
                 process.kill()
         assert "Traceback" not in err, err

@@ -41,7 +41,7 @@ def fetch(verbs: Verbs, settings: dict[str, str], store: Path, run_id: str) -> F
             scene = Scene(ledger, tenant)
             scene.open_run(run_id_for(tenant, run_id))
             kept = await ArtifactStore(str(store), ledger, largest_inline=8 * 1024).keep(
-                tenant, BIG
+                tenant, run_id_for(tenant, run_id), BIG
             )
             with scene.tx() as tx:
                 record(tx, run_id_for(tenant, run_id), STEP, kept)

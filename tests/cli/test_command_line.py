@@ -44,8 +44,10 @@ VERBS = [
     "interventions",
     "notifications",
     "audit",
+    "erase",
     "reconcile",
     "unwind",
+    "retention",
     "stats",
     "settings",
     "tools",
@@ -59,11 +61,39 @@ VERBS = [
 SERVING = ["dev", "worker"]
 GROUP = ["add", "grant", "revoke", "key", "list", "keygen"]
 STANDING = ["grant", "add", "list", "revoke"]
+QUOTA = ["set", "show"]
+TENANT = ["add", "show", "move"]
 PLAN = ["check", "graph", "schema"]
+MCP = ["list", "pin", "diff"]
+#: The one of its verbs that serves until it is ended.
+MCP_SERVING = ["serve"]
+KEYS = ["new", "list", "rotate"]
+CODEC = ["token"]
+APPROVALS = ["link"]
+RESTORE = ["restored"]
+GROUPS = [
+    "plan",
+    "keys",
+    "codec",
+    "approvals",
+    "mcp",
+    "ledger",
+    "principal",
+    "quota",
+    "tenant",
+    "standing",
+]
 LEAVES = [
     *([verb] for verb in VERBS),
+    *(["keys", verb] for verb in KEYS),
+    *(["codec", verb] for verb in CODEC),
+    *(["approvals", verb] for verb in APPROVALS),
     *(["plan", verb] for verb in PLAN),
+    *(["mcp", verb] for verb in MCP),
+    *(["ledger", verb] for verb in RESTORE),
     *(["principal", verb] for verb in GROUP),
+    *(["quota", verb] for verb in QUOTA),
+    *(["tenant", verb] for verb in TENANT),
     *(["standing", verb] for verb in STANDING),
 ]
 
@@ -78,6 +108,9 @@ REMOTE = [
     ["approve", "r/s/1", "--params-hash", "sha256:0"],
     ["reject", "r/s/1", "--params-hash", "sha256:0"],
     ["resolve", "i", "happened"],
+    ["amend", "r", REFUND],
+    ["unwind", "r"],
+    ["reconcile", "--every", "1s"],
 ]
 LEDGER = [
     ["effects", "r"],
@@ -85,6 +118,7 @@ LEDGER = [
     ["events", "r"],
     ["interventions"],
     ["notifications"],
+    ["ledger", "restored"],
     ["principal", "list"],
     ["principal", "add", "ana"],
     ["standing", "list"],
@@ -139,12 +173,19 @@ def test_an_example_can_be_pasted_from_a_terminal_of_80_columns(
 @pytest.mark.parametrize(
     ("of", "verbs"),
     [
-        ([], [*VERBS, *SERVING, "plan", "principal", "standing"]),
+        ([], [*VERBS, *SERVING, *GROUPS]),
         (["plan"], PLAN),
+        (["keys"], KEYS),
+        (["codec"], ["serve", *CODEC]),
+        (["approvals"], ["serve", *APPROVALS]),
+        (["mcp"], [*MCP, *MCP_SERVING]),
+        (["ledger"], RESTORE),
         (["principal"], GROUP),
+        (["quota"], QUOTA),
+        (["tenant"], TENANT),
         (["standing"], STANDING),
     ],
-    ids=["all", "plan", "principal", "standing"],
+    ids=["all", *GROUPS],
 )
 def test_no_verb_is_missing_here(
     of: list[str], verbs: list[str], capsys: pytest.CaptureFixture[str]
@@ -195,6 +236,13 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["retry", "r", "--timeout", "5m"], "--timeout is for --wait"),
         (["fork", "r", "--from", "s", "--timeout", "5m"], "--timeout is for --wait"),
         (["event", "r", "e", "--id", "1", "--payload", "{"], "--payload is no JSON"),
+        (["amend", "r", "none.yaml"], "none.yaml: file: No such file or directory"),
+        (["amend", "a b", REFUND], "run id 'a b'"),
+        (["unwind", "a b"], "run id 'a b'"),
+        (["unwind", "acme/r"], "run not found: acme/r"),
+        (["reconcile", "--every", "0s"], "such as 90s, 10m or 2h"),
+        (["reconcile", "--every", "999ms"], "--every: at least 1 s"),
+        (["reconcile", "--every", "60s", "--tenant", "a/b"], "tenant 'a/b'"),
         (["approve", "r/s/1", "--params-hash", "x", "--reason", "a\0b"], "reason: "),
         (["start", REFUND, "--as", ""], "name yourself"),
         (["start", REFUND, "--as", "x" * 201], "name yourself"),
@@ -222,6 +270,24 @@ def test_wrong_use_is_one_line_and_code_2(
 ) -> None:
     assert app.run(arguments) == ExitCode.WRONG_USE
     assert said in complaint(capsys)
+
+
+def test_the_plan_of_an_amendment_is_checked_before_the_run_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.yaml").write_text("- {tol: orders.read}\n")
+
+    assert app.run(["amend", "r", "plan.yaml"]) == ExitCode.WRONG_USE
+    assert "plan.yaml: steps.0.tol: unknown field; did you mean 'tool'?" in capsys.readouterr().err
+
+
+def test_an_amendment_without_its_input_is_for_the_run_to_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.yaml").write_text("- {tool: orders.read, params: {id: '${input.id}'}}\n")
+
+    assert app.run(["amend", "r", "plan.yaml"]) == ExitCode.NOT_REACHABLE
+    assert "no Temporal server answers" in complaint(capsys)
 
 
 @pytest.mark.parametrize("arguments", REMOTE, ids=lambda a: a[0])
@@ -476,3 +542,19 @@ def test_help_lists_every_exit_code_with_its_meaning(
     assert [line.strip() for line in shown if re.match(r" *\d+  ", line)] == [
         f"{code:d}  {meaning}" for code, meaning in MEANINGS.items()
     ]
+
+
+def test_tools_are_listed_with_the_schemas_that_a_model_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite:///x")
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
+
+    assert app.run(["tools", "--json"]) == ExitCode.DONE
+    listed = json.loads(capsys.readouterr().out)["tools"]
+
+    [refund] = [one for one in listed if one["name"] == "payments.refund"]
+    assert (refund["effect"], refund["version"]) == ("WRITE", "1")
+    assert "order_id" in refund["params_schema"]["required"]
+    assert refund["output_schema"]["type"] == "object"
+    assert all(one["description"] for one in listed)

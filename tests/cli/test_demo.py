@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from surehand.cli.operate.demo import Stage, Story
+from surehand.cli.operate.demo import DemoScript, Environment
 from surehand.cli.verb.printer import Printer
 from tests.cli.starter import ROOT, Starter
 from tests.cli.terminal import LIMIT_S, Terminal
@@ -110,9 +110,9 @@ async def test_ctrl_d_at_the_question_is_told_to_be_no_approval(
     os.close(writing)
     with os.fdopen(reading) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
-        story = Story(Printer(json_output=False), cast(Stage, None), approver="ana")
+        script = DemoScript(Printer(json_output=False), cast(Environment, None), approver="ana")
 
-        assert not await story._asked()
+        assert not await script._asked()
 
     assert capsys.readouterr().out.endswith(
         "Ctrl-D: no answer is no approval, so it is rejected.\n"

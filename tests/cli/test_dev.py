@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from surehand.process.children import Child, clean_environment
+from surehand.process.dev_server import free_ports
 from surehand.process.exits import ExitCode
 from tests.cli.starter import ROOT, Starter
 from tests.cli.test_demo import running
@@ -19,9 +19,7 @@ from tests.cli.test_demo import running
 
 @pytest.fixture
 def settings(temporal_cli: Path) -> dict[str, str]:
-    local = ("127.0.0.1", 0)
-    with socket.create_server(local) as probe, socket.create_server(local) as other:
-        port, ui_port = probe.getsockname()[1], other.getsockname()[1]
+    port, ui_port = free_ports(2)
     return {
         "TEMPORAL_CLI_PATH": str(temporal_cli),
         "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
@@ -127,5 +125,5 @@ def test_without_a_ledger_it_says_how_to_begin(tmp_path: Path) -> None:
     assert ended.code == ExitCode.WRONG_USE
     assert ended.line() == (
         "surehand: no ledger is named: set SUREHAND_DATABASE_URL, or begin with"
-        " `python starter.py init`"
+        f" `python {ROOT}/starter.py init`"
     )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from surehand.cli.runs.watch import StoryWatch
+from surehand.cli.runs.watch import TimelineWatch
 from surehand.cli.verb.printer import Printer
 from surehand.workflows.contracts.runs import RunView, TimelineLine
 from tests.cli.starter import Run, Starter, Verbs
@@ -73,7 +73,7 @@ def test_a_timeline_that_has_lost_its_oldest_lines_goes_on_where_it_was(
 
     printer = Printer(json_output=True)
     printer.one_a_line = True
-    watch = StoryWatch(printer)
+    watch = TimelineWatch(printer)
     for seen in (view(), view(1, 2, 3), view(1, 2, 3), view(2, 3, 4), view(7, 8, 9)):
         watch.show(seen)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,9 @@ import pytest
 from surehand.activities.tools.describing import literal_problems
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.client.plan_file import load_plan
+from surehand.process.children import clean_environment
 from surehand.process.exits import ExitCode
-from tests.cli.starter import Verbs
+from tests.cli.starter import Starter, Verbs
 
 FILES = [".env", "refund.yaml", "refunds.py", "test_refund.py"]
 
@@ -39,11 +43,24 @@ def test_the_plan_that_is_written_fits_the_tools_that_are_written(
         assert list(literal_problems(tool, step)) == []
 
 
-def test_what_is_written_can_be_gone_on_with_by_pasting(verbs: Verbs) -> None:
-    text = verbs("init", "my shop").out
+@pytest.mark.parametrize("folder", ["my shop", "."])
+def test_what_is_written_can_be_gone_on_with_by_pasting(folder: str, tmp_path: Path) -> None:
+    _, *terminals = Starter({}, tmp_path)("init", folder).out.split("\n\n")
+    # Nothing is started: each program is found, and says how it is used or what it would run.
+    text = "\n".join(f"({terminal.strip().partition(chr(10))[2]})" for terminal in terminals)
+    text = re.sub(r"(?m)( dev| --wait)(\)?)$", r"\1 --help\2", text)
+    text = text.replace("test_refund.py", "test_refund.py --collect-only")
 
-    assert "\n  cd 'my shop'\n  python starter.py dev\n" in text
-    assert "\n  python starter.py start refund.yaml --run-id refund-1 --wait\n" in text
+    done = subprocess.run(
+        ["bash", "-ec", f'python() {{ {sys.executable} "$@"; }}\n{text}'],
+        cwd=tmp_path,
+        env=clean_environment({}),
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done
+    assert "test_a_worker_that_dies_right_after_the_call_pays_once" in done.stdout
 
 
 def test_runs_of_a_folder_are_for_workers_of_that_folder(verbs: Verbs, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 
+from surehand.workflows.identity import unwind_id
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 
@@ -58,11 +60,11 @@ def test_a_run_that_is_being_unwound_is_not_unwound_a_second_time(
     async def begin() -> None:
         client = await Client.connect(settings["TEMPORAL_ADDRESS"])
         nobody = f"nobody-{uuid.uuid4().hex}"
-        await client.start_workflow("Unwind", {}, id=f"{run.name}.unwind", task_queue=nobody)
+        await client.start_workflow("Unwind", {}, id=unwind_id(run.name), task_queue=nobody)
 
     asyncio.run(begin())
     refused = verbs("unwind", run.name)
-    terminate(settings, f"{run.name}.unwind")
+    terminate(settings, unwind_id(run.name))
 
     assert refused.code == 2
     assert refused.line() == f"surehand: run {run.name} is being unwound already"
@@ -74,11 +76,17 @@ def test_a_run_that_the_ledger_does_not_know_is_not_found(verbs: Verbs) -> None:
     assert (ended.code, ended.line()) == (2, "surehand: run not found: nobody-knows")
 
 
-def test_nothing_is_undone_where_no_worker_answers(lonely: Verbs) -> None:
-    ended = lonely("unwind", "refund-1")
+def test_nothing_is_undone_nor_left_to_be_undone_where_no_worker_answers(
+    lonely: Verbs, settings: dict[str, str]
+) -> None:
+    name = f"run-{uuid.uuid4().hex[:8]}"
+
+    ended = lonely("unwind", name)
 
     assert ended.code == 4
     assert "nothing was undone" in ended.line()
+    with pytest.raises(RPCError, match="not found"):
+        terminate(settings, unwind_id(name))
 
 
 @pytest.fixture

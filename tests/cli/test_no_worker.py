@@ -20,6 +20,7 @@ from surehand.client import connection, delivery, query
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.runs import RunView
 from tests.cli.starter import Run, Verbs
+from tests.e2e import code_hopeless
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
 
@@ -290,3 +291,32 @@ def test_a_terminated_run_is_shown_as_that_with_what_to_do(
         assert "was terminated from outside" in refused.line()
         assert "python starter.py reconcile" in refused.line()
     assert "was terminated from outside" in deserted.verbs("checkpoint", deserted.run.name).line()
+
+
+def test_a_run_whose_code_fails_says_why_and_not_that_no_worker_answers(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unique = uuid.uuid4().hex[:8]
+    own = {
+        **settings,
+        "SUREHAND_TASK_QUEUE": f"hopeless-{unique}",
+        "SUREHAND_WORKFLOW_MODULES": "tests.e2e.code_hopeless",
+    }
+    verbs, run = Verbs(own, tmp_path, monkeypatch), f"hopeless-{unique}"
+    (tmp_path / "hopeless.yaml").write_text("code: Hopeless")
+    (tmp_path / "unborn.yaml").write_text("code: Unborn")
+    with WorkerProcess(own, tmp_path / "worker") as worker:
+        worker.wait_ready()
+        started = verbs("start", "unborn.yaml", "--run-id", f"unborn-{unique}")
+        waited = verbs(*("start", "hopeless.yaml", "--run-id", run, "--wait", "--timeout", "20s"))
+        shown = verbs("show", run)
+
+    assert started.code == 0
+    assert "started, but its workflow task fails: RuntimeError: never begun (" in started.out
+    told = f"run {run} does not go on: its workflow task fails: RuntimeError: no account\\u001b[2J"
+    assert waited.code == 124, waited
+    assert shown.code == 4, shown
+    for said in (waited.out, shown.err):
+        [line] = [line for line in said.splitlines() if told in line]
+        assert f"({code_hopeless.__file__}:" in line
+        assert "no worker answers" not in said.lower()

@@ -40,7 +40,7 @@ UMA = connection("default")
 COMMAND = re.compile(r"python starter\.py ([^`\n]+)")
 
 
-def request(requested_by: str, **requirement: Any) -> ApprovalRequest:
+def request(*excluded: str, **requirement: Any) -> ApprovalRequest:
     return ApprovalRequest(
         approval_id="refund-1/refund/1",
         step_id="refund",
@@ -49,7 +49,8 @@ def request(requested_by: str, **requirement: Any) -> ApprovalRequest:
         params={},
         params_hash="sha256:1",
         description="Refund",
-        requested_by=requested_by,
+        requested_by="bob",
+        excluded=excluded,
         expires_at=datetime(2027, 1, 1, tzinfo=UTC),
         undo="",
         requirements=(Requirement(**requirement),),
@@ -59,10 +60,10 @@ def request(requested_by: str, **requirement: Any) -> ApprovalRequest:
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        (request("uma"), "uma"),
+        (request(), "uma"),
         (request("bob", four_eyes=True), "uma"),
-        (request("uma", four_eyes=True), YOUR_NAME),
-        (request("bob", roles=("finance",)), YOUR_NAME),
+        (request("bob", "uma", four_eyes=True), YOUR_NAME),
+        (request(roles=("finance",)), YOUR_NAME),
     ],
 )
 def test_a_signal_line_names_as_approver_only_whose_yes_may_count(
@@ -89,7 +90,17 @@ def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted() -> 
 
 @pytest.mark.parametrize(
     "kind",
-    ["approval", "intervention", "permission", "pause", "question", "event", "budget", "failure"],
+    [
+        "approval",
+        "intervention",
+        "permission",
+        "pause",
+        "question",
+        "event",
+        "budget",
+        "failure",
+        "quota",
+    ],
 )
 def test_whatever_a_run_waits_for_its_commands_name_the_tenant_and_are_lines_of_their_own(
     kind: Any,
@@ -121,6 +132,18 @@ def test_where_decisions_are_signed_each_command_names_a_key_and_none_goes_aroun
     assert set(commands) == {"approve", "reject", "edit", "sign"}
     assert all(line.endswith("--key KEYFILE") for line in commands.values())
     assert "temporal" not in "".join(request_lines(UMA, "refund-1", asked))
+
+
+@pytest.mark.parametrize("assurance", [Assurance.PASSKEY, Assurance.DEVICE_PASSKEY])
+def test_where_a_passkey_has_to_sign_it_is_said_and_no_command_is_shown(
+    assurance: Assurance,
+) -> None:
+    asked = request("bob").model_copy(update={"assurance": assurance})
+
+    assert commands_of(UMA, "refund-1", asked) == {}
+    lines = "\n".join(request_lines(UMA, "refund-1", asked))
+    assert "decisions  have to be signed by a passkey" in lines
+    assert not COMMAND.findall(lines)
 
 
 def result(*waiting: Waiting) -> RunResult:

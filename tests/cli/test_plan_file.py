@@ -95,6 +95,7 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
         ),
         ("steps: [{id: a, tool: t}, {id: a, tool: t}]", "steps.1 (a)", "earlier step"),
         ("steps: [{id: a b, tool: t}]", "steps.0 (a b).id", "1 to 64 letters, digits, '_' or '-'"),
+        ("agent: support", "agent", "must be module:name"),
         ("steps: [{id: a, tool: t, after: [a]}]", "steps (a)", "waits for itself: a -> a"),
         (
             "steps: [{id: a, tool: t, after: [b]}, {id: b, tool: t}]",
@@ -293,15 +294,14 @@ def test_the_refund_example_takes_another_order() -> None:
     assert load_plan(REFUND, ["input.order_id=order-7"]).input == {"order_id": "order-7"}
 
 
-def test_a_model_run_that_names_no_tools_is_refused_before_anything_is_asked(
-    tmp_path: Path,
-) -> None:
+def test_a_model_without_tools_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
-    file.write_text("{code: ModelRun, input: {model: a.b}}")
+    file.write_text("{model: a:b}")
 
     with pytest.raises(PlanRefused) as refused:
         load_plan(str(file))
 
-    assert [problem.where for problem in refused.value.problems] == ["input.tools"]
-    file.write_text("{code: ModelRun, input: {model: a.b, tools: [a.*]}}")
-    assert load_plan(str(file)).input["tools"] == ["a.*"]
+    [problem] = refused.value.problems
+    assert "`model` and `tools` go together" in problem.reason
+    file.write_text("{model: a:b, tools: [a.*]}")
+    assert load_plan(str(file)).tools == ("a.*",)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from surehand.activities.tools import toolbox
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.cli import app
 from surehand.cli.operate.doctor import _found
@@ -78,6 +80,16 @@ def test_a_check_warns_of_a_lookup_that_may_find_what_others_have_done(
     assert warning in capsys.readouterr().err
 
 
+def test_a_check_loads_the_tools_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
+    load = Mock(wraps=load_toolbox)
+    monkeypatch.setattr(toolbox, "load_toolbox", load)
+
+    assert app.run(["plan", "check", REFUND]) == ExitCode.DONE
+
+    assert load.call_count == 1
+
+
 def test_doctor_tells_the_same_of_all_tools_that_are_loaded() -> None:
     found = _found(load_toolbox(["tests.variants.odd", "tests.variants.flights"]))
 
@@ -111,11 +123,11 @@ def test_a_check_without_tools_says_that_they_are_not_checked(
 @pytest.mark.parametrize(
     ("written", "complaints"),
     [
-        ("{code: ModlRun, input: {model: nope.tool}}", ["code: unknown workflow 'ModlRun'"]),
+        ("{code: ModlRun}", ["code: unknown workflow 'ModlRun'"]),
         ("[{plan: {code: Lat3}}]", ["steps.0 (step1).plan.code: unknown workflow 'Lat3'"]),
         (
-            "{code: ModelRun, input: {model: nope.tool, tools: ['*']}}",
-            ["input.model: 'nope.tool' is no READ that is loaded"],
+            "{model: 'openai:gpt-5', tools: ['nope.*']}",
+            ["tools: 'nope.*' names no tool"],
         ),
         (
             "[{id: a, tool: nope.a, retires: 1}, {plan: [{tool: nope.b}]}]",
@@ -134,8 +146,19 @@ def test_a_check_without_tools_says_that_they_are_not_checked(
             " params: {order_id: '${input.a}'}, when: input.c == 1}]}}]}",
             ["steps.0 (step1).plan.steps.0 (step1).params.order_id: "],
         ),
+        (
+            "{agent: 'tests.variants.nobody:agent'}",
+            ["agent: tests.variants.nobody:agent is in no module of SUREHAND_AGENT_MODULES"],
+        ),
+        (
+            "[{plan: {agent: 'tests.variants.account:agnt'}}]",
+            ["steps.0 (step1).plan.agent: tests.variants.account:agnt cannot be loaded", "agnt"],
+        ),
     ],
-    ids=["code", "code inside", "model", "form and tools at once", "when", "input inside"],
+    ids=[
+        *("code", "code inside", "model", "form and tools at once", "when", "input inside"),
+        *("agent elsewhere", "no such agent"),
+    ],
 )
 def test_one_check_names_everything_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch,
@@ -146,6 +169,7 @@ def test_one_check_names_everything_that_is_not_there(
 ) -> None:
     monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
     monkeypatch.setenv("SUREHAND_WORKFLOW_MODULES", "surehand.examples.late_orders")
+    monkeypatch.setenv("SUREHAND_AGENT_MODULES", "tests.variants.account")
     file = tmp_path / "wrong.yaml"
     file.write_text(written)
 
@@ -179,6 +203,18 @@ def test_a_check_without_workflow_modules_says_that_the_workflow_is_not_checked(
     said = capsys.readouterr().out
     assert "Not checked: the workflow ModlRun (SUREHAND_WORKFLOW_MODULES names no modules;" in said
     assert "did you mean ModelRun?" in said
+
+
+def test_a_check_without_agent_modules_says_that_the_agent_is_not_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("{agent: 'clerk:agent'}")
+
+    assert app.run(["plan", "check", str(file)]) == ExitCode.DONE
+
+    said = capsys.readouterr().out
+    assert "Not checked: the agent clerk:agent (SUREHAND_AGENT_MODULES names no modules)" in said
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter
 from tests.ledger_databases import DATABASES, WORKER
+from tests.passkeys import Authenticator
 
 TABLES = (principals, grants, principal_keys, principal_changes)
 both = pytest.mark.parametrize("database", DATABASES)
@@ -88,6 +89,7 @@ def test_a_principal_is_added_with_roles_permissions_and_a_key(office: Office) -
         "roles": ["finance", "ops"],
         "permissions": ["refunds.make"],
         "keys": [kid],
+        "passkeys": [],
     }
     assert shapes.PrincipalChanged.model_validate(told).principal.model_dump() == ana
     assert [(part["kind"], part["what"], part["changed"]) for part in told["parts"]] == [
@@ -112,7 +114,9 @@ def test_what_is_revoked_is_gone_and_what_is_left_stays(office: Office) -> None:
     told = office.done("revoke", "ana", "--role", "ops", "--key", kid)
 
     assert told.out.splitlines() == ["ana: role ops revoked", f"ana: key {kid} revoked"]
-    assert office.shown() == [{"name": "ana", "roles": ["finance"], "permissions": [], "keys": []}]
+    assert office.shown() == [
+        {"name": "ana", "roles": ["finance"], "permissions": [], "keys": [], "passkeys": []}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +249,40 @@ def test_a_file_that_is_no_public_key_is_refused_in_one_line(
     assert "Is a directory" in office.refused("key", "ana", str(office.folder))
 
 
+@both
+def test_a_passkey_is_registered_by_the_file_of_a_page_and_shown_as_one(office: Office) -> None:
+    passkey, kid = Authenticator(), office.keys("ana")[0]
+    file = office.folder / "passkey.json"
+    file.write_text(json.dumps(passkey.file))
+    office.done("add", "ana", "--key", str(office.folder / "ana.pem.pub"))
+
+    told = office.done("key", "ana", str(file))
+
+    assert told.out.splitlines() == [f"ana: key {passkey.kid} registered"]
+    assert office.shown("ana")[0]["passkeys"] == [passkey.kid]
+    assert sorted(office.shown("ana")[0]["keys"]) == sorted([kid, passkey.kid])
+    assert f"{passkey.kid} (passkey)" in office.done("list").out
+    [row] = [one for one in office.rows()["principal_keys"] if one["kid"] == passkey.kid]
+    assert row["public_key"] == passkey.jwk
+    assert row["passkey"] == {
+        "credential_id": passkey.file["credential_id"], "rp_id": passkey.rp_id,
+        "device_bound": False,
+    }  # fmt: skip
+    assert "nothing changed" in office.done("key", "ana", str(file)).out
+
+
+def test_a_key_is_not_registered_as_a_passkey_s_as_well(office: Office) -> None:
+    kid, public = office.keys("ana")
+    office.done("add", "ana", "--key", public)
+    jwk = json.loads(Path(public).read_text())
+    file = office.folder / "passkey.json"
+    file.write_text(json.dumps({**Authenticator().file, "public_key": jwk}))
+
+    assert f"key {kid} is registered as another kind of key" in office.refused(
+        "key", "ana", str(file)
+    )
+
+
 def test_a_key_is_taken_as_pem_and_revoked_by_an_id_that_looks_like_an_option(
     office: Office,
 ) -> None:
@@ -328,9 +366,9 @@ def test_a_workers_url_changes_nothing_and_may_look(office: Office) -> None:
     ):
         said = office.refused(*command, SUREHAND_DATABASE_URL=url)
         assert said == (
-            f"surehand: permission denied: database role '{WORKER}' may not change principals"
-            " or standing approvals; name the role that owns the ledger's tables in"
-            " SUREHAND_DATABASE_URL"
+            f"surehand: permission denied: database role '{WORKER}' may not change principals,"
+            " standing approvals, quotas, keys of runs, epochs or a tenant's cell; name the role"
+            " that owns the ledger's tables in SUREHAND_DATABASE_URL"
         )
 
     assert "ana" in office.done("list", SUREHAND_DATABASE_URL=url).out
@@ -370,7 +408,7 @@ def test_another_tenants_principals_are_others(office: Office) -> None:
     office.done("revoke", "ana", "--key", kid, "--tenant", "acme")
 
     assert office.shown("--tenant", "acme") == [
-        {"name": "ana", "roles": [], "permissions": [], "keys": []}
+        {"name": "ana", "roles": [], "permissions": [], "keys": [], "passkeys": []}
     ]
     assert len(office.history("--tenant", "acme")) == 3
     assert office.rows() == theirs

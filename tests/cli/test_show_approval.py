@@ -158,6 +158,7 @@ def test_policies_votes_resources_and_the_wish_for_signatures_are_said() -> None
     text = lines_of(
         requirements=[Requirement(quorum=2, roles=("finance",), four_eyes=True)],
         votes=["ann"],
+        excluded=["bob", "uma"],
         resources=["account:7", "account:8"],
         assurance="signed",
         editors=["bob"],
@@ -165,12 +166,25 @@ def test_policies_votes_resources_and_the_wish_for_signatures_are_said() -> None
 
     for part in (
         "needs      2 approvals of finance, not by who asked for it",
+        "not by     bob, uma",
         "so far     ann",
         "resources  account:7, account:8",
         "decisions  have to be signed",
         "edited by  bob",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("assurance", "said"),
+    [
+        ("open", "need no signature"),
+        ("passkey", "have to be signed by a passkey"),
+        ("device_passkey", "have to be signed by a passkey that is bound to its device"),
+    ],
+)
+def test_what_has_to_prove_a_decision_is_said(assurance: str, said: str) -> None:
+    assert f"  decisions  {said}\n" in lines_of(assurance=assurance)
 
 
 def test_a_request_of_a_run_that_the_server_has_ended_says_so() -> None:

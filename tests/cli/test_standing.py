@@ -193,7 +193,7 @@ def test_a_workers_role_reads_standing_approvals_and_grants_none(office: Office)
 
     for command in (["grant", *TOOL, "--until", "1d"], ["revoke", one.standing_id]):
         said = office.refused(*command, SUREHAND_DATABASE_URL=url)
-        assert f"database role '{WORKER}' may not change principals or standing approvals" in said
+        assert f"database role '{WORKER}' may not change principals, standing approvals" in said
     assert one.standing_id in office.done("list", SUREHAND_DATABASE_URL=url).out
 
 

@@ -15,7 +15,7 @@ import pytest
 from temporalio.client import Client
 
 from surehand.workflows.options import move_timeout
-from tests.cli.starter import Run, Starter, Verbs
+from tests.cli.starter import ROOT, Run, Starter, Verbs
 from tests.cli.terminal import Terminal
 from tests.shop_process import ShopProcess
 
@@ -34,7 +34,9 @@ def test_a_run_that_waits_for_a_human_ends_the_wait_with_10_and_says_what_to_do(
     waiting = starter(*run.start, "--wait")
 
     assert waiting.code == 10
-    assert f"python starter.py approve {run.name}/refund/1 --params-hash sha256:" in waiting.out
+    assert (
+        f"python {ROOT}/starter.py approve {run.name}/refund/1 --params-hash sha256:" in waiting.out
+    )
     assert "temporal workflow signal" in waiting.out
 
 
@@ -176,7 +178,7 @@ def test_ctrl_c_leaves_the_run_alone(offline: Starter, run: Run) -> None:
     assert waiting.returncode == 130
     # After two seconds it has said what it waits for.
     assert err.splitlines()[-1:] == [
-        f"surehand: run {run.name} goes on: look with `python starter.py show {run.name}`"
+        f"surehand: run {run.name} goes on: look with `python {ROOT}/starter.py show {run.name}`"
     ]
 
 

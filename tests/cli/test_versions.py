@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -81,6 +82,32 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
     assert "version 1 is current, and no worker of it answers" in check.detail
     assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]
     assert shop.counts(run.order)["refunds"] == 0
+
+
+def test_the_line_that_is_given_while_no_version_is_current_makes_the_newest_current(
+    versioned: tuple[Verbs, Callable[[str], WorkerProcess]],
+) -> None:
+    verbs, worker = versioned
+
+    def known(child: WorkerProcess, count: int) -> None:
+        child.wait_for(lambda: verbs("versions").out.count(" inactive ") == count)
+
+    with worker("1") as first:
+        known(first, 1)
+    with worker("2") as second:
+        known(second, 2)
+        [line] = [line for line in verbs("versions").out.splitlines() if "--use" in line]
+        said, _, pasted = line.partition(": python starter.py ")
+        assert said == "None is current, so new runs wait for workers without a version"
+
+        used = verbs(*shlex.split(pasted))
+
+        assert "None is current" not in used.out
+        found = shapes.VersionList.model_validate(verbs("versions", "--json").document()).versions
+        assert [(one.build_id, one.status) for one in found] == [
+            ("2", "current"),
+            ("1", "inactive"),
+        ]
 
 
 def test_a_version_of_which_no_worker_has_polled_does_not_become_current(

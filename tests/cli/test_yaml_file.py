@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.client.yaml_file import (
+from surehand.process.yaml_file import (
     Unreadable,
     parse_json,
     parse_yaml,

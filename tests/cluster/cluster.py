@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+
+from sqlalchemy import make_url
 
 from surehand.process.children import Child
+from surehand.process.dev_server import free_ports
 from tests.cluster.compose import Compose
 from tests.cluster.programs import ROOT, collect, config_template, copy_image, go
+from tests.ledger_databases import WORKER
+from tests.pgbouncer import PgBouncer
 from tests.postgres_server import PostgresServer
 
 #: Seconds. The schema's migrations and a server's first start on two busy cores.
 READY_TIMEOUT = 120.0
+#: Where the file's workers say whether they are well.
+HEALTH = "127.0.0.1:9465"
+#: Connections of the pooler to the ledger; two workers want more.
+POOLED = 20
 STOP_TIMEOUT = 40.0  # seconds; workers take up to 20 to end the calls under way
 
 
@@ -32,10 +41,20 @@ class Cluster:
         workers: Its worker processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, settings: Mapping[str, str] = MappingProxyType({}), *, pooled: bool = False
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            settings: What else is filled in in `.env`.
+            pooled: The workers reach the ledger through PgBouncer in transaction mode.
+        """
+        self._pooled = pooled
+        self._pool: PgBouncer | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="surehand-cluster-")
         self.folder = Path(self._temporary.name)
-        self.compose = Compose(self.folder)
+        self.compose = Compose(self.folder, settings)
         self.workers: list[Child] = []
         self._running: dict[str, list[Child]] = {}
         for name in ("bin", "app", "logs", "config", *self.compose.volumes()):
@@ -47,12 +66,13 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.postgres = PostgresServer.start()
         try:
-            ports = _free_ports(10)
+            ports = free_ports(11)
             self._temporal_ports = ports[:9]
             self.compose.here = {
                 "postgres:5432": f"127.0.0.1:{self.postgres.port}",
                 "temporal:7233": f"127.0.0.1:{ports[0]}",
                 "shop:8090": f"127.0.0.1:{ports[9]}",
+                HEALTH: f"127.0.0.1:{ports[10]}",
                 "postgres": "127.0.0.1",
                 "0.0.0.0": "127.0.0.1",
                 "5432": str(self.postgres.port),
@@ -62,6 +82,9 @@ class Cluster:
             }
             for service in self.compose.start_order():
                 self._start(service)
+                if service == "postgres" and self._pooled:
+                    self._pool = PgBouncer(self.postgres, POOLED, self._workers_password())
+                    self._pool.__enter__()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -78,6 +101,8 @@ class Cluster:
                 process.signal(signal.SIGTERM)
             for process in self._running[service]:
                 process.stop(within=STOP_TIMEOUT)
+        if self._pool is not None:
+            self._pool.__exit__(kind, error, trace)
         self.postgres.remove()
         self._temporary.cleanup()
 
@@ -92,6 +117,22 @@ class Cluster:
             text=True,
             timeout=READY_TIMEOUT,
         )
+
+    def starter(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line in a worker's container, as `docker compose exec worker` does."""
+        return self.run("worker", self.compose.here["python"], "starter.py", *words)
+
+    def administrator(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run it as `docker compose run ledger-migrations`: with the URL of the ledger's owner."""
+        return self.run("ledger-migrations", self.compose.here["python"], "starter.py", *words)
+
+    def register(self, name: str) -> str:
+        """Register somebody, and return the file of their key."""
+        file = str(self.folder / f"{name}.pem")
+        for words in (["keygen", file], ["add", name, "--key", f"{file}.pub", "--as", "root"]):
+            made = self.administrator("principal", *words)
+            assert made.returncode == 0, made.stderr
+        return file
 
     def log(self, service: str) -> str:
         """What all processes of a service have printed."""
@@ -116,7 +157,15 @@ class Cluster:
             here["FRONTEND_HTTP_PORT"] = str(self._temporal_ports[8])
         if service == "postgres":
             here["PGPORT"] = str(self.postgres.port)
-        return here | self.compose.environment(service)
+        given = self.compose.environment(service)
+        ledger = given.get("SUREHAND_DATABASE_URL", "")
+        if self._pool is not None and f"//{WORKER}:" in ledger:
+            given["SUREHAND_DATABASE_URL"] = self._pool.before(ledger)
+        return here | given
+
+    def _workers_password(self) -> dict[str, str]:
+        url = make_url(self.compose.environment("worker")["SUREHAND_DATABASE_URL"])
+        return {WORKER: str(url.password)}
 
     def _start(self, service: str) -> None:
         for dependency, how in self.compose.depends_on(service).items():
@@ -139,6 +188,9 @@ class Cluster:
         """Start one more process of a service."""
         number = len(self._running.setdefault(service, []))
         log, environment = self.folder / "logs" / f"{service}-{number}", self._environment(service)
+        if service == "worker" and number:
+            # Each container has an address of its own; here the first one's is asked.
+            environment["SUREHAND_HEALTH"] = f"127.0.0.1:{free_ports(1)[0]}"
         process = Child(command, environment=environment, log=log, folder=self.folder / "app")
         self._running[service].append(process)
         if service == "worker":
@@ -177,17 +229,6 @@ class Cluster:
             with socket.socket() as client:
                 return client.connect_ex((check[-2], int(check[-1]))) == 0
         return self.run(service, *check).returncode == 0
-
-
-def _free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on, below 32768: Temporal's schema keeps them in a smallint."""
-    free: list[int] = []
-    while len(free) < number:
-        port = random.randrange(10_000, 32_000)
-        with socket.socket() as probe:
-            if port not in free and probe.connect_ex(("127.0.0.1", port)) != 0:
-                free.append(port)
-    return free
 
 
 def _go() -> dict[str, str]:

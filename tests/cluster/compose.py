@@ -12,22 +12,24 @@ from typing import Any, cast
 from tests.cluster.programs import ROOT, go
 
 #: Only a browser talks to the first, and it is a Go program that is not to be had as a module; of a
-#: new cluster there is no previous version.
-LEFT_OUT = {"temporal-ui", "worker-previous"}
+#: new cluster there is no previous version; two only look on. Where nothing is encrypted there
+#: is no codec server. The approvers' pages have tests of their own, in a browser.
+LEFT_OUT = {"temporal-ui", "worker-previous", "prometheus", "grafana", "codec", "approvals"}
 
 
 class Compose:
-    """The file's services, with generated passwords filled in.
+    """The file's services, with generated passwords and some settings filled in.
 
     Attributes:
         folder: Where named volumes live, one folder each.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         blanks = (ROOT / ".env.example").read_text().splitlines()
         names = [line.removesuffix("=") for line in blanks if line.endswith("=")]
         env_file = folder / "env"
-        env_file.write_text("".join(f"{name}={secrets.token_hex(8)}\n" for name in names))
+        filled = {**{name: secrets.token_hex(8) for name in names}, **settings}
+        env_file.write_text("".join(f"{name}={value}\n" for name, value in filled.items()))
         printed = go(
             *("run", ".", "-json", str(ROOT / "docker-compose.yml"), str(env_file)),
             folder=ROOT / "deploy/composecheck",
@@ -66,8 +68,9 @@ class Compose:
 
     def environment(self, service: str) -> dict[str, str]:
         """A service's environment, with this machine's addresses."""
-        pairs: dict[str, str] = self._services[service].get("environment") or {}
-        return {name: self.translate(service, value) for name, value in pairs.items()}
+        pairs: dict[str, str | None] = self._services[service].get("environment") or {}
+        given = {name: value for name, value in pairs.items() if value is not None}
+        return {name: self.translate(service, value) for name, value in given.items()}
 
     def command(self, service: str) -> list[str]:
         """What a service's container runs; empty when only its image knows."""

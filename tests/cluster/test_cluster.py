@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -64,13 +63,8 @@ def as_worker(cluster: Cluster, sql: str) -> subprocess.CompletedProcess[str]:
     return cluster.run("ledger-grants", "psql", "-X", "-v", "ON_ERROR_STOP=1", where, "-c", sql)
 
 
-def starter(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a worker's container, as `docker compose exec worker` runs it."""
-    return cluster.run("worker", cluster.compose.here["python"], "starter.py", *words)
-
-
 def test_doctor_and_the_workers_health_check_find_everything(cluster: Cluster) -> None:
-    report = starter(cluster, "doctor", "--json")
+    report = cluster.starter("doctor", "--json")
     assert report.returncode == 0, report.stdout + report.stderr
     well = cluster.run("worker", *cluster.compose.health_check("worker"))
     assert well.returncode == 0, well.stderr
@@ -82,39 +76,30 @@ def test_workers_take_signed_decisions_only(cluster: Cluster) -> None:
     assert '"worker.decisions_open"' not in log
 
 
-def administrator(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """`docker compose run ledger-migrations`: with the URL of the ledger's owner."""
-    return cluster.run("ledger-migrations", cluster.compose.here["python"], "starter.py", *words)
-
-
 def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster,
 ) -> None:
     # Given people with keys
-    own, key = str(tmp_path / "ada.pem"), str(tmp_path / "grace.pem")
-    for name, file in (("ada", own), ("grace", key)):
-        for words in (["keygen", file], ["add", name, "--key", f"{file}.pub", "--as", "root"]):
-            made = administrator(cluster, "principal", *words)
-            assert made.returncode == 0, made.stderr
+    own, key = cluster.register("ada"), cluster.register("grace")
     # Given a run that waits for an approval
     begin = ["start", "examples/refund.yaml", "--run-id", "refund-1", "--as", "ada", "--wait"]
-    nobodys = starter(cluster, *begin)
+    nobodys = cluster.starter(*begin)
     assert (nobodys.returncode, "signed" in nobodys.stderr) == (2, True)
     begin += ["--key", own]
-    waiting = starter(cluster, *begin)
+    waiting = cluster.starter(*begin)
     assert waiting.returncode == 10, waiting.stdout + waiting.stderr
-    (request,) = json.loads(starter(cluster, "pending", "--json").stdout)["approvals"]
+    (request,) = json.loads(cluster.starter("pending", "--json").stdout)["approvals"]
 
     # When one of the workers is killed, and then somebody approves what they have seen
     cluster.workers[0].kill()
     answer = ["--params-hash", request["params_hash"], "--as", "grace"]
-    unsigned = starter(cluster, "approve", request["approval_id"], *answer)
+    unsigned = cluster.starter("approve", request["approval_id"], *answer)
     assert (unsigned.returncode, "signed" in unsigned.stderr) == (2, True)
-    approved = starter(cluster, "approve", request["approval_id"], *answer, "--key", key)
+    approved = cluster.starter("approve", request["approval_id"], *answer, "--key", key)
     assert approved.returncode == 0, approved.stderr
 
     # Then the run ends well, and the shop has seen each effect once
-    ended = starter(cluster, *begin)
+    ended = cluster.starter(*begin)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     shop = cluster.compose.environment("worker")["SHOP_URL"]
     counts = httpx.get(f"{shop}/admin/counts", params={"order_id": "order-1001"}).json()

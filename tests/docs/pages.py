@@ -25,7 +25,7 @@ _BLOCK: Final = re.compile(
 )
 #: At the end of a command that does not end with 0.
 _EXITS_WITH: Final = re.compile(r"^(?P<command>.*?)\s+# exits with (?P<code>[0-9]+)$", re.DOTALL)
-_APPROVAL: Final = re.compile(r"\b[a-z0-9-]+(?:~[a-z0-9-]+)*/[a-z0-9_-]+/[0-9]+\b")
+_APPROVAL: Final = re.compile(r"\b[a-z0-9-]+(?:~[a-z0-9-]+)*/[a-z0-9_.-]+/[0-9]+\b")
 
 
 @dataclass(frozen=True)

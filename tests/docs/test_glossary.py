@@ -9,17 +9,18 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT
 
-ROOMS: Final = ("workflows", "activities", "process", "client", "cli", "drill")
+ROOMS: Final = ("workflows", "activities", "surehand/agents", "process", "client", "cli", "drill")
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-algorithm alive answer app base check child children classify cli clock connect connection context
-control core demo describe deploy dev doctor document end engine env environment error exit 
-file follow graph history id identity init interrupt json judge key limit long mail metric migrate
-migration model module name new notify one open operate option output override pause people plain
-plugin prepare process program progress public query question read rebuild reconcile render report
-rerun resolve retry rule run schema scope server settings show sign signature simulate simulation
-size source start stat state store table temporal text tool undone usage validation value version
-watch webhook wording word worker workflow write yaml
+ai algorithm alive answer app base check child children classify cli clock connect connection
+context control core demo deploy describe dev doctor document end engine env environment error
+exit file follow graph headers history id identity init interrupt json judge key langchain
+langgraph limit long mail metric migrate migration model module name new notify one open openai
+operate option output override pause people plain plugin prepare price process program progress
+public pydantic query question read rebuild reconcile render report rerun resolve retry rule run
+schema scope serve server settings show sign signature simulate simulation size source start stat
+state store surehand table temporal text tool undone usage validation value version watch webhook
+word wording worker workflow write yaml
 """
 KNOWN: Final = frozenset(_KNOWN.split())
 

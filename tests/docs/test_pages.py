@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 import yaml
 
 from surehand.process.children import clean_environment
-from surehand.process.dev_server import DevServer
+from surehand.process.dev_server import DevServer, free_ports
 from tests.docs.pages import DOCS, README, ROOT, RUN, SHOWN, Block, blocks, script
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -27,7 +26,7 @@ from tests.worker_process import WorkerProcess
 LIMIT_S = 540
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 #: Blocks that cannot be run here. A new one is a decision.
-NOT_RUN = 15
+NOT_RUN = 41
 #: What lies in a checkout, and is linked into the folder that a page is read in.
 CHECKOUT = ("surehand", "examples", "starter.py", "worker.py", "devserver.py")
 #: What is in the virtual environment already.
@@ -38,12 +37,6 @@ ALL = [block for page in RUN for block in blocks(page)]
 
 def place(block: Block) -> str:
     return f"{block.page.name}:{block.line}"
-
-
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -132,11 +125,17 @@ ALONE = (README, DOCS / "tutorial.md", DOCS / "howto" / "run-it.md")
 def test_what_a_page_says_can_be_done_as_it_stands(
     page: Path, folder: Path, common: dict[str, str]
 ) -> None:
+    metrics, health, receiver, desk, mail = free_ports(5)
     own = {
         "http://127.0.0.1:8090": common["SHOP_URL"],
-        "127.0.0.1:9464": f"127.0.0.1:{free_port()}",
+        "127.0.0.1:9464": f"127.0.0.1:{metrics}",
+        "127.0.0.1:9465": f"127.0.0.1:{health}",
+        "127.0.0.1:4318": f"127.0.0.1:{receiver}",
+        "http://127.0.0.1:8091": f"http://127.0.0.1:{desk}",
+        "examples.support --db": f"examples.support --port {desk} --smtp-port {mail} --db",
     }
-    read(page, folder, common, own)
+    places = {"SUPPORT_URL": f"http://127.0.0.1:{desk}", "SUPPORT_SMTP": f"127.0.0.1:{mail}"}
+    read(page, folder, common | places, own)
 
 
 @pytest.mark.parametrize("page", ALONE, ids=lambda page: page.stem)
@@ -144,7 +143,7 @@ def test_what_a_page_says_can_be_done_as_it_stands(
 def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
     page: Path, folder: Path
 ) -> None:
-    port, shop = free_port(), free_port()
+    port, shop = free_ports(2)
     environment = {
         "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
         "SHOP_URL": f"http://127.0.0.1:{shop}",

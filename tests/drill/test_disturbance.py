@@ -9,7 +9,7 @@ import pytest
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.drill.disturbance import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.drill.people import answer_to
-from surehand.drill.points import Interruption, Operation, Point
+from surehand.drill.points import Beforehand, Halt, Interruption, Operation, Point
 from surehand.drill.report import Target
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
@@ -107,3 +107,72 @@ def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
     return Interrupt(
         interrupt_id="pay.1", step_id="pay", kind=kind, question="Which?", answer_schema=schema
     )
+
+
+@pytest.mark.parametrize(
+    ("promise", "point", "doubt"),
+    [
+        ({"recovery": "human"}, CrashPoint.BEFORE_CLAIM, ()),
+        ({"recovery": "human"}, CrashPoint.AFTER_CLAIM, (Halt.BEFORE,)),
+        ({"recovery": "human"}, CrashPoint.DURING_CALL, (Halt.BEFORE, Halt.AFTER)),
+        ({"recovery": "human"}, CrashPoint.AFTER_CALL, (Halt.AFTER,)),
+        ({"recovery": "human"}, CrashPoint.AFTER_OUTCOME, ()),
+        ({"recovery": "human"}, Operation.DEPLOY, (Halt.BEFORE, Halt.AFTER)),
+        ({"recovery": "human"}, Operation.RESET, ()),
+        ({"recovery": "human", "succeeded": False}, CrashPoint.AFTER_CALL, (Halt.BEFORE,)),
+        ({"recovery": "dedupes"}, CrashPoint.AFTER_CALL, ()),
+        ({"recovery": "lookup"}, CrashPoint.AFTER_CLAIM, ()),
+        ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CLAIM, (Halt.BEFORE,)),
+        ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CALL, ()),
+        ({"recovery": "lookup"}, Beforehand.ALREADY_TRUE, (Halt.BEFORE_ALREADY_TRUE,)),
+    ],
+)
+def test_a_human_is_asked_where_the_tool_says_so_and_the_call_is_in_doubt(
+    promise: dict[str, Any], point: Point, doubt: tuple[Halt, ...]
+) -> None:
+    target = Target(step="pay", tool="bank.pay", effect=Effect.WRITE, **promise)
+
+    assert Disturbance(target, point).doubt == doubt
+
+
+@pytest.mark.parametrize("halt", Halt)
+def test_a_run_is_halted_before_or_behind_the_call(halt: Halt) -> None:
+    found = played(halt, interrupt=())
+
+    assert found.interrupted(found.step("pay"), "after") == (halt is Halt.AFTER)
+    assert found.interrupted(found.step("pay"), "before") == (halt is not Halt.AFTER)
+
+
+def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
+    """The plan of an agent whose first call is disturbed."""
+    target = Target(step="turn-1.1", tool="bank.pay", effect=Effect.WRITE)
+    given = Plan.model_validate({"agent": "bank:clerk", "goal": "Pay"})
+    found = changed(given, Disturbance(target, point, behind=behind, by_code=True))
+    return Plan.model_validate(found.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("point", "behind", "before", "after"),
+    [
+        (Interruption.PAUSE, (), ("turn-1.1",), ()),
+        (Interruption.ASK, (), ("turn-1.1",), ()),
+        (Halt.BEFORE, (), ("turn-1.1",), ()),
+        (Halt.AFTER, (), (), ("turn-1.1",)),
+        (Operation.TERMINATE, (), (), ("turn-1.1",)),
+        (Operation.RESET_STEP, ("turn-1", "turn-1.1", "turn-2"), (), ("turn-2",)),
+        (Operation.FREEZE, (), (), ()),
+    ],
+)
+def test_a_run_whose_steps_an_agent_makes_waits_at_a_step_of_that_name(
+    point: Point, behind: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    found = by_code(point, behind).interrupts
+
+    assert (found.before, found.after) == (before, after)
+
+
+def test_an_agents_call_is_approved_with_all_others() -> None:
+    for point in (Interruption.APPROVAL, Interruption.PERMISSION_LOSS):
+        assert by_code(point).defaults.approval is not None
+    expiring = by_code(Interruption.EXPIRY).defaults.approval
+    assert expiring is not None and expiring.expires_in == EXPIRES_IN

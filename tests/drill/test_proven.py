@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.history.evidence import Evidence
-from surehand.drill.consistency import calls_of, tally
+from surehand.drill.consistency import calls_of, tally, turns_of
 from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import params_hash
 from surehand.workflows.plan.plan import Plan
@@ -44,6 +45,7 @@ def evidence(**facts: Any) -> Evidence:
         "consumed_generation": 1,
     }
     claim = {
+        "foreign": False,
         "step_id": "pay",
         "attempt": 1,
         "entry_id": "ef-1",
@@ -88,6 +90,49 @@ def evidence(**facts: Any) -> Evidence:
 
 def change(what: str, at_ms: int, actor: str = ACTOR) -> dict[str, Any]:
     return {"change": f"permission_{what}", "what": "pay", "at_ms": at_ms, "actor": actor}
+
+
+@pytest.mark.parametrize(
+    ("params", "rule", "gated"),
+    [
+        ({"amount": "5"}, "amount < 10", 0),
+        ({"amount": 5}, "amount < 10", 0),
+        ({"amount": "500"}, "amount < 10", 1),
+        ({"amount": 500}, "amount < 10", 1),
+        # Of two texts one is a number.
+        ({"amount": "5", "zip": "01234"}, "amount < 10 and zip == '01234'", 0),
+        ({"lines": [{"price": "5"}]}, "lines[0].price < 10", 0),
+        ({"amount": "5"}, "total < 10", 1),
+    ],
+)
+def test_a_waiver_is_believed_only_if_the_rules_say_so_of_the_params(
+    params: dict[str, Any], rule: str, gated: int
+) -> None:
+    policy = ApprovalPolicy(rules=(ApprovalRule(when=rule, required=False),))
+    hash_ = params_hash("bank.pay", "1", params)
+    waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
+    tools = {"bank.pay": spec(approval=policy)}
+
+    found, _ = tally(
+        evidence(step={"input": params}, approvals=[], tools=tools, waived=waived), ACTOR
+    )
+
+    assert found.gated == gated
+
+
+@pytest.mark.parametrize(("foreign", "gated"), [(False, 0), (True, 1)])
+def test_a_waiver_is_evaluated_by_what_the_run_had_read_when_the_call_was_claimed(
+    foreign: bool, gated: int
+) -> None:
+    policy = ApprovalPolicy(rules=(ApprovalRule(when="not run.foreign", required=False),))
+    waived = [{"step_id": "pay", "params_hash": HASH, "foreign": False}]
+    tools = {"bank.pay": spec(approval=policy)}
+
+    found, _ = tally(
+        evidence(claim={"foreign": foreign}, approvals=[], tools=tools, waived=waived), ACTOR
+    )
+
+    assert (found.gated, found.as_approved) == (gated, 0)
 
 
 def test_a_call_that_was_made_as_approved_is_consistent() -> None:
@@ -139,7 +184,7 @@ def test_of_a_read_the_params_that_it_was_made_with_are_compared(
 def test_only_a_policy_with_such_a_rule_waives_an_approval_whatever_an_event_says(
     policy: ApprovalPolicy | None, hash_: str, gated: int
 ) -> None:
-    waived = [{"step_id": "pay", "params_hash": hash_}]
+    waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
     tools = {"bank.pay": spec(approval=policy)}
 
     found, _ = tally(evidence(approvals=[], tools=tools, waived=waived), ACTOR)
@@ -193,3 +238,12 @@ def test_attempts_that_were_turned_away_or_skipped_are_no_calls(
 ) -> None:
     assert calls_of(evidence(step=facts), "pay") == calls_of(evidence(step=facts)) == calls
     assert calls_of(evidence(), "look") == 0
+
+
+def test_calls_of_steps_that_an_agent_has_made_count_though_its_plan_has_none() -> None:
+    made = evidence(plan=Plan.model_validate({"agent": "bank:clerk"}))
+    turn = {**made.steps[0], "step_id": "turn-1", "tool": MODEL}
+
+    assert tally(made, ACTOR) == (Tally(gated=1, as_approved=1), [])
+    assert tally(replace(made, approvals=[]), ACTOR)[0] == Tally(gated=1, as_approved=0)
+    assert turns_of(replace(made, steps=[turn, {**turn, "state": "running"}])) == 1

@@ -20,11 +20,13 @@ from surehand.drill.report import (
     CellOutcome,
     DrillReport,
     FaultFree,
+    ModelTurns,
     PermissionDrift,
-    Recovery,
+    RecoveryTimes,
     Tally,
     Target,
     added_up,
+    all_turns,
     consistency_of,
     headline,
     nearest_rank,
@@ -34,6 +36,7 @@ from surehand.drill.report import (
 )
 from surehand.drill.state import Baseline, DrillState
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect
 
 READ = Target(step="order", tool="orders.read", effect=Effect.READ)
@@ -52,7 +55,6 @@ BASELINE = Baseline(
     fault_free=FAULT_FREE,
     compared={"run": "completed", "ledger": ["refund: payments.refund committed"]},
     remaining=["refund: payments.refund committed"],
-    applied=1,
 )
 
 
@@ -78,14 +80,54 @@ def played(**facts: Any) -> Played:
         # What must not happen is no less wrong in a world that looks as it should.
         ({"violations": ["refund was called while its approval waited"]}, CellOutcome.DIFFERS),
         ({"violations": ["it did not wait"], "reached": False}, CellOutcome.DIFFERS),
-        # The run stands, so what follows is missing; but nothing may be there twice.
-        ({"question": "Did it happen?", "counted": {}}, CellOutcome.NEEDS_HUMAN),
-        ({"question": "Did it happen?", "counted": {"refunds": 2}}, CellOutcome.DIFFERS),
-        ({"question": "Did it happen?", "counted": {"mails": 1}}, CellOutcome.DIFFERS),
     ],
 )
 def test_a_case_is_judged_by_what_it_has_left(facts: dict[str, Any], outcome: CellOutcome) -> None:
     assert judged(cell(), BASELINE, played(**facts), world=True).outcome is outcome
+
+
+def halted(**facts: Any) -> dict[str, Any]:
+    """What a run has left that waits at the refund."""
+    return {
+        "run": "running",
+        "steps": {"order": "succeeded", "refund": "waiting_input", "mail": "pending"},
+        "ledger": ["order: orders.read committed"],
+        "audit": "holds",
+        "world": {"refunds": []},
+        **facts,
+    }
+
+
+DOUBT = {"run": "needs_intervention", "ledger": [*halted()["ledger"], "refund: it is in_doubt"]}
+BEHIND = {"world": {"refunds": [5]}}
+
+
+@pytest.mark.parametrize(
+    ("left", "counted", "compared_with", "outcome"),
+    [
+        ({}, {}, [halted()], CellOutcome.NEEDS_HUMAN),
+        (BEHIND, {"refunds": 1}, [halted(), halted(**BEHIND)], CellOutcome.NEEDS_HUMAN),
+        (BEHIND, {"refunds": 1}, [halted()], CellOutcome.DIFFERS),
+        ({"world": {"refunds": [50]}}, {}, [halted(), halted(**BEHIND)], CellOutcome.DIFFERS),
+        ({"steps": {**halted()["steps"], "mail": "failed"}}, {}, [halted()], CellOutcome.DIFFERS),
+        ({"ledger": [*DOUBT["ledger"], "mail: m committed"]}, {}, [halted()], CellOutcome.DIFFERS),
+        # Nothing can be halted at what undoes; but nothing may be there twice.
+        ({}, {"refunds": 1}, [], CellOutcome.NEEDS_HUMAN),
+        ({}, {"refunds": 2}, [], CellOutcome.DIFFERS),
+        ({}, {"mails": 1}, [], CellOutcome.DIFFERS),
+        # Its tool says that nobody has to be asked.
+        ({}, {}, None, CellOutcome.DIFFERS),
+    ],
+)
+def test_of_a_run_that_needs_a_human_only_the_call_in_doubt_may_differ(
+    left: dict[str, Any],
+    counted: dict[str, int],
+    compared_with: list[dict[str, Any]] | None,
+    outcome: CellOutcome,
+) -> None:
+    asks = played(question="Did it happen?", counted=counted, compared=halted(**{**DOUBT, **left}))
+
+    assert judged(cell(), BASELINE, asks, world=True, halted=compared_with).outcome is outcome
 
 
 UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of which one undoes"]}
@@ -99,7 +141,7 @@ UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of wh
         ("reset", {"remaining": []}, CellOutcome.DIFFERS),
         ("reset", {"compared": {"run": "failed"}}, CellOutcome.DIFFERS),
         ("reset", {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
-        ("reset", {"question": "Does it stand?", "counted": {}}, CellOutcome.NEEDS_HUMAN),
+        ("reset", {"question": "Does it stand?", "counted": {}}, CellOutcome.DIFFERS),
         ("deploy", {"compared": UNDONE_BEFORE}, CellOutcome.DIFFERS),
         ("terminate", {"compared": {}, "counted": {}, "applied": 0}, CellOutcome.UNDONE),
         ("terminate", {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
@@ -148,7 +190,7 @@ def test_percentiles_are_times_that_were_measured() -> None:
     cells = [cell(recovery_s=3), cell(recovery_s=5), cell("after_claim", recovery_s=None)]
     found = recovery_of(["after_claim", "after_call"], cells)
     assert found == [
-        Recovery(point=point, kills=2, p50_s=3, p95_s=5, longest_s=5)
+        RecoveryTimes(point=point, kills=2, p50_s=3, p95_s=5, longest_s=5)
         for point in ("after_call", "all")
     ]
 
@@ -276,3 +318,36 @@ def test_the_state_of_another_drill_is_refused(tmp_path: Path) -> None:
     state.file.write_text("no state\n")
     with pytest.raises(WrongUse, match="not the state of a drill"):
         state.read("f")
+
+
+@pytest.mark.parametrize(
+    ("asked", "tool", "point", "unrecorded", "again", "outcome"),
+    [
+        (3, MODEL, "after_call", 0, 0, CellOutcome.SAME),
+        # The answer has died with its worker.
+        (4, MODEL, "after_call", 1, 0, CellOutcome.SAME),
+        (4, MODEL, "during_call", 1, 0, CellOutcome.SAME),
+        (5, MODEL, "after_call", 1, 1, CellOutcome.DIFFERS),
+        (4, MODEL, "before_report", 0, 1, CellOutcome.DIFFERS),
+        (4, "payments.refund", "after_call", 0, 1, CellOutcome.DIFFERS),
+    ],
+)
+def test_a_turn_that_is_asked_again_although_recorded_is_a_difference(
+    asked: int, tool: str, point: str, unrecorded: int, again: int, outcome: CellOutcome
+) -> None:
+    given = cell(point).model_copy(update={"tool": tool})
+    found = judged(given, BASELINE, played(turns_asked=asked, turns_recorded=3), world=True)
+
+    assert found.outcome is outcome
+    assert found.turns == ModelTurns(
+        asked=asked, recorded=3, unrecorded=unrecorded, asked_again=again
+    )
+    assert all("although recorded" in line for line in found.differences)
+
+
+def test_turns_are_added_up_where_a_world_counts_them() -> None:
+    one = ModelTurns(asked=4, recorded=3, unrecorded=1)
+
+    assert all_turns([None, one, one]) == ModelTurns(asked=8, recorded=6, unrecorded=2)
+    assert all_turns([None]) is None
+    assert played().turns_beside(0) is None

@@ -15,6 +15,7 @@ from surehand.drill.points import Interruption, Operation
 from surehand.drill.report import Target
 from surehand.drill.request import DrillRequest
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect
 from tests.cli.starter import REFUND
 
@@ -79,12 +80,13 @@ def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
         ({"effect": None, "asks": True}, {"ask"}),
         # It was approved with its step, and waits for nobody.
         ({"effect": Effect.WRITE, "undo": True}, set()),
+        ({"effect": Effect.READ, "tool": MODEL}, {"pause", "ask"}),
     ],
 )
 def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
     facts: dict[str, Any], there: set[str]
 ) -> None:
-    target = Target(step="order", tool="orders.read", **facts)
+    target = Target(**{"step": "order", "tool": "orders.read", **facts})
 
     assert set(request_of(list(Interruption)).points_of(target)) == there
     shared = request_of([], own_ledger=False)
@@ -95,7 +97,7 @@ def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
     ("facts", "there"),
     [
         ({"effect": Effect.WRITE}, set(Operation)),
-        ({"effect": Effect.WRITE, "succeeded": False}, {"reset_killed", "deploy"}),
+        ({"effect": Effect.WRITE, "succeeded": False}, {"reset_killed", "deploy", "freeze"}),
         ({"effect": Effect.READ}, {"reset_step"}),
         ({"effect": None, "child": True}, {"reset", "reset_step", "terminate"}),
         ({"effect": None, "asks": True}, set()),
@@ -116,6 +118,24 @@ def test_a_choice_that_proves_nothing_is_refused() -> None:
 
     with pytest.raises(WrongUse, match="a read has before_claim, during_call"):
         request.refuse_nothing([Target(step="order", tool="orders.read", effect=Effect.READ)])
+
+
+def test_the_steps_of_an_agent_are_known_once_it_has_made_them(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("agent: bank:clerk")
+    made = [Target(step=step, tool=MODEL, effect=Effect.READ) for step in ("turn-1", "turn-2")]
+
+    def chosen(*steps: str) -> list[str]:
+        own: dict[str, Any] = {"world": None, "fresh": None, "limit": timedelta(minutes=2)}
+        plan = load_plan(str(tmp_path / "agent.yaml"))
+        request = DrillRequest.checked(
+            plan, "agent.yaml", points=(), modes=(), steps=steps, parallel=None, **own
+        )
+        return [target.step for target in request.chosen(made)]
+
+    assert chosen() == ["turn-1", "turn-2"]
+    assert chosen("turn-2") == ["turn-2"]
+    with pytest.raises(WrongUse, match="--steps 'turn-3': there are turn-1, turn-2"):
+        chosen("turn-3")
 
 
 def test_a_server_that_does_not_answer_is_code_4(

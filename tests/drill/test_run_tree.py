@@ -61,7 +61,7 @@ INSIDE = "drill-1~child~deep"
 def test_what_stands_is_accounted_for_or_told(
     entries: list[Any], result: RunResult, untold: int
 ) -> None:
-    assert len(list(RunTree("drill-1", entries).untold(result))) == untold
+    assert len(list(RunTree("drill-1", entries).unreported(result))) == untold
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_a_human_is_asked_about_or_has_given_up_is_told(
     asked = {"entry_id": "ef-pay", "state": state, "outcome": outcome}
     tree = RunTree("drill-1", [entry("pay")], [asked])
 
-    assert len(list(tree.untold(ended(RunState.FAILED)))) == untold
+    assert len(list(tree.unreported(ended(RunState.FAILED)))) == untold
 
 
 @pytest.mark.parametrize("said", ["pay", f"{INSIDE}/pay"])

@@ -12,6 +12,7 @@ from surehand.drill.world import (
     comparable,
     counted,
     differences,
+    without_turns,
 )
 from surehand.process.exits import WrongUse
 
@@ -85,3 +86,18 @@ async def test_a_function_that_fails_or_returns_no_json_is_named(body: object) -
 
     with pytest.raises(WrongUse, match="own:world failed for run drill-1"):
         await function(context("drill-1"))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "asked", "rest"),
+    [
+        ({"turns": 3, "left": 5}, 3, {"left": 5}),
+        ({"turns": ["one"], "left": 5}, None, {"turns": ["one"], "left": 5}),
+        ({"turns": True}, None, {"turns": True}),
+        ([3], None, [3]),
+    ],
+)
+def test_how_often_models_were_asked_is_counted_and_not_compared(
+    snapshot: object, asked: int | None, rest: object
+) -> None:
+    assert without_turns(snapshot) == (asked, rest)

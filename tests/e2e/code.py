@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from surehand import CodeRun, RunResult, StartRun, StepFailed, StepMaker
+    from surehand import CodeRun, RunResult, StartRun, StepFailed, StepMaker, provider_names
 
 
 async def refund(steps: StepMaker, **more: Any) -> Any:
@@ -163,3 +163,22 @@ class Trying(CodeRun):
             return await steps.call(tool, params)
         except StepFailed as failed:
             return {"failed": failed.reason}
+
+
+@workflow.defn
+class Offering(CodeRun):
+    """Tells of its tools, and calls one by the name that a model has for it."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> Any:
+        listed = [str(name) for name in steps.input.get("tools", ["orders.*", "payments.refund"])]
+        both = await asyncio.gather(*(steps.tools(*listed) for _ in range(2)))
+        assert both[0] == both[1] == await steps.tools(*listed)
+        names = provider_names(one.name for one in both[0])
+        meant = {theirs: tool for tool, theirs in names.items()}
+        given = {"order_id": steps.input["order_id"], "amount": "59.90", "currency": "EUR"}
+        await steps.call(meant["payments_refund"], given)
+        return [one.model_dump(mode="json") for one in both[0]]

@@ -22,10 +22,11 @@ async def stage(
     ledger_url: str,
     task_queue: str,
     tmp_path: Path,
+    keys: str,
 ) -> AsyncIterator[Stage]:
     """A stage; after each test what its runs have left in the ledger is audited."""
-    client = speaking(client, tmp_path / "artifacts")
-    stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
+    client = speaking(client, tmp_path / "artifacts", ledger, keys)
+    stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path, keys)
     yield stage
     await stage.audit()
 
@@ -37,3 +38,9 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(("SUREHAND_", "TEMPORAL_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
+
+
+@pytest.fixture
+def count(tmp_path: Path) -> Path:
+    """The file in which a model counts its turns."""
+    return tmp_path / "turns"

@@ -37,21 +37,42 @@ class Between(Interceptor, WorkerInterceptor):
 class Pause(Between):
     """Holds the first call of one activity until it is told to go on."""
 
-    def __init__(self, activity: str, of: Callable[[Any], bool] = lambda message: True) -> None:
-        """Hold ``activity``, or only the calls whose message is one ``of`` those wanted."""
+    def __init__(
+        self,
+        activity: str,
+        of: Callable[[Any], bool] = lambda message: True,
+        *,
+        done: bool = False,
+    ) -> None:
+        """Hold an activity.
+
+        Args:
+            activity: Its name.
+            of: Only the calls whose message is one of those wanted.
+            done: Only once it is done: its report is held.
+        """
         self._activity = activity
         self._of = of
+        self._done = done
         self._reached = asyncio.Event()
         self._go_on = asyncio.Event()
 
     async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
-        if input.fn.__name__ == self._activity and self._of(input.args[0]):
-            self._reached.set()
-            await self._go_on.wait()
+        if input.fn.__name__ != self._activity or not self._of(input.args[0]):
+            return await execute(input)
+        if self._done:
+            result = await execute(input)
+            await self._hold()
+            return result
+        await self._hold()
         return await execute(input)
 
+    async def _hold(self) -> None:
+        self._reached.set()
+        await self._go_on.wait()
+
     async def reached(self) -> None:
-        """Wait until the activity has been called."""
+        """Wait until the activity is held."""
         async with asyncio.timeout(30):
             await self._reached.wait()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -40,6 +41,8 @@ from surehand.activities.ledger.history.reads import (
 )
 from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.mcp.tools import mcp_tools
+from surehand.activities.run_keys import LedgerKeys
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
@@ -47,6 +50,8 @@ from surehand.activities.worker.settings import load_settings
 from surehand.client.run import Run as ClientRun
 from surehand.client.signing import signed_start
 from surehand.process.blobs import Blobs
+from surehand.process.key_encryption import read_key_ring
+from surehand.process.payload_encryption import RunEncryption
 from surehand.worker import make_worker
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import RunResult
@@ -64,9 +69,17 @@ from tests.worker_process import ROOT, WorkerProcess
 SHOP_TOOLS = "surehand.examples.shop.tools"
 
 
-def speaking(client: Client, artifacts: Path) -> Client:
-    """Return a client on the same connection that keeps large payloads as workers do."""
-    converter = data_converter(lambda: Blobs(str(artifacts)), waits=True)
+def keys_in(ledger: Ledger, keys: str) -> LedgerKeys | None:
+    """Return the keys of runs in a ledger, as a worker with these key-encryption keys has them."""
+    ring = read_key_ring(keys)
+    return None if ring is None else LedgerKeys(lambda: ledger, ring)
+
+
+def speaking(client: Client, artifacts: Path, ledger: Ledger, keys: str) -> Client:
+    """Return a client on the same connection that encrypts and keeps payloads as workers do."""
+    ledger.keys = of_runs = keys_in(ledger, keys)
+    encryption = None if of_runs is None else RunEncryption(of_runs)
+    converter = data_converter(lambda: Blobs(str(artifacts)), waits=True, encryption=encryption)
     return Client(**{**client.config(), "data_converter": converter})
 
 
@@ -80,6 +93,8 @@ class Stage:
     ledger_url: str
     task_queue: str
     folder: Path
+    keys: str = ""
+    """The key-encryption keys; empty: nothing is encrypted."""
     started: list[Run] = field(default_factory=list)
 
     @property
@@ -95,6 +110,7 @@ class Stage:
             "tool_modules": SHOP_TOOLS,
             "task_queue": self.task_queue,
             "max_cached_workflows": "0",
+            "key_encryption_keys": self.keys,
             **settings,
         }
         return {
@@ -124,9 +140,11 @@ class Stage:
         context = WorkerContext.of(
             loaded,
             ledger=self.ledger,
-            toolbox=load_toolbox(loaded.tool_modules),
+            toolbox=load_toolbox(loaded.tool_modules, mcp_tools(loaded.mcp)),
             artifacts=ArtifactStore(
-                loaded.artifacts, self.ledger, largest_inline=loaded.largest_inline
+                loaded.artifacts,
+                self.ledger,
+                largest_inline=loaded.largest_inline,
             ),
             crash=crash or Crash(),
         )
@@ -197,10 +215,17 @@ class Stage:
             return datetime.fromtimestamp(tx.now_ms / 1000, UTC)
 
     def expire(self, request: ApprovalRequest) -> None:
-        """Let the time of a request be over by the database's clock, which decides."""
+        """Let the time of a request be over by the database's clock, which decides.
+
+        What was asked is kept by a trigger, which only the database's owner can take away.
+        """
         expired = update_rows(approvals, approval_id=request.approval_id)
+        kept = text("SELECT sql FROM sqlite_master WHERE name = 'approvals_kept'")
         with self.ledger.transaction(self.tenant) as tx:
+            trigger = tx.connection.execute(kept).scalar_one()
+            tx.connection.execute(text("DROP TRIGGER approvals_kept"))
             tx.execute(expired.values(expires_ms=tx.now_ms))
+            tx.connection.execute(text(trigger))
 
     async def no_call_may_arrive(self, run: Run | ClientRun) -> None:
         """Wait until the calls of a run's effects in doubt are over: then a human can tell."""

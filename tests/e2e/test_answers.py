@@ -235,6 +235,25 @@ async def test_a_run_that_waits_for_a_rate_limit_says_so_and_goes_on(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+@pytest.mark.parametrize("limit", ["of the worker", "of the step"])
+async def test_a_shop_that_wants_to_be_left_alone_for_too_long_is_not_asked_again(
+    stage: Stage, order_id: str, limit: str
+) -> None:
+    stage.shop.fault("refunds", retry_after=240)
+    calls = stage.shop.requests("refunds")["received"]
+    own = {"time_limit": "2m"} if limit == "of the step" else {}
+    cap = {"retry_after_cap": "1m"} if limit == "of the worker" else {}
+    async with stage.worker_here(**cap):
+        run = await stage.start(plan_of(refund_step(order_id, on_failure="pause", **own)))
+        await run.approve()
+        view = await run.in_state(RunState.PAUSED_FAILURE)
+        await run.cancel()
+        await run.result()
+    assert "429" in (step(view.result, "refund").error or "")
+    assert stage.shop.requests("refunds")["received"] == calls + 1
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
 async def test_a_run_that_waits_for_a_rate_limit_can_be_cancelled(
     stage: Stage, order_id: str
 ) -> None:

@@ -12,15 +12,19 @@ from tests.e2e.stage import SHOP_TOOLS, Stage
 pytestmark = pytest.mark.crash
 
 
+@pytest.mark.parametrize("what", ["refund", "read"])
 async def test_a_tool_that_blocks_its_worker_ends_it_and_another_worker_goes_on(
-    stage: Stage, order_id: str
+    stage: Stage, order_id: str, what: str
 ) -> None:
-    with stage.worker(tool_modules="tests.variants.refund_blocks") as blocked:
+    with stage.worker(tool_modules=f"tests.variants.{what}_blocks") as blocked:
         blocked.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
+        if what == "refund":
+            await run.approve()
         assert blocked.wait_exit() == EXIT_CODE
     with stage.worker(tool_modules=SHOP_TOOLS):
+        if what == "read":
+            await run.approve()
         result = await run.result()
 
     assert result.state is RunState.COMPLETED

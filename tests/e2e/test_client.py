@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import temporalio.client
 
 from surehand import Client, Run, SeenRequest
 from surehand.client import connection
@@ -33,7 +34,7 @@ from surehand.workflows.contracts.approvals import (
 from surehand.workflows.contracts.effects import ResolutionOutcome
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
-from tests.e2e import runs
+from tests.e2e import plugins, runs
 from tests.e2e.runs import EXAMPLES, example_plan, states, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_interventions import NEITHER
@@ -370,3 +371,25 @@ def test_a_client_loads_no_effects_no_sql_and_no_http_client() -> None:
     loaded = set(ended.stdout.split())
     assert "surehand.client.client" in loaded
     assert loaded & HEAVY == set()
+
+
+async def test_a_client_on_a_connection_with_plugins_of_its_own_speaks_as_workers_do(
+    stage: Stage, order_id: str
+) -> None:
+    config = {**stage.client.config(), "plugins": [plugins.framework]}
+    client = await Client.connect(
+        temporal=temporalio.client.Client(**config),
+        user="uma",
+        task_queue=stage.task_queue,
+        artifacts=str(stage.folder / "artifacts"),
+    )
+    given = {"order_id": order_id, "amount": "59.90", "currency": "EUR"}
+    steps = {"steps": [{"id": "refund", "tool": "payments.refund", "params": given}]}
+    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
+        run = await client.start(steps)
+        audited(stage, run)
+        result = await run.wait()
+        view = await run.view()
+
+    assert (result.state, view.result.state) == (RunState.COMPLETED, RunState.COMPLETED)
+    assert stage.shop.counts(order_id)["refunds"] == 1

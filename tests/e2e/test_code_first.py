@@ -221,3 +221,37 @@ async def test_a_run_of_code_is_listed_and_takes_no_other_plan(stage: Stage, ord
         assert "its plan is one of LateOrders" in str(failure.value.__cause__)
         await run.cancel()
         await run.result()
+
+
+async def test_code_tells_a_model_of_tools_with_schemas_that_are_recorded_once(
+    stage: Stage, order_id: str
+) -> None:
+    # Without a cache the code runs again in each workflow task.
+    loaded = {"tool_modules": UNGATED, "workflow_modules": CODE, "max_cached_workflows": "0"}
+    async with stage.worker_here(**loaded):
+        run = await stage.start(code("Offering", order_id=order_id))
+        told: Any = (await run.result()).output
+
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    refund = next(one for one in told if one["name"] == "payments.refund")
+    assert (refund["effect"], refund["version"]) == ("WRITE", "1")
+    assert "order_id" in refund["params_schema"]["required"]
+    assert refund["output_schema"]["type"] == "object"
+    asked = [
+        event
+        for event in (await run.handle.fetch_history()).events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "describe_tools"
+    ]
+    assert len(asked) == 2  # by the run's start, which gets no schemas, and by the code
+
+
+async def test_code_that_tells_of_a_tool_that_is_not_there_does_nothing(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
+        run = await stage.start(code("Offering", order_id=order_id, tools=["payment.*"]))
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "tools: 'payment.*' names no tool; loaded are: " in (result.error or "")
+    assert stage.shop.counts(order_id)["refunds"] == 0

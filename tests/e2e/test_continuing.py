@@ -9,6 +9,7 @@ from typing import Any
 from temporalio.client import WorkflowExecutionStatus, WorkflowHistory
 
 from surehand.client.resume_token import new_token, read_token
+from surehand.workflows.contracts.controls import TopUp
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -69,7 +70,7 @@ async def test_a_run_goes_on_over_many_executions_and_makes_each_effect_once(
         "run.completed",
     ]
     for history in histories:
-        await replayer().replay_workflow(history)
+        await replayer(stage.client.data_converter).replay_workflow(history)
 
 
 async def test_what_waits_for_people_waits_on_in_the_next_execution(
@@ -137,6 +138,50 @@ async def test_a_pause_and_its_token_outlive_the_execution(stage: Stage, order_i
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_nobody_is_asked_twice_whether_a_child_run_may_start(
+    stage: Stage, order_id: str
+) -> None:
+    inside = {"steps": [refund_step(order_id)]}
+    ended = (RunState.COMPLETED, RunState.WAITING_INPUT)
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(
+            plan({"id": "pay", "plan": inside, "interrupt": "before"}), continue_after=SOON
+        )
+        await run.in_state(RunState.WAITING_INPUT)
+        await told(run, Verb.PAUSE, PauseRun(actor="uma"))
+        await answered(run, answer="accept")
+        await run.in_state(RunState.PAUSED_USER)
+        before = len(await executions(stage, run))
+        while len(await executions(stage, run)) < before + 1:
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", steps=1))
+        await told(run, Verb.RESUME, ResumeRun(actor="uma"))
+        view = await run.until(lambda view: view.result.state in ended)
+
+        assert view.result.state is RunState.COMPLETED
+    assert len(await stage.events(run, "interrupt.opened")) == 1
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_what_a_human_has_rejected_is_not_shown_again_while_its_undo_waits_for_one(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refund_cancellations", fail="before", status=422)
+    pay = refund_step(order_id, interrupt="after", on_reject="skip")
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(pay), continue_after=SOON)
+        await run.in_state(RunState.WAITING_INPUT)
+        await answered(run, answer="reject")
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        for _ in range(SOON // 4):
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", steps=1))
+        await run.resolve(intervention_id=question.id, outcome="compensated", evidence="by hand")
+        view = await run.until(lambda v: bool(v.interrupts) or v.result.state is RunState.COMPLETED)
+
+        assert view.result.state is RunState.COMPLETED
+    assert len(await stage.events(run, "interrupt.opened")) == 1
+    assert (await stage.effect_states(run))["payments.refund"] == "compensated"
 
 
 async def test_a_cancel_undoes_what_earlier_executions_have_done_last_first(

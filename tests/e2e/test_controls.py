@@ -85,6 +85,82 @@ class TestBudgets:
             await run.cancel()
             await run.result()
 
+    async def test_items_side_by_side_make_no_more_calls_than_the_budget_has(
+        self, stage: Stage
+    ) -> None:
+        orders = [stage.shop.new_order() for _ in range(5)]
+        pay = refund_step("${item}", for_each="${input.orders}", parallel=5)
+        halts = (RunState.PAUSED_BUDGET, RunState.COMPLETED)
+
+        def paid() -> int:
+            return sum(stage.shop.counts(order)["refunds"] for order in orders)
+
+        async with stage.worker_here(tool_modules=UNGATED):
+            run = await stage.start(plan(pay, budget={"steps": 1}, input={"orders": orders}))
+            await run.until(lambda view: view.result.state in halts)
+            assert paid() == 1
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", steps=1))
+            await run.until(
+                lambda view: (
+                    list(states(view.result).values()).count("succeeded") == 2
+                    and view.result.state in halts
+                )
+            )
+            assert paid() == 2
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", steps=3))
+            result = await run.result()
+
+        assert (result.state, paid()) == (RunState.COMPLETED, 5)
+        # Who goes on waiting is told of once.
+        assert len(await stage.events(run, "interrupt.opened")) == 4
+
+    async def test_a_step_that_is_given_up_while_its_pause_is_settled_leaves_for_another_plan(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        settling = Pause("record_interrupt", of=lambda asked: asked.what == "void")
+        first = read(order_id)
+        async with stage.worker_here(client=settling.client(stage.client), tool_modules=UNGATED):
+            run = await stage.start(plan(first, refund_step(order_id), budget={"steps": 1}))
+            await run.in_state(RunState.PAUSED_BUDGET)
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", steps=1))
+            await settling.reached()
+            other = Amend(actor="olga", plan=plan(first, {"id": "end", "ask": "?"}), based_on=1)
+            await told(run, Verb.AMEND, other)
+            await run.history_has("activity_task_cancel_requested")
+            settling.go_on()
+            view = await run.in_state(RunState.WAITING_INPUT)
+            await answered(run, answer="yes")
+            result = await run.result()
+
+        assert (view.plan_version, result.state) == (2, RunState.COMPLETED)
+        assert stage.shop.counts(order_id)["refunds"] == 0
+
+    @pytest.mark.parametrize(
+        ("mode", "tool", "how", "tokens"),
+        [
+            ("sync", "model.ask", "transient", 30),
+            ("sync", "model.ask", "rate limited", 30),
+            ("sync", "model.order", "permanent", 10),
+            ("async", "model.order", "transient", 30),
+            ("exit", "model.order", "transient", 30),
+            ("exit", "model.ask", "permanent", 10),
+        ],
+    )
+    async def test_what_failed_attempts_have_used_counts(
+        self, stage: Stage, order_id: str, mode: str, tool: str, how: str, tokens: int
+    ) -> None:
+        asks = {"id": "ask", "tool": tool, "params": {"fails": 2, "how": how}}
+        steps = [{**asks, "on_failure": "continue"}, {**read(order_id), "after": ["ask"]}]
+        modules, pauses = "tests.variants.spends", "10ms,10ms"
+        async with stage.worker_here(tool_modules=modules, retries_transient=pauses):
+            run = await stage.start(plan(*steps, budget={"tokens": tokens}), durability=mode)
+            view = await run.in_state(RunState.PAUSED_BUDGET)
+            waits = view.result.waiting_for[0]
+            await told(run, Verb.TOP_UP, TopUp(actor="olga", tokens=1))
+            await run.result()
+
+        assert f"{tokens} tokens" in waits.model_dump_json()
+
     async def test_an_undo_needs_no_budget(self, stage: Stage, order_id: str) -> None:
         gone = {"id": "no", "ask": {"question": "?", "expires_in": "1s"}}
         async with stage.worker_here(tool_modules=UNGATED):
@@ -218,6 +294,54 @@ class TestFailures:
 
         assert view.result.effects == []
         assert (result.state, stage.shop.counts(order_id)["refunds"]) == (RunState.COMPLETED, 1)
+
+    async def test_a_retry_asks_for_what_an_approver_has_made_of_the_call(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        pay = refund_step(order_id, on_failure="pause")
+        stage.shop.fault("refunds", fail="before", status=422, times=1)
+        async with stage.worker_here():
+            run = await stage.start(plan(pay))
+            edited = {**pay["params"], "amount": "15.00", "reason": "as ${order.note} says"}
+            await run.decide(decision_on(await run.asks(), outcome="edit", params=edited))
+            again = await run.until(lambda view: [r.params for r in view.pending] == [edited])
+            await run.decide(decision_on(again.pending[0]))
+            await run.in_state(RunState.PAUSED_FAILURE)
+            await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+            request = await run.asks()
+            assert request.params == edited
+            await run.decide(decision_on(request))
+            result = await run.result()
+
+        assert result.state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+        [paid] = stage.shop.world(order_id)["refunds"]
+        assert (paid["amount"], paid["reason"]) == ("15.00", edited["reason"])
+
+    async def test_a_retry_with_other_params_takes_the_place_of_an_approvers_edit(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        pay = refund_step(order_id, on_failure="pause")
+        stage.shop.fault("refunds", fail="before", status=422, times=2)
+        async with stage.worker_here():
+            run = await stage.start(plan(pay))
+            edited = {**pay["params"], "amount": "15.00"}
+            await run.decide(decision_on(await run.asks(), outcome="edit", params=edited))
+            again = await run.until(
+                lambda view: [r.params["amount"] for r in view.pending] == ["15.00"]
+            )
+            await run.decide(decision_on(again.pending[0]))
+            other = {**pay["params"], "amount": "20.00"}
+            for params in (other, None):
+                await run.in_state(RunState.PAUSED_FAILURE)
+                await told(run, Verb.RESUME, ResumeRun(actor="olga", params=params))
+                request = await run.asks()
+                assert request.params["amount"] == "20.00"
+                await run.decide(decision_on(request))
+            result = await run.result()
+
+        assert result.state is RunState.COMPLETED
+        assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == ["20.00"]
 
     async def test_a_read_that_fails_is_asked_of_another_tool(
         self, stage: Stage, order_id: str
@@ -371,6 +495,55 @@ async def test_a_rejection_that_asks_for_another_plan_waits_for_it_and_says_why(
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.parametrize("again", ["another plan", "a skip"])
+async def test_a_step_that_was_undone_is_done_again_under_a_new_id_only(
+    stage: Stage, order_id: str, again: str
+) -> None:
+    pay = refund_step(order_id, interrupt="after", on_reject="replan")
+    anew = {**refund_step(order_id), "id": "anew"}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(pay, {"id": "end", "ask": "Well?"}))
+        await run.until(lambda view: bool(view.interrupts))
+        await answered(run, answer={"reject": "wrong order"})
+        await run.in_state(RunState.PAUSED_FAILURE)
+        retry = await refusal(run, Verb.RESUME, ResumeRun(actor="olga"))
+        assert "step refund has been undone" in retry
+        if again == "a skip":
+            await told(run, Verb.RESUME, ResumeRun(actor="olga", way=Way.SKIP))
+            await run.in_state(RunState.WAITING_INPUT)
+        same = Amend(actor="olga", plan=plan(pay, anew), based_on=1)
+        assert await refusal(run, Verb.AMEND, same) == retry
+        assert "new step id" in retry
+        await told(run, Verb.AMEND, same.model_copy(update={"plan": plan(anew)}))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (2, 1)
+
+
+async def test_a_step_that_was_undone_and_has_ended_stays_in_another_plan(
+    stage: Stage, order_id: str
+) -> None:
+    pay = refund_step(order_id, interrupt="after", on_reject="skip")
+    end = {"id": "end", "ask": "Well?"}
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(pay, end))
+        await run.until(lambda view: bool(view.interrupts))
+        await answered(run, answer="reject")
+        await run.until(lambda view: [i.step_id for i in view.interrupts] == ["end"])
+        longer = plan(pay, end, {"id": "last", "ask": "Sure?"})
+        await told(run, Verb.AMEND, Amend(actor="olga", plan=longer, based_on=1))
+        for step_id in ("end", "last"):
+            await run.until(lambda v, one=step_id: [i.step_id for i in v.interrupts] == [one])  # type: ignore[misc]
+            await answered(run, answer="yes")
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
 async def test_a_step_that_was_left_out_on_purpose_comes_back_only_as_what_it_was(

@@ -130,7 +130,8 @@ async def reset(stage: Stage, run: Run, *, forget_decisions: bool) -> Run:
             request_id=str(uuid.uuid4()),
             workflow_task_finish_event_id=max(before if forget_decisions else done),
             reset_reapply_exclude_types=excluded,
-        )
+        ),
+        retry=True,  # it has an id: twice is once
     )
     return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
 

@@ -12,7 +12,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.client.outcome import told_by_calls
+from surehand.client.outcome import call_progress
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from tests.e2e.runs import Run, example_plan, states, step, until
@@ -35,7 +35,7 @@ async def called(run: Run) -> Counter[str]:
 
 async def at_step(run: Run) -> str | None:
     """Return the step that the run's batch is at, as `show` tells it."""
-    return (await told_by_calls(await run.handle.describe())).under_way
+    return (await call_progress(await run.handle.describe())).under_way
 
 
 async def restocking(stage: Stage, order_id: str, mode: str) -> Run:

@@ -143,6 +143,31 @@ async def test_a_write_that_asks_applies_nothing_before_and_is_approved_with_its
     assert [effect.state for effect in result.effects] == ["committed"]
 
 
+@pytest.mark.parametrize("four_eyes", [True, False])
+async def test_whoever_has_answered_approves_what_rests_on_it_unless_four_eyes_are_asked_for(
+    stage: Stage, order_id: str, four_eyes: bool
+) -> None:
+    how_much = {"id": "how_much", "ask": {"question": "How much?", "answer": {"type": "string"}}}
+    pay = refund_step(order_id, approval={"four_eyes": four_eyes})
+    pay["params"]["amount"] = "${how_much}"
+    async with stage.worker_here():
+        run = await stage.start(plan(how_much, pay))
+        await asks(run, "how_much.1")
+        await answered(run, answer="15.00")
+        request = await run.asks()
+        assert set(request.excluded) == ({"ann", request.requested_by} if four_eyes else set())
+        own = await run.decide(decision_on(request, approver="ann"))
+        if four_eyes:
+            assert (own.code, stage.shop.counts(order_id)["refunds"]) == ("four_eyes", 0)
+            assert (await run.decide(decision_on(request, approver="bob"))).state == "approved"
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [counted] = [row for row in stage.decision_rows(run) if row["verdict"] == "accepted"]
+    assert counted["approver"] == ("bob" if four_eyes else "ann")
+
+
 @pytest.mark.parametrize("answer", ["accept", "reject"])
 async def test_a_human_looks_before_a_step_and_a_rejected_one_is_not_called(
     stage: Stage, order_id: str, answer: str

@@ -15,6 +15,7 @@ from surehand.activities.ledger.history.stats import Scope, stats
 from surehand.process.children import clean_environment
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
+from tests.docs.test_alerts import metrics_asked_for, whole
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.worker_process import ROOT, WorkerProcess
@@ -70,6 +71,9 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
     assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="committed"') > 5
     assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="unavailable"') == 0
     assert value(text, "temporal_request_total") > 0
+    # What dashboard and alerts ask for of the SDK; of ours, tests/docs/test_alerts.py looks at all.
+    shown = {whole(name) for name in re.findall(r"^(\w+)", text, re.MULTILINE)}
+    assert {one for one in metrics_asked_for() if one.startswith("temporal_")} - shown == set()
     for detail in (run.run_id, order_id, "ef-"):
         assert detail not in text
     scope = Scope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from temporalio.worker import ExecuteActivityInput
 
+from surehand.activities.ledger.core.statements import insert_row
+from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.batches import Batch
@@ -127,6 +129,35 @@ async def test_an_approval_that_runs_out_before_its_call_goes_back_to_asking(
         assert "expired" in timeline(again, "refund")
         assert stage.shop.counts(order_id)["refunds"] == 0
         await run.decide(decision_on(again.pending[0]))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.guarantee("G3")
+async def test_a_run_asks_under_the_next_number_where_a_row_was_written_before_its_request(
+    stage: Stage, order_id: str
+) -> None:
+    asking = Pause("request_approval")
+    async with stage.worker_here(client=asking.client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await asking.reached()
+        forged = {
+            "approval_id": f"{run.run_id}/refund/1", "run_id": run.run_id, "step_id": "refund",
+            "tool": "payments.refund", "tool_version": "1", "key": "k", "params_hash": "sha256:0",
+            "params": {"amount": "1.00"}, "description": "pay back 1.00", "undo": "",
+            "user_id": "ada", "editors": [], "needs": {"requirements": [{}], "expires_in": "PT1H"},
+            "asked_of": "", "assurance": "open", "state": "approved", "decided_by": "eve",
+            "requested_ms": 1, "expires_ms": 2**50,
+        }  # fmt: skip
+        with stage.ledger.transaction(stage.tenant) as tx:
+            tx.execute(insert_row(approvals, **forged))
+        asking.go_on()
+        request = await run.asks()
+        assert request.approval_id == f"{run.run_id}/refund/2"
+        assert request.description != "pay back 1.00"
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await run.decide(decision_on(request))
         result = await run.result()
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1

@@ -12,8 +12,10 @@ from surehand.client.resume_token import new_token, read_token
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ReissueToken, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT
+from tests.e2e.interceptors import Pause
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
+from tests.e2e.test_interrupts import plan, refund_step
 from tests.e2e.test_policies import STRICT, refund
 from tests.ledger.people import person, revoked
 
@@ -115,3 +117,24 @@ async def test_a_stale_a_void_and_a_foreign_resume_token_are_refused(
         await run.result()
     assert len(await stage.events(run, "steering.refused")) == 3
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_resume_token_holds_though_a_call_that_was_under_way_has_ended(
+    stage: Stage, order_id: str
+) -> None:
+    calling = Pause("execute_tool")
+    look = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
+    async with stage.worker_here(client=calling.client(stage.client)):
+        run = await stage.start(plan(refund_step(order_id), look))
+        await run.decide(decision_on(await run.asks()))
+        await calling.reached()
+        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
+        await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
+        calling.go_on()
+        await run.in_state(RunState.PAUSED_USER)
+        token = read_token(text, DEFAULT_TENANT, run.run_id)
+        await told(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1

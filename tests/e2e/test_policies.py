@@ -15,6 +15,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun
 from surehand.workflows.identity import DEFAULT_TENANT, digest
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.interceptors import Pause
 from tests.e2e.runs import Run, decision_on, example_plan, timeline
 from tests.e2e.stage import Stage
 from tests.ledger.people import granted, key_of, person, revoked
@@ -91,6 +92,28 @@ async def test_an_edit_is_asked_about_anew_and_what_runs_is_what_was_approved_th
         assert paid["receipt"]["amount"] == LESS
         assert "bob (unverified) has edited" in timeline(await run.view(), "refund")
         assert [row["params"]["amount"] for row in stage.approval_rows(run)] == [FULL, LESS]
+
+
+async def test_an_edit_whose_request_expires_before_the_run_hears_of_it_is_asked_about_anew(
+    stage: Stage, order_id: str
+) -> None:
+    hearing = Pause("verify_decision", done=True)
+    async with stage.worker_here(client=hearing.client(stage.client)):
+        run = await stage.start(refund(order_id, expires_in="10s"))
+        first = await run.asks()
+        await run.send(edited(first, "ann", amount=LESS))
+        await hearing.reached()
+        # Its time is over by the run's clock; the row says what has become of it.
+        await run.until(lambda view: not view.pending)
+        hearing.go_on()
+        second = await run.asks()
+        assert second.params["amount"] == LESS
+        await run.decide(decision_on(second))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == [LESS]
 
 
 async def test_an_edit_over_a_limit_asks_for_the_second_approver(
@@ -263,3 +286,17 @@ async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
         assert (no.code, yes.code) == ("not_permitted", "accepted")
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_call_whose_precondition_says_never_fails_at_once_and_nobody_is_asked(
+    stage: Stage,
+) -> None:
+    order = stage.shop.new_order(currency="USD")
+    read = stage.shop.requests("orders")["received"]
+    async with stage.worker_here(tool_modules="tests.variants.refund_checked"):
+        run = await stage.start(refund(order))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert f"{order} was paid in USD" in (result.error or "")
+    assert stage.approval_rows(run) == []
+    assert stage.shop.requests("orders")["received"] == read + 1

@@ -7,7 +7,7 @@ import pytest
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.history.rebuilding import checkpoint_at
-from surehand.client.outcome import told_by_calls
+from surehand.client.outcome import call_progress
 from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
@@ -21,7 +21,7 @@ LONG = "tests.variants.long"
 
 async def progress(run: Run) -> dict[str, object]:
     """Return what the run's calls have told, as the server knows it."""
-    return (await told_by_calls(await run.handle.describe())).progress
+    return (await call_progress(await run.handle.describe())).by_step
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ async def test_a_long_call_leaves_its_progress_in_the_ledger_from_time_to_time(
     [sha256] = {event["body"]["progress"].removeprefix("sha256:") for event in told}
     [kept] = await stage.ledger.transact(stage.tenant, artifacts_of, run.run_id)
     store = ArtifactStore(str(stage.folder), stage.ledger, largest_inline=1024)
-    content = await store.read(stage.tenant, Artifact.model_validate(kept))
+    content = await store.read(stage.tenant, run.run_id, Artifact.model_validate(kept))
     with stage.worker(tool_modules=LONG):
         await run.result()
 

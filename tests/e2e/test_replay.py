@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
+from temporalio.converter import DataConverter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from surehand.agents.model_run import ModelRun
+from surehand.agents.named_agents import PASSED_THROUGH, load_agents
 from surehand.examples.late_orders import LateOrders
 from surehand.process.blobs import Blobs
 from surehand.worker import workflow_runner
 from surehand.workflows.payload_codec import data_converter
 from surehand.workflows.run.agent_run import AgentRun
-from surehand.workflows.run.model_run import ModelRun
 from tests.record_histories import FOLDER, SCENES
 
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -29,11 +31,13 @@ def history_of(text: str) -> WorkflowHistory:
     return WorkflowHistory.from_json(started["workflowId"], text)
 
 
-def replayer() -> Replayer:
+def replayer(converter: DataConverter | None = None) -> Replayer:
+    """Return what replays histories; ``converter``: of those that are encrypted."""
+    load_agents(("tests.variants.model",))
     return Replayer(
         workflows=[AgentRun, ModelRun, LateOrders],
-        workflow_runner=workflow_runner(),
-        data_converter=data_converter(lambda: Blobs("memory:///"), waits=True),
+        workflow_runner=workflow_runner(PASSED_THROUGH),
+        data_converter=converter or data_converter(lambda: Blobs("memory:///"), waits=True),
     )
 
 

@@ -63,7 +63,8 @@ async def reset_before(
                 ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
                 ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
             ],
-        )
+        ),
+        retry=True,  # it has an id: twice is once
     )
     return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
 

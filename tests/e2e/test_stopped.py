@@ -21,6 +21,7 @@ from surehand.workflows.contracts.maintenance import (
     Unwound,
 )
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import unwind_id
 from surehand.workflows.maintenance import Reconcile, Unwind
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.papers import TOOLS, WAITS, files, paper, told
@@ -55,7 +56,7 @@ async def reconciled(stage: Stage) -> Reconciled:
 async def unwind(stage: Stage, run: Run, **how: Any) -> Unwound:
     asked = UnwindRun(tenant="default", run_id=run.run_id, actor="oscar", **how)
     return await stage.client.execute_workflow(
-        Unwind.run, asked, id=f"{run.run_id}.unwind", task_queue=stage.task_queue
+        Unwind.run, asked, id=unwind_id(run.run_id), task_queue=stage.task_queue
     )
 
 
@@ -139,7 +140,7 @@ async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_
         await run.in_state(RunState.WAITING_INPUT)
         await run.handle.terminate("by hand")
         done = await unwind(stage, run, continue_after=20)
-        unwinding_id = f"{run.run_id}.unwind"
+        unwinding_id = unwind_id(run.run_id)
         unwinding = Run(unwinding_id, stage.client.get_workflow_handle(unwinding_id))
         histories = await executions(stage, unwinding)
 

@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from tests.ledger import databases
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
-from tests.ledger_databases import DATABASES, OWNER, WORKER, PostgresLedgers
+from tests.ledger_databases import DATABASES, OWNER, RETENTION, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
+from tests.run_keys import AllKnown, encrypted
 from tests.variants.credits import TABLE
 
 _numbers = itertools.count(1)
@@ -46,6 +47,7 @@ def database(request: pytest.FixtureRequest) -> Database:
 @pytest.fixture(scope="session")
 async def ledger(database: Database) -> AsyncIterator[Ledger]:
     async with open_ledger(database.url, channels=("log",)) as opened:
+        opened.keys = AllKnown() if encrypted() else None
         yield opened
 
 
@@ -80,3 +82,13 @@ def credits_table(database: Database) -> None:
         if database.dialect == "postgresql":
             connection.execute(text(f"GRANT SELECT, INSERT ON credits TO {WORKER}"))
     engine.dispose()
+
+
+@pytest.fixture(scope="session")
+async def keeper(database: Database) -> AsyncIterator[Ledger]:
+    """The ledger, by the role of the retention; SQLite has no roles."""
+    url = make_url(database.url)
+    if database.dialect == "postgresql":
+        url = url.set(username=RETENTION)
+    async with open_ledger(url.render_as_string(hide_password=False)) as opened:
+        yield opened

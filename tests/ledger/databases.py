@@ -6,11 +6,13 @@ security holds for every test of the suite.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
+from surehand.activities.ledger.core.store import Transaction
 from tests.ledger_databases import OWNER
 from tests.postgres_server import PostgresServer
 
@@ -37,3 +39,11 @@ def postgresql(server: PostgresServer, url: str) -> Database:
     name = make_url(url).database
     assert name is not None
     return Database("postgresql", url, server.url(name, OWNER))
+
+
+async def until_one_waits(tx: Transaction) -> None:
+    """Wait until somebody waits for a lock of PostgreSQL."""
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with asyncio.timeout(30):
+        while not tx.connection.execute(waiting).scalar_one():
+            await asyncio.sleep(0)

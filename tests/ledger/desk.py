@@ -80,6 +80,7 @@ async def office(
     desk: Desk | None = None,
     *,
     limit: timedelta = SEND_LIMIT,
+    approvals_url: str = "",
     **others: Notifier,
 ) -> AsyncIterator[Office]:
     """Open a worker's outbox for the tenant of a scene, and for no other one."""
@@ -88,5 +89,6 @@ async def office(
     notifiers: dict[str, Notifier] = {DESK: desk, **others}
     async with open_ledger(url, channels=tuple(notifiers)) as ledger:
         ledger.tenants.add(scene.tenant)
-        with Outbox(ledger, notifiers, clock=clock, limit=limit) as outbox:
+        made = Outbox(ledger, notifiers, clock=clock, limit=limit, approvals_url=approvals_url)
+        with made as outbox:
             yield Office(Scene(ledger, scene.tenant), desk, clock, outbox)

@@ -14,8 +14,9 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Kind
-from surehand.activities.ledger.people.public_keys import kid_of, public_key
+from surehand.activities.ledger.people.public_keys import kid_of, public_key, registered
 from tests.ledger_databases import OWNER
+from tests.passkeys import Authenticator
 
 ADMINISTRATOR: Final = "root"
 #: A public key of the right form that nobody has the private part of.
@@ -79,3 +80,13 @@ def key_of(scene: Place, name: str) -> Ed25519PrivateKey:
     with administration(scene) as tx:
         assert principals.add_key(tx, name, kid_of(public), public, ADMINISTRATOR)
     return private
+
+
+def passkey_of(scene: Place, name: str, passkey: Authenticator | None = None) -> Authenticator:
+    """Register a passkey of somebody who is registered, by the file that a page offers."""
+    made = passkey or Authenticator()
+    known = registered(json.dumps(made.file))
+    how = (name, known.kid, known.jwk, ADMINISTRATOR)
+    with administration(scene) as tx:
+        assert principals.add_key(tx, *how, passkey=known.passkey)
+    return made

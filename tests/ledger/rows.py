@@ -10,6 +10,7 @@ from surehand.activities.ledger.core.tables import (
     approvals,
     checkpoints,
     decisions,
+    drafts,
     effects,
     events,
     interventions,
@@ -32,13 +33,13 @@ _VALID: dict[Table, dict[str, Any]] = {
         "run_id": RUN, "step_id": "s", "entry_id": "ef-1", "tool": "t", "tool_version": "1",
         "key": "k", "generation": 1, "identity_hash": _HASH, "params_hash": _HASH, "params": {},
         "state": "claimed", "fencing_token": 1, "lease_until_ms": 1, "lease_ms": 1,
-        "timeout_ms": 1, "unproven": False, "calls": 1, "failures": {}, "claimed_ms": 1,
+        "timeout_ms": 1, "unproven": False, "epoch": 0, "calls": 1, "failures": {}, "claimed_ms": 1,
     },
     approvals: {
         "run_id": RUN, "step_id": "s", "approval_id": "run-1/s/1", "tool": "t",
         "tool_version": "1", "key": "k", "params_hash": _HASH, "params": {}, "description": "",
-        "undo": "", "user_id": "ada", "editors": [], "needs": {}, "assurance": "open",
-        "state": "pending", "requested_ms": 1, "expires_ms": 2,
+        "undo": "", "user_id": "ada", "editors": [], "needs": {}, "asked_of": "",
+        "assurance": "open", "state": "pending", "requested_ms": 1, "expires_ms": 2,
     },
     decisions: {
         "run_id": RUN, "decision_id": "d-1", "approval_id": "run-1/s/1", "approver": "a",
@@ -62,6 +63,10 @@ _VALID: dict[Table, dict[str, Any]] = {
         "run_id": RUN, "number": 1, "name": "c", "seq": 0, "document": {}, "bytes": 2,
         "saved_by": "ada", "saved_ms": 1, "expires_ms": 2,
     },
+    drafts: {
+        "run_id": RUN, "step_id": "s", "number": 1, "params_hash": _HASH, "bytes": 0, "parts": [],
+        "tail": b"", "begun_ms": 1,
+    },
     events: {
         "run_id": RUN, "seq": 1000, "type": "test", "body": {}, "at_ms": 1, "previous": _HASH,
         "hash": _HASH,
@@ -76,7 +81,7 @@ def write(scene: Scene, table: Table, **changes: Any) -> None:
     """Insert a valid row of a table with some columns changed."""
     values = {"tenant_id": scene.tenant, **_VALID[table], **changes}
     with scene.tx() as tx:
-        tx.execute(insert(table).values(values))
+        tx.execute(insert(table).values(values).execution_options(of_run=values.get("run_id")))
 
 
 def change(scene: Scene, table: Table, **changes: Any) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import Table, select
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.approvals import decisions, requests
 from surehand.activities.ledger.approvals.decisions import Edited
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import effects, events
 from surehand.activities.ledger.effects import (
@@ -44,9 +45,9 @@ from surehand.workflows.contracts.approvals import (
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.starting import OpenRun, StartRun
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
-from surehand.workflows.identity import approval_id, identity_hash, params_hash
+from surehand.workflows.identity import identity_hash, params_hash
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.plan.policy import Needs, Requirement
+from surehand.workflows.plan.policy import AskedProof, Needs, Requirement
 
 NOW: Final = timedelta(0)
 #: The shortest settle time there is.
@@ -288,16 +289,22 @@ class Scene:
         expires_in: timedelta = WINDOW,
         requirement: Requirement = ANYBODY,
         remind_every: timedelta | None = None,
+        proof: AskedProof = "open",
+        after: timedelta = NOW,
         **changes: Any,
     ) -> ClaimRequest:
         """Ask for an approval and return the call that uses it."""
-        name = approval_id(request.run_id, request.step_id, number)
-        needs = Needs(requirements=(requirement,), expires_in=expires_in, remind_every=remind_every)
-        with self.tx() as tx:
-            requests.request(
-                tx, request, approval_id=name, description="", undo="", needs=needs, **changes
+        needs = Needs(
+            requirements=(requirement,),
+            expires_in=expires_in,
+            remind_every=remind_every,
+            proof=proof,
+        )
+        with self.tx(after) as tx:
+            row = requests.request(
+                tx, request, number=number, description="", undo="", needs=needs, **changes
             )
-        return replace(request, gated=True, approval_id=name)
+        return replace(request, gated=True, approval_id=row["approval_id"])
 
     def approved(self, request: ClaimRequest, **asked: Any) -> ClaimRequest:
         """Ask, have it approved, and return the call that uses it."""
@@ -349,7 +356,11 @@ class Scene:
         )
         with self.tx(after) as tx:
             judged = decisions.verify(
-                tx, asked, assurance=assurance, check_edit=lambda _row, _params: edited
+                tx,
+                asked,
+                assurance=assurance,
+                check_edit=lambda _row, _params: edited,
+                covers=lambda _row, scope: gated.covers(scope),
             )
         return judged.verdict
 
@@ -370,5 +381,8 @@ class Scene:
         return Entry.from_row(self.row(effects, entry_id=entry_id))
 
     def events(self, run_id: str = RUN, type_: str | None = None) -> list[dict[str, Any]]:
-        found = self.rows(events, run_id=run_id)
+        """Return a run's events as they are chained."""
+        query = rows_of(events, run_id=run_id).order_by(events.c.seq)
+        with self.tx() as tx:
+            found = tx.all(query.execution_options(sealed="stored"))
         return [event for event in found if type_ in (None, event["type"])]

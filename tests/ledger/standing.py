@@ -12,8 +12,9 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel
 
-from surehand.activities.approvals.standing_scope import covering
 from surehand.activities.effects.prepare import prepare_params
+from surehand.activities.effects.standing_scope import covering
+from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.approvals import requests, standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.approvals.standing_grants import (
@@ -30,7 +31,6 @@ from surehand.workflows.contracts.standing import (
     StandingClaims,
     StandingGrant,
 )
-from surehand.workflows.identity import approval_id
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.people import Place, administration
 from tests.ledger.scene import ANYBODY, NOW, RUN, WINDOW, Scene
@@ -121,31 +121,31 @@ def ask(
 ) -> ClaimRequest:
     """Ask for a refund as a worker does, and return the call that uses the approval."""
     given = {"order": step_id, "amount": amount} if params is None else params
-    prepared = prepare_params(with_tool, given, run_id, step_id)
+    prepared = prepare_params(with_tool, Hashes(None), given, run_id, step_id)
     call = scene.call(
         run_id=run_id,
         step_id=step_id,
+        tool=with_tool.name,
         tool_version=with_tool.version,
         key=f"refund:{run_id}:{step_id}",
         params=prepared.plain,
         params_hash=prepared.params_hash,
+        covers=covering(with_tool, prepared.params),
     )
     wanted = requirement if isinstance(requirement, tuple) else (requirement,)
-    name = approval_id(run_id, step_id, number)
     with scene.tx(after) as tx:
-        requests.request(
+        row = requests.request(
             tx,
             call,
-            approval_id=name,
+            number=number,
             description="",
             undo="",
             needs=Needs(requirements=wanted, expires_in=expires_in, standing=standing),
-            covers=covering(prepared),
             **changes,
         )
         if cut_off:
             raise ConnectionResetError("before the commit")
-    return replace(call, gated=True, approval_id=name)
+    return replace(call, gated=True, approval_id=row["approval_id"])
 
 
 def listed(scene: Scene, standing: Standing) -> Listed:

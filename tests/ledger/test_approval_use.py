@@ -18,7 +18,7 @@ from surehand.activities.ledger.steps.entries import (
     Committed,
     Mismatch,
 )
-from tests.ledger.scene import NOW, OTHER_RUN, WINDOW, Scene
+from tests.ledger.scene import NOW, OTHER_RUN, Scene
 
 pytestmark = pytest.mark.guarantee("G3")
 
@@ -219,8 +219,9 @@ def test_a_request_is_written_once_and_keeps_its_first_time_limit(scene: Scene) 
     first = scene.ask_approval(scene.call(), expires_in=MINUTE)
     row = scene.row(approvals)
 
-    scene.ask_approval(scene.call(), expires_in=WINDOW)
+    again = scene.ask_approval(scene.call(), expires_in=MINUTE, after=MINUTE / 2)
 
+    assert again.approval_id == first.approval_id
     assert scene.row(approvals) == row
     assert (row["params"], row["params_hash"]) == (first.params, first.params_hash)
     assert len(scene.events(type_="approval.requested")) == 1
@@ -268,3 +269,15 @@ def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(
 
     assert len(scene.events(type_="approval.void")) == 1
     assert isinstance(scene.claim(gated), ApprovalRefused)
+
+
+def test_a_request_that_is_asked_otherwise_by_the_next_attempt_waits_for_nobody(
+    scene: Scene,
+) -> None:
+    first = scene.ask_approval(scene.call(precondition="sha256:before"))
+    second = scene.ask_approval(scene.call(precondition="sha256:after"))
+
+    assert scene.row(approvals, approval_id=first.approval_id)["state"] == "void"
+    assert scene.decide(first).code == "not_waiting"
+    assert scene.decide(second).code == "accepted"
+    assert isinstance(scene.claim(second), Claimed)

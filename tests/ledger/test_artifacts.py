@@ -41,7 +41,7 @@ async def test_a_large_receipt_is_kept_outside_and_its_entry_refers_to_it(scene:
     assert entry["receipt"] == result.receipt
     [row] = scene.rows(artifacts)
     assert (row["run_id"], row["sha256"], row["content"]) == (RUN, kept.sha256, None)
-    assert await scene.artifacts.read(scene.tenant, kept) == BIG
+    assert await scene.artifacts.read(scene.tenant, RUN, kept) == BIG
     [committed] = [e for e in scene.events(RUN) if e["type"] == "effect.committed"]
     assert committed["body"]["receipt"] == digest(BIG)
 
@@ -83,7 +83,7 @@ async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
     assert isinstance(result, Done)
     kept = reference(result.receipt)
     assert kept.uri.startswith("ledger:")
-    assert await store.read(scene.tenant, kept) == BIG
+    assert await store.read(scene.tenant, RUN, kept) == BIG
 
 
 def take_away(folder: Path) -> None:
@@ -96,16 +96,16 @@ async def test_what_the_store_has_lost_and_does_not_take_again_the_ledger_keeps(
 ) -> None:
     folder = tmp_path / "artifacts"
     store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
-    kept = await store.keep(scene.tenant, BIG)
+    kept = await store.keep(scene.tenant, RUN, BIG)
     with scene.tx() as tx:
         artifact_rows.record(tx, RUN, STEP, kept)
     take_away(folder)
 
-    again = await store.keep(scene.tenant, BIG)
+    again = await store.keep(scene.tenant, RUN, BIG)
     with scene.tx() as tx:
         artifact_rows.record(tx, RUN, STEP, again)
 
-    assert await store.read(scene.tenant, reference(again.value)) == BIG
+    assert await store.read(scene.tenant, RUN, reference(again.value)) == BIG
     assert len(scene.rows(artifacts)) == 1
 
 
@@ -114,14 +114,14 @@ async def test_what_the_ledger_does_not_have_is_looked_for_in_the_store(
 ) -> None:
     folder = tmp_path / "artifacts"
     store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
-    kept = await store.keep(scene.tenant, BIG)
+    kept = await store.keep(scene.tenant, RUN, BIG)
     assert kept.artifact is not None
     meant = kept.artifact.model_copy(update={"uri": f"ledger:{kept.artifact.sha256}"})
 
-    assert await store.read(scene.tenant, meant) == BIG
+    assert await store.read(scene.tenant, RUN, meant) == BIG
     take_away(folder)
     with pytest.raises(ArtifactUnavailable):
-        await store.read(scene.tenant, meant)
+        await store.read(scene.tenant, RUN, meant)
 
 
 async def test_a_store_that_is_not_the_one_a_run_was_opened_with_says_so(
@@ -147,11 +147,11 @@ async def test_a_store_that_is_not_the_one_a_run_was_opened_with_says_so(
 
 async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path), scene.ledger, largest_inline=LARGEST_INLINE)
-    kept = await store.keep(scene.tenant, BIG)
+    kept = await store.keep(scene.tenant, RUN, BIG)
     assert kept.artifact is not None
 
     with pytest.raises(ArtifactUnavailable):
-        await store.read("somebody-else", kept.artifact)
+        await store.read("somebody-else", RUN, kept.artifact)
     elsewhere = kept.artifact.model_copy(update={"uri": f"ledger:{kept.artifact.sha256}"})
     with pytest.raises(ArtifactUnavailable, match="the ledger does not have it"):
-        await store.read("somebody-else", elsewhere)
+        await store.read("somebody-else", RUN, elsewhere)

@@ -14,7 +14,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claims import claim_at_once
 from surehand.activities.ledger.steps import attempts, batches
 from surehand.activities.ledger.steps.attempts import StepAttempt, Stored
-from surehand.activities.ledger.steps.batches import GivenUp, Holding, Overtaken
+from surehand.activities.ledger.steps.batches import Holding, Overtaken, Revoked
 from surehand.activities.ledger.steps.entries import Claimed, Held
 from tests.ledger.scene import RUN, Scene
 
@@ -27,8 +27,8 @@ PARAMS: Final = {"file": "price"}
 End = Callable[[Transaction], object]
 
 
-def give_up(tx: Transaction) -> None:
-    batches.give_up(tx, RUN, [FIRST.name])
+def revoke(tx: Transaction) -> None:
+    batches.revoke(tx, RUN, [FIRST.name])
 
 
 def overtake(tx: Transaction) -> None:
@@ -40,7 +40,7 @@ def go_on(tx: Transaction) -> None:
 
 
 #: What ends a batch for those who still make it.
-ENDS: Final = [give_up, overtake, go_on]
+ENDS: Final = [revoke, overtake, go_on]
 
 
 def read(holder: str, attempt: int = 1, batch: Holding | None = None) -> StepAttempt:
@@ -85,8 +85,8 @@ def test_a_batch_that_others_may_have_begun_says_so_and_one_that_is_over_is_refu
     with pytest.raises(Overtaken):
         begin(scene, NEXT)
     with scene.tx() as tx:
-        batches.give_up(tx, RUN, [OTHER_LIFE.name])
-    with pytest.raises(GivenUp):
+        batches.revoke(tx, RUN, [OTHER_LIFE.name])
+    with pytest.raises(Revoked):
         begin(scene, replace(OTHER_LIFE, scheduled_ms=5, holder="late"))
     assert begin(scene, replace(OTHER_LIFE, number=2)) is False
 
@@ -112,9 +112,9 @@ def test_nothing_more_is_claimed_in_a_batch_that_is_over(scene: Scene, end: End)
 def test_a_batch_is_given_up_with_one_event(scene: Scene) -> None:
     for _ in range(2):
         with scene.tx() as tx:
-            give_up(tx)
+            revoke(tx)
 
-    assert len(scene.events(type_="batch.given_up")) == 1
+    assert len(scene.events(type_="batch.revoked")) == 1
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -101,11 +101,11 @@ async def test_a_large_one_is_kept_by_reference_and_listed_with_the_runs_artifac
 ) -> None:
     document = {"completed_steps": [f"step{number}" for number in range(5000)]}
 
-    save(scene, "large", await scene.artifacts.keep(scene.tenant, document))
+    save(scene, "large", await scene.artifacts.keep(scene.tenant, RUN, document))
 
     artifact = as_artifact((named(scene, "large")).document)
     assert artifact is not None
-    assert await scene.artifacts.read(scene.tenant, artifact) == document
+    assert await scene.artifacts.read(scene.tenant, RUN, artifact) == document
     [row] = await scene.ledger.transact(scene.tenant, reads.artifacts_of, RUN)
     assert (row["step_id"], row["sha256"]) == ("checkpoint:large", artifact.sha256)
 

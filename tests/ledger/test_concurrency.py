@@ -9,14 +9,15 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 
-from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
+from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import (
     approvals,
     effects,
@@ -33,7 +34,7 @@ from surehand.activities.ledger.steps.entries import (
     Claimed,
     Held,
 )
-from tests.ledger.databases import Database
+from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.scene import RUN, STEP, Scene
 from tests.ledger.test_batches import ENDS, FIRST, End
 
@@ -43,6 +44,8 @@ T = TypeVar("T")
 WORKERS = 6
 #: Races that are repeated: one that is lost in one of a hundred tries is lost in production.
 ROUNDS = 40
+#: No machine is so busy that a lease ends within a round.
+LEASE = timedelta(minutes=10)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,8 @@ async def test_of_many_claims_of_one_key_at_once_exactly_one_is_claimed(
     for round_ in range(5):
         claims = [
             asyncio.to_thread(
-                worker.claim, worker.call(key=f"order-{round_}", run_id=f"run-{number + 1}")
+                worker.claim,
+                worker.call(lease=LEASE, key=f"order-{round_}", run_id=f"run-{number + 1}"),
             )
             for number, worker in enumerate(scenes)
         ]
@@ -82,7 +86,7 @@ async def test_of_many_claims_of_a_failed_entry_at_once_exactly_one_is_claimed(
     scene.failed(scene.call())
 
     claims = [
-        asyncio.to_thread(worker.claim, worker.call(attempt=n + 2))
+        asyncio.to_thread(worker.claim, worker.call(lease=LEASE, attempt=n + 2))
         for n, worker in enumerate(scenes)
     ]
     results = await asyncio.gather(*claims)
@@ -98,7 +102,9 @@ async def test_of_many_claims_for_one_approval_at_once_one_entry_consumes_it(
     gated = scene.approved(scene.call())
 
     claims = [
-        asyncio.to_thread(worker.claim, worker.call(gated=True, approval_id=gated.approval_id))
+        asyncio.to_thread(
+            worker.claim, worker.call(lease=LEASE, gated=True, approval_id=gated.approval_id)
+        )
         for worker in scenes
     ]
     results = await asyncio.gather(*claims)
@@ -115,7 +121,7 @@ async def test_of_a_claim_and_the_undoing_of_its_step_at_once_exactly_one_wins(
     lead = 0
     for round_ in range(ROUNDS):
         step, key = f"step-{round_}", f"order-{round_}"
-        call = scene.call(step_id=step, key=key)
+        call = scene.call(lease=LEASE, step_id=step, key=key)
         claim = partial(scenes[0].claim, call)
         undo = partial(scenes[1].begin_undo, step_id=step)
         results = await asyncio.gather(
@@ -220,7 +226,7 @@ async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
     scene: Scene, scenes: list[Scene]
 ) -> None:
     for number in range(10):
-        call = scene.call(key=f"order-{number}", step_id=f"{STEP}-{number}")
+        call = scene.call(lease=LEASE, key=f"order-{number}", step_id=f"{STEP}-{number}")
         gated = scene.approved(call)
         used, state = await asyncio.gather(
             asyncio.to_thread(scenes[0].claim, gated),
@@ -244,7 +250,10 @@ def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
     numbers, in_order = list[int](), list[str]()
     for number in range(3):
         step, other = f"step-{number}", f"other-{number}"
-        mine, its = first.call(step_id=step, key=step), second.call(step_id=other, key=other)
+        mine, its = (
+            first.call(lease=LEASE, step_id=step, key=step),
+            second.call(lease=LEASE, step_id=other, key=other),
+        )
         one, two = first.claimed(mine), second.claimed(its)
         numbers += [second.commit(its, two), first.commit(mine, one)]
         in_order += [other, step]
@@ -292,9 +301,7 @@ async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of
             committing = asyncio.create_task(
                 asyncio.to_thread(Scene(forgetful, scene.tenant).commit, call, entry)
             )
-            async with asyncio.timeout(30):
-                while not _waits_for_a_lock(rival):
-                    await asyncio.sleep(0)
+            await until_one_waits(rival)
             # It waits for the entry, and not with the run in its hands.
             rival.event(RUN, "test.taken")
         await committing
@@ -323,16 +330,9 @@ async def test_a_batch_is_over_behind_the_claim_that_is_made_in_its_name(
         with scene.tx() as tx:
             claimed = claim(tx, scene.call(batch=FIRST.token))
             ending = asyncio.create_task(asyncio.to_thread(over))
-            async with asyncio.timeout(30):
-                while not _waits_for_a_lock(tx):
-                    await asyncio.sleep(0)
+            await until_one_waits(tx)
         # What was claimed before, it sees: nothing slips between.
         assert (type(claimed), await ending) == (Claimed, 1)
-
-
-def _waits_for_a_lock(tx: Transaction) -> bool:
-    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    return bool((tx.connection.execute(waiting)).scalar_one())
 
 
 async def _chain(database: Database, scene: Scene) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from surehand.activities.ledger.core.tables import (
     approvals,
     checkpoints,
     decisions,
+    drafts,
     effects,
     events,
     interventions,
@@ -49,6 +50,9 @@ LEGAL: list[tuple[Table, dict[str, Any]]] = [
     (notifications, {"state": "sent", "sent_ms": 2}),
     (checkpoints, {}),
     (checkpoints, {"document": None, "removed_ms": 2}),
+    (drafts, {}),
+    (drafts, {"ended_ms": 2}),
+    (drafts, {"ended_ms": 2, "removed_ms": 3, "tail": None}),
     (events, {}),
 ]
 #: A valid row with one thing wrong, and the rule that refuses it.
@@ -90,11 +94,16 @@ ILLEGAL: list[tuple[str, Table, dict[str, Any]]] = [
     ("ck_notifications_sent_at_a_time", notifications, {"state": "sent"}),
     ("ck_notifications_sent_at_a_time", notifications, {"sent_ms": 2}),
     ("ck_notifications_counts", notifications, {"number": -1}),
+    ("ck_drafts_counts", drafts, {"number": 0}),
+    ("ck_drafts_removed_at_a_time", drafts, {"tail": None}),
+    ("ck_drafts_removed_at_a_time", drafts, {"ended_ms": 2, "removed_ms": 3}),
+    ("ck_drafts_ended_when_removed", drafts, {"removed_ms": 3, "tail": None}),
     ("ck_events_seq", events, {"seq": 0}),
 ]
 #: Two rows that are valid by themselves, and the rule by which they cannot both be there.
 TOGETHER: list[tuple[str, Table, dict[str, Any], dict[str, Any]]] = [
     ("uq_runs_start_nonce", runs, STARTED, {**STARTED, "run_id": "run-3"}),
+    ("uq_drafts_under_way", drafts, {}, {"number": 2}),
     ("uq_effects_live_key", effects, {}, {"entry_id": "ef-2", "generation": 2}),
     ("uq_effects_live_key", effects, COMMITTED, {"entry_id": "ef-2", "generation": 2}),
     (
@@ -165,6 +174,7 @@ def names(rule: str, error: IntegrityError) -> bool:
         return True
     columns = {
         "uq_runs_start_nonce": "runs.started_by, runs.start_nonce",
+        "uq_drafts_under_way": "drafts.run_id, drafts.step_id",
         "uq_effects_live_key": "effects.tenant_id, effects.tool, effects.key",
         "uq_effects_tenant_id_tool_key_generation": "effects.key, effects.generation",
         "uq_effects_undoes": "effects.tenant_id, effects.undoes",

@@ -126,7 +126,11 @@ def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -
     )
     with scene.tx() as tx:
         judged = decision_rows.verify(
-            tx, asked, assurance=Assurance.OPEN, check_edit=lambda *_: "no"
+            tx,
+            asked,
+            assurance=Assurance.OPEN,
+            check_edit=lambda *_: "no",
+            covers=lambda *_: None,
         )
     verdict = judged.verdict
 

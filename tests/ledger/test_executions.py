@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.ledger.core.tables import bars, effects, steps
+from surehand.activities.ledger.core.tables import bars, effects, interventions, steps
 from surehand.activities.ledger.core.tables import runs as run_rows
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history.open_items import leftovers
@@ -135,10 +135,12 @@ def test_what_is_done_for_a_run_from_outside_is_no_execution_of_it(scene: Scene)
     scene.committed(scene.call(execution=None))
 
 
-async def undoes_late(scene: Scene, entry_id: str, run_id: str, **more: Any) -> None:
+async def undoes_late(
+    scene: Scene, entry_id: str, run_id: str, toolbox: Toolbox | None = None, **more: Any
+) -> None:
     """Have the first execution of ``RUN`` undo an effect, as an activity that thaws."""
     context = WorkerContext(
-        scene.ledger, Toolbox([]), scene.artifacts, Crash(), LEASE, renew_every=LEASE / 3
+        *(scene.ledger, toolbox or Toolbox([]), scene.artifacts, Crash(), LEASE, LEASE / 3)
     )
     its = {"tenant": scene.tenant, "run_id": run_id, "step_id": STEP, "user": "ada"}
     asked = Compensate.model_validate({**its, "entry_id": entry_id, **more})
@@ -158,6 +160,23 @@ async def test_an_attempt_of_an_earlier_execution_undoes_nothing(scene: Scene) -
     await undoes_late(scene, made.entry_id, RUN)
 
     assert scene.rows(bars) == []
+    assert scene.entry(made.entry_id).state == "committed"
+
+
+async def test_an_attempt_that_freezes_once_it_has_looked_asks_nothing_of_a_later_life(
+    scene: Scene,
+) -> None:
+    made = scene.committed(scene.call(execution=FIRST))
+
+    class Freezing(Toolbox):
+        def get(self, name: str) -> None:
+            """Say that the tool is not there, long after it was asked for."""
+            goes_on_elsewhere(scene)
+            ends(scene, execution=SECOND)
+
+    await undoes_late(scene, made.entry_id, RUN, Freezing([]))
+
+    assert scene.rows(interventions) == []
     assert scene.entry(made.entry_id).state == "committed"
 
 

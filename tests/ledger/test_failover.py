@@ -12,8 +12,8 @@ import psycopg.errors
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from temporalio.exceptions import ApplicationError
 
-from surehand.activities.artifacts import kept_in_ledger
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.engine import unreachable
 from surehand.activities.ledger.core.store import Ledger, open_ledger
@@ -22,7 +22,7 @@ from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
-from tests.ledger.scene import Scene
+from tests.ledger.scene import LEASE_OVER, RUN, Scene
 from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import PostgresServer
 
@@ -134,6 +134,24 @@ def refusing(database: Database, tenant: str) -> Iterator[None]:
 _numbers = itertools.count(1)
 
 
+async def test_a_receipt_that_comes_late_can_be_read_by_whoever_reconciles_it(scene: Scene) -> None:
+    class Slow(Provider):
+        async def pay(self, params: Payment, ctx: ToolContext) -> Any:
+            """Take so long that another attempt takes over."""
+            scene.claim(request_for(scene, refund, attempt=2), LEASE_OVER)
+            return await super().pay(params, ctx)
+
+    refund = Slow([{"id": "r-1"}]).tool(recovery="human")
+
+    with pytest.raises(ApplicationError, match="taken"):
+        await effect_call(scene, refund, request_for(scene, refund)).run()
+
+    kept = await scene.artifacts.keep_in_ledger(scene.tenant, RUN, {"id": "r-1"})
+    assert scene.row(artifacts)["content"] == kept.content
+    [late] = scene.events(type_="effect.late_receipt")
+    assert late["body"]["evidence"] == kept.digest
+
+
 async def test_a_receipt_whose_outcome_the_database_refuses_is_kept_as_evidence(
     scene: Scene, database: Database
 ) -> None:
@@ -143,7 +161,7 @@ async def test_a_receipt_whose_outcome_the_database_refuses_is_kept_as_evidence(
         await effect_call(scene, refund, request_for(scene, refund)).run()
 
     assert scene.row(effects)["state"] == "claimed"
-    kept = kept_in_ledger({"id": "r-1"})
+    kept = await scene.artifacts.keep_in_ledger(scene.tenant, RUN, {"id": "r-1"})
     assert scene.row(artifacts)["content"] == kept.content
     [late] = scene.events(type_="effect.late_receipt")
     assert late["body"]["evidence"] == kept.digest

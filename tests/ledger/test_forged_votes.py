@@ -1,17 +1,20 @@
 """G3 against whoever may write to the database: a row of decisions is worth what its signature is.
 
-The workers' role may insert decisions: a tool's SQL, or what is injected into it, may, too.
+The workers' role may insert decisions: a tool's SQL, or what is injected into it, may, too. What
+was asked stays as it was asked, and a request that no worker has written is nobody's.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import insert, update
+from sqlalchemy import delete, insert, update
+from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals.requests import refusal
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
@@ -25,9 +28,10 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.client.signing import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
-from surehand.workflows.plan.policy import Requirement
+from surehand.workflows.plan.policy import Needs, Requirement
+from tests.ledger import rows
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
-from tests.ledger.scene import RUN, Scene
+from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 
 STRICT = Assurance.SIGNED
 FINANCE = Requirement(roles=("finance",))
@@ -90,7 +94,7 @@ def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
             "at_ms": tx.now_ms,
             **columns,
         }
-        tx.execute(insert(decisions).values(vote))
+        tx.execute(insert(decisions).values(vote).execution_options(of_run=RUN))
         tx.execute(
             update(approvals)
             .where(approvals.c.tenant_id == tx.tenant)
@@ -212,3 +216,119 @@ async def test_an_unsigned_vote_counts_where_nothing_has_to_be_signed(scene: Sce
 
     assert isinstance(scene.claim(gated), Claimed)
     assert await broken(scene) is None
+
+
+# The request's own row, changed or written by whoever has the workers' rights
+
+#: One yes of the chief in the place of two of finance, once nobody has answered.
+ESCALATES = Requirement(roles=("finance",), quorum=2, escalate="chief")
+ESCALATED = Needs(requirements=(ESCALATES,), expires_in=WINDOW).escalated("chief")
+
+
+def rewrite(scene: Scene, **columns: Any) -> None:
+    """Change the request's row; the database may refuse that."""
+    with suppress(DBAPIError), scene.tx() as tx:
+        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(columns))
+
+
+def write_first(scene: Scene, call: ClaimRequest, requirement: Requirement, **lie: Any) -> str:
+    """Write the row of a call's first request before its worker does, and return its id."""
+    approval_id = f"{RUN}/{STEP}/1"
+    with scene.tx() as tx:
+        expires_ms = tx.now_ms + int(WINDOW.total_seconds() * 1000)
+    needs = Needs(requirements=(requirement,), expires_in=WINDOW)
+    of_call = {
+        "approval_id": approval_id, "step_id": call.step_id, "tool": call.tool,
+        "tool_version": call.tool_version, "key": call.key, "params_hash": call.params_hash,
+        "params": call.params, "user_id": call.user, "assurance": "signed",
+        "needs": needs.model_dump(mode="json"), "expires_ms": expires_ms,
+    }  # fmt: skip
+    rows.write(scene, approvals, **{**of_call, **lie})
+    return approval_id
+
+
+def test_a_signed_yes_that_has_expired_does_not_count_again(
+    scene: Scene, key: Ed25519PrivateKey
+) -> None:
+    gated = scene.ask_approval(scene.call(assurance=STRICT), assurance=STRICT)
+    scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+
+    rewrite(scene, expires_ms=2**50)
+
+    assert isinstance(scene.claim(gated, after=WINDOW), ApprovalRefused)
+    assert scene.rows(effects) == []
+
+
+def test_a_change_of_what_a_signed_yes_was_given_for_cannot_be_hidden(
+    scene: Scene, key: Ed25519PrivateKey
+) -> None:
+    before = scene.call(assurance=STRICT, precondition="sha256:before")
+    gated = scene.ask_approval(before, assurance=STRICT)
+    scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+
+    rewrite(scene, precondition="sha256:after")
+
+    assert isinstance(scene.claim(replace(gated, precondition="sha256:after")), ApprovalRefused)
+    assert scene.rows(effects) == []
+
+
+def test_a_request_that_has_not_expired_is_not_escalated(
+    scene: Scene, key: Ed25519PrivateKey
+) -> None:
+    with administration(scene) as tx:
+        principals.grant(tx, "ann", "role", "chief", ADMINISTRATOR)
+    call = scene.call(assurance=STRICT, requirements=(ESCALATES,))
+    gated = scene.ask_approval(call, assurance=STRICT, requirement=ESCALATES)
+
+    rewrite(scene, needs=ESCALATED.model_dump(mode="json"))
+    scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert scene.rows(effects) == []
+
+
+def test_a_request_cannot_be_taken_away_and_written_anew(scene: Scene) -> None:
+    scene.ask_approval(scene.call())
+
+    with suppress(DBAPIError), scene.tx() as tx:
+        tx.execute(delete(approvals).where(approvals.c.tenant_id == tx.tenant))
+    rewrite(scene, approval_id="elsewhere")
+
+    assert scene.row(approvals)["approval_id"] == f"{RUN}/{STEP}/1"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"params": {"order": "1001", "amount": "1.00"}},
+        {"description": "pay back 1.00"},
+        {"undo": "by itself"},
+        {"user_id": "eve"},
+        {"editors": ["eve"]},
+        {"precondition": "sha256:after"},
+        {"expires_ms": 2**50},
+        {"needs": ESCALATED.model_dump(mode="json")},
+        {"assurance": "open"},
+    ],
+    ids=lambda lie: next(iter(lie)),
+)
+def test_a_row_that_was_written_before_its_request_is_not_the_request(
+    scene: Scene, key: Ed25519PrivateKey, lie: dict[str, Any]
+) -> None:
+    with administration(scene) as tx:
+        principals.grant(tx, "ann", "role", "chief", ADMINISTRATOR)
+    asks = ESCALATES if "needs" in lie else FINANCE
+    call = scene.call(assurance=STRICT, requirements=(asks,))
+    forged = write_first(scene, call, asks, **lie)
+
+    gated = scene.ask_approval(call, assurance=STRICT, requirement=asks)
+    shown = replace(gated, approval_id=forged)
+    scene.decide(shown, approver="ann", signature=signature(scene, key, shown))
+
+    assert not isinstance(scene.claim(gated), Claimed)
+    assert scene.rows(effects) == []
+    asked = scene.row(approvals, approval_id=f"{RUN}/{STEP}/2")
+    assert (gated.approval_id, asked["state"]) == (asked["approval_id"], "pending")
+    assert (asked["params"], asked["description"], asked["undo"]) == (call.params, "", "")
+    [told] = scene.events(type_="approval.requested")
+    assert told["body"]["approval_id"] == gated.approval_id

@@ -28,7 +28,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.tools import ToolCall
-from tests.ledger.databases import Database
+from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.scene import RUN, SPEC, STEP, Scene
 
 LEDGER = Path(__file__).parents[2] / "activities" / "ledger"
@@ -81,7 +81,7 @@ async def test_a_session_that_is_cancelled_between_its_statements_leaves_nothing
     inside = asyncio.Event()
 
     async def work() -> None:
-        async with scene.ledger.long_transaction(scene.tenant, MINUTE) as opened:
+        async with scene.ledger.long_transaction(scene.tenant, RUN, MINUTE) as opened:
             await opened.do(lambda tx: tx.event(RUN, "test.lost"))
             inside.set()
             await asyncio.Event().wait()
@@ -101,7 +101,7 @@ async def test_a_ledger_that_is_closed_lets_go_of_what_is_open_in_it(
     inside, may_end = asyncio.Event(), asyncio.Event()
 
     async def work(ledger: Ledger) -> None:
-        async with ledger.long_transaction(scene.tenant, MINUTE) as opened:
+        async with ledger.long_transaction(scene.tenant, RUN, MINUTE) as opened:
             await opened.do(lambda tx: tx.event(RUN, "test.lost"))
             await opened.do(Transaction.write_events)
             inside.set()
@@ -121,7 +121,7 @@ async def test_a_ledger_that_is_closed_lets_go_of_what_is_open_in_it(
 
 
 async def test_a_tool_may_have_several_statements_under_way(scene: Scene) -> None:
-    async with scene.ledger.long_transaction(scene.tenant, MINUTE) as opened:
+    async with scene.ledger.long_transaction(scene.tenant, RUN, MINUTE) as opened:
         session = Session(opened)
         numbers = [session.execute(text(f"SELECT {number}")) for number in range(5)]
         found = [result.scalar_one() for result in await asyncio.gather(*numbers)]
@@ -134,7 +134,7 @@ async def test_a_statement_that_a_tool_has_left_behind_is_not_made_after_its_end
 ) -> None:
     left: list[asyncio.Task[object]] = []
     with pytest.raises(ValueError, match="given up"):
-        async with scene.ledger.long_transaction(scene.tenant, MINUTE) as opened:
+        async with scene.ledger.long_transaction(scene.tenant, RUN, MINUTE) as opened:
             session = Session(opened)
             left += [asyncio.create_task(session.execute(text("SELECT 1"))) for _ in range(3)]
             await asyncio.sleep(0)
@@ -275,11 +275,3 @@ async def test_a_checkpoint_that_has_taken_long_and_is_there_is_not_called_left_
                         await asyncio.sleep(0)
 
         assert "checkpoint.left_out" not in [line["event"] for line in lines]
-
-
-async def until_one_waits(tx: Transaction) -> None:
-    """Wait until somebody waits for a lock."""
-    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    async with asyncio.timeout(ENOUGH):
-        while not tx.connection.execute(waiting).scalar_one():
-            await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 from surehand.activities.ledger.outbox import notifications as outbox_rows
 from surehand.activities.ledger.outbox.notification import (
     Kind,
+    MaybeDelivered,
     NotDelivered,
     Notification,
     ReceiverGone,
@@ -26,12 +28,14 @@ from surehand.activities.notify.outbox import (
     GIVE_UP_AFTER,
     LEASE,
     LONGEST_PAUSE,
+    Courier,
     pause_after,
 )
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.desk import DESK, Desk, Office, office
 from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 from tests.ledger.standing import ask, granted
+from tests.notifiers.samples import approval
 
 HOUR = timedelta(hours=1)
 REQUEST = f"{RUN}/{STEP}/1"
@@ -60,6 +64,15 @@ async def test_a_request_is_told_once_however_often_its_activity_is_tried_again(
     [row] = here.rows()
     assert (row["state"], row["attempts"], row["error"]) == ("sent", 1, None)
     assert here.desk.got[0].delivery_id == row["notification_id"]
+
+
+async def test_whoever_is_told_gets_the_link_to_the_page_where_it_is_decided(scene: Scene) -> None:
+    async with office(scene, approvals_url="https://approvals.example.com") as here:
+        here.scene.ask_approval(here.scene.call())
+        assert await here.send() == {"sent": 1}
+
+    [told] = here.desk.got
+    assert told.page == f"https://approvals.example.com/approval?{urlencode({'id': REQUEST})}"
 
 
 def test_of_a_call_that_was_approved_in_advance_nobody_is_told(
@@ -158,6 +171,24 @@ async def test_a_receiver_is_left_alone_for_as_long_as_it_says(desk_office: Offi
 
     assert await here.send(after=timedelta(minutes=29)) == {}
     assert await here.send(after=timedelta(minutes=31)) == {"sent": 1}
+
+
+async def test_what_may_have_arrived_is_sent_a_few_times_in_a_day_and_not_hundreds(
+    desk_office: Office,
+) -> None:
+    here, sent = desk_office, 0
+    here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
+    here.desk.refuses = MaybeDelivered("no answer")
+    [written] = here.rows()
+
+    later = timedelta(0)
+    while here.rows()[0]["state"] == "pending":
+        sent += (await here.send(after=later)).total()
+        due = here.rows()[0]["due_ms"] - written["written_ms"]
+        later = timedelta(milliseconds=due)
+
+    assert 2 < sent <= 16
+    assert here.rows()[0]["attempts"] == sent
 
 
 async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(desk_office: Office) -> None:
@@ -364,6 +395,17 @@ async def test_a_notifier_that_blocks_or_quits_fails_and_the_others_tell(scene: 
             "quits": "SystemExit: 3",
         }
         blocks.let_go.set()
+
+
+async def test_what_did_not_end_in_time_may_have_told_all_the_same() -> None:
+    blocks = Blocks()
+    courier = Courier("blocks", blocks, timedelta(milliseconds=200))
+
+    with pytest.raises(MaybeDelivered, match="not sent within"):
+        await courier.send(approval())
+
+    blocks.let_go.set()
+    courier.close()
 
 
 async def test_what_a_worker_writes_it_sends_at_once_and_it_stops_when_told(scene: Scene) -> None:

@@ -22,7 +22,8 @@ KEY = ("payments.refund", "refund:order-1001")
 
 
 def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
-    return recording_of(scene.ledger, scene.tenant, run_id, seq)
+    with scene.tx() as tx:
+        return recording_of(tx, run_id, seq)
 
 
 def told(found: Recording) -> list[tuple[str, Any, bool]]:

@@ -10,7 +10,6 @@ import pytest
 
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import (
-    approvals,
     effects,
     interventions,
 )
@@ -119,7 +118,7 @@ async def test_what_does_not_hold_any_more_is_named(scene: Scene) -> None:
     again = request_for(scene, loaded, attempt=2, gated=True, approval_id=approved.approval_id)
     call = effect_call(scene, loaded, again)
     claimed = await call._claim()
-    change(scene, approvals, consumed_entry="ef-another")
+    change(scene, effects, params_hash="sha256:another")
 
     assert isinstance(await call._go_on(claimed), Done)
 

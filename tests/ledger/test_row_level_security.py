@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.runs import steering
-from surehand.activities.ledger.steps import artifacts
+from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.runs import keys, lifecycle, steering
+from surehand.activities.ledger.steps import artifacts, drafts
+from surehand.activities.ledger.tenants import moves
+from surehand.process.key_encryption import Wrapped
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun
 from tests.ledger.databases import Database
 from tests.ledger.people import SOMEBODYS_KEY, administration, person
+from tests.ledger.quotas import limited
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
 from tests.ledger.test_checkpoints import save
 from tests.ledger.test_steering import sent
-from tests.ledger_databases import OWNER, WORKER
+from tests.ledger_databases import OWNER, RETENTION, WORKER
 
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
 #: Only an administrator writes these.
-PEOPLE = ["principals", "grants", "principal_keys", "principal_changes", "standing_approvals"]
+PEOPLE = [
+    "principals",
+    "grants",
+    "principal_keys",
+    "principal_changes",
+    "quotas",
+    "standing_approvals",
+    "retentions",
+    "holds",
+    "tenants",
+]
 #: Workers add to these, and may change a column or two of a row.
-ADDED_TO = ["standing_uses", "checkpoints"]
+ADDED_TO = ["standing_uses", "checkpoints", "run_keys"]
 
 
 @pytest.fixture(scope="session")
@@ -38,19 +56,24 @@ async def worker_ledger(postgres_database: Database) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture(scope="session")
-async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
+async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Scene, Scene]:
     """Two tenants, each with a row in every table."""
     found = [Scene.begin(worker_ledger, f"rls-{name}") for name in ("ours", "theirs")]
     for scene in found:
+        limited(scene, effects_per_hour=1000)
+        with administration(scene) as tx:
+            moves.settle(tx, "a", "root")
         gated = scene.approved(scene.call())
         scene.asked(gated)
         scene.begin_undo(step_id="barred")
         scene.open_run(OTHER_RUN)
         scene.committed(scene.call(key="replayed", run_id=OTHER_RUN))
         scene.claim(scene.call(key="replayed"))
-        kept = await scene.artifacts.keep(scene.tenant, "x" * 9000)
+        kept = await scene.artifacts.keep(scene.tenant, RUN, "x" * 9000)
         with scene.tx() as tx:
             artifacts.record(tx, RUN, STEP, kept)
+            drafts.begin(tx, RUN, STEP, "sha256:0")
+            keys.add(tx, RUN, Wrapped("kek", b"wrapped"))
         save(scene, "before")
         scene.hold("account:7")
         with scene.tx() as tx:
@@ -60,9 +83,25 @@ async def scenes(worker_ledger: Ledger) -> tuple[Scene, Scene]:
             principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
         granted(scene, "ann")
         ask(scene, step_id="standing")
+        hidden_and_held(scene, postgres_database)
         for table in ALL:
             assert _count_as(scene, table) > 0, table
     return found[0], found[1]
+
+
+def hidden_and_held(scene: Scene, database: Database) -> None:
+    """A run that is hidden, and one that somebody keeps, by the role of the retention."""
+    scene.open_run("old")
+    with scene.tx() as tx:
+        asked = CloseRun(tenant=scene.tenant, run_id="old", state=RunState.COMPLETED)
+        lifecycle.close_run(tx, asked)
+    url = make_url(database.url).set(username=RETENTION)
+    retention = Ledger(make_engine(url.render_as_string(hide_password=False)))
+    with retention.transaction(scene.tenant) as tx:
+        old = hiding.Candidate("old", 0, ("runs",))
+        assert hiding.hide(tx, old, by="rita", grace=timedelta(days=1)) is None
+        hiding.keep(tx, OTHER_RUN, by="rita", reason="")
+    retention.close()
 
 
 def _count_as(scene: Scene, table: str) -> int:

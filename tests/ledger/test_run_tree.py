@@ -235,7 +235,7 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
     tree(scene)
     kept, undone = made(scene, "kept", CHILD), made(scene, "undone")
     with scene.tx() as tx:
-        run_tree.leave(tx, [kept, undone], "irreversible")
+        run_tree.leave(tx, RUN, [kept, undone], "irreversible")
     undo = scene.undo(scene.entry(undone))
     scene.commit(undo, scene.claimed(undo))
 

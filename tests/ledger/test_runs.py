@@ -99,7 +99,7 @@ def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene) -> No
     scene.failed(scene.call(step_id="failed", key="failed"))
 
     with scene.tx() as tx:
-        run_tree.leave(tx, [stands.entry_id], "irreversible")
+        run_tree.leave(tx, RUN, [stands.entry_id], "irreversible")
     with scene.tx() as tx:
         views, uncompensated, more = lifecycle.effect_views(tx, RUN, 10)
 

@@ -14,9 +14,9 @@ from surehand.activities.ledger.approvals import standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.approvals.standing_grants import StandingError
 from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
-from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.client.signing import claims_for, sign
@@ -26,6 +26,7 @@ from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
 from tests.ledger.scene import RUN, Scene
 from tests.ledger.standing import DAY, Refund, ask, grant, granted, listed, refund, scope, signed
+from tests.ledger.test_forged_votes import broken
 from tests.ledger.test_standing import state_of
 
 FOUR_EYES = Requirement(four_eyes=True)
@@ -46,7 +47,8 @@ def forged(scene: Scene, **columns: Any) -> None:
     values = {
         "tenant_id": scene.tenant, "granter": "ann", "tool": refund.name, "tool_version": "1",
         "schema_hash": refund.schema_hash, "until_ms": int(time.time() + 9999) * 1000,
-        "reason": "", "nonce": "forged-forged-forged", "granted_ms": int(time.time() * 1000),
+        "foreign_too": False, "reason": "", "nonce": "forged-forged-forged",
+        "granted_ms": int(time.time() * 1000),
         **columns,
     }  # fmt: skip
     values.setdefault("standing_id", standing_id_of(values["nonce"]))
@@ -101,6 +103,7 @@ WIDER: dict[str, Any] = {
     "until_ms": int(time.time() + 8 * DAY.total_seconds()) * 1000,
     "granter": "bob",
     "granted_ms": 1,
+    "foreign_too": True,
 }
 
 
@@ -420,7 +423,7 @@ def test_a_vote_that_names_a_standing_approval_it_has_not_used_counts_for_nothin
         vote = tx.one(select(decisions).where(decisions.c.tenant_id == tx.tenant))
         assert vote is not None
         copied = {**vote, "approval_id": other.approval_id, "decision_id": "copied"}
-        tx.execute(insert(decisions).values(copied))
+        tx.execute(insert(decisions).values(copied).execution_options(of_run=RUN))
         tx.execute(
             update(approvals)
             .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == other.approval_id)
@@ -429,3 +432,161 @@ def test_a_vote_that_names_a_standing_approval_it_has_not_used_counts_for_nothin
 
     assert isinstance(scene.claim(other), ApprovalRefused)
     assert isinstance(scene.claim(call), Claimed)
+
+
+# Rows of uses, written with the workers' role and the public signature of a real grant
+
+STRICT = Assurance.SIGNED
+
+
+def smuggle(
+    scene: Scene, standing: Standing, call: ClaimRequest, amount: str | None = None
+) -> ClaimRequest:
+    """Write the use and the vote of a standing approval for a call that it was not asked about."""
+    with scene.tx() as tx:
+        of_call = {
+            "tenant_id": tx.tenant, "approval_id": call.approval_id, "run_id": call.run_id,
+            "standing_id": standing.standing_id,
+        }  # fmt: skip
+        use = {**of_call, "step_id": call.step_id, "amount": amount, "used_ms": 1}
+        tx.execute(insert(standing_uses).values(use))
+        vote = {
+            **of_call, "decision_id": f"smuggled-{call.approval_id}", "approver": standing.granter,
+            "outcome": "approve", "params_hash": call.params_hash, "reason": "", "message": "",
+            "verdict": "accepted", "verified": True, "signature": standing.signature,
+            "kid": standing.kid, "nonce": f"of-{call.approval_id}", "at_ms": tx.now_ms,
+        }  # fmt: skip
+        tx.execute(insert(decisions).values(vote).execution_options(of_run=RUN))
+        tx.execute(
+            update(approvals)
+            .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == call.approval_id)
+            .values(state="approved", decided_by="ann", verified=True)
+        )
+    return replace(call, assurance=STRICT)
+
+
+@tool("payments.payout", effect=WRITE, recovery="human")
+async def payout(params: Refund, ctx: object) -> None:
+    """Pay money to somebody."""
+
+
+OUTSIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "another tool": ({}, {"with_tool": payout}),
+    "another version": ({}, {"with_tool": newer}),
+    "other params": ({}, {"with_tool": other_params}),
+    "another scope": ({"when": "amount <= 100"}, {}),
+    "no amount": ({"total_of": "amount", "total": "500"}, {"amount": None}),
+}
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+async def test_a_use_that_is_written_for_a_call_outside_the_scope_is_no_vote(
+    scene: Scene, what: str
+) -> None:
+    limits, asked = OUTSIDE[what]
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"), **limits)
+    call = ask(scene, assurance=STRICT, **asked)
+    assert state_of(scene, call) == "pending"
+
+    gated = smuggle(scene, standing, call, "0" if "total" in limits else None)
+
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert scene.rows(effects) == []
+
+
+def test_a_use_that_is_written_beyond_the_count_is_no_vote(scene: Scene) -> None:
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"), count=1)
+    assert is_used(scene, assurance=STRICT)
+    call = ask(scene, assurance=STRICT)
+    assert state_of(scene, call) == "pending"
+
+    assert isinstance(scene.claim(smuggle(scene, standing, call)), ApprovalRefused)
+
+    assert len(scene.rows(effects)) == 1
+
+
+@pytest.mark.parametrize("said", ["120.00", "0", "-120", "NaN", "a lot", None])
+def test_a_use_that_is_written_beyond_the_total_is_no_vote_whatever_its_row_says(
+    scene: Scene, said: str | None
+) -> None:
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"), total_of="amount", total="200")
+    assert is_used(scene, assurance=STRICT)
+    call = ask(scene, assurance=STRICT)
+    assert state_of(scene, call) == "pending"
+
+    assert isinstance(scene.claim(smuggle(scene, standing, call, said)), ApprovalRefused)
+
+    assert len(scene.rows(effects)) == 1
+
+
+def test_a_use_that_is_written_as_less_than_nothing_makes_no_room_for_others(
+    scene: Scene,
+) -> None:
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"), total_of="amount", total="100")
+    smuggle(scene, standing, ask(scene, assurance=STRICT), "-1000")
+
+    assert not is_used(scene, assurance=STRICT)
+
+
+def test_a_use_that_is_written_as_given_back_after_its_call_stays_used(scene: Scene) -> None:
+    person(scene, "ann")
+    standing = granted(scene, "ann", key_of(scene, "ann"), count=1)
+    assert is_used(scene, assurance=STRICT)
+
+    with scene.tx() as tx:
+        mine = standing_uses.c.tenant_id == tx.tenant
+        tx.execute(update(standing_uses).where(mine).values(returned_ms=tx.now_ms))
+
+    assert listed(scene, standing).uses == 1
+    assert not is_used(scene, assurance=STRICT)
+
+
+def test_an_approval_that_was_used_stays_used(scene: Scene) -> None:
+    call = scene.approved(scene.call())
+    entry = scene.claimed(call)
+
+    mine = approvals.c.tenant_id == scene.tenant
+    unused = {"consumed_entry": None, "consumed_generation": None}
+    with pytest.raises(DBAPIError, match=r"append-only|has ended"), scene.tx() as tx:
+        tx.execute(update(approvals).where(mine).values(unused))
+
+    assert scene.row(approvals)["consumed_entry"] == entry.entry_id
+
+
+def test_a_smuggled_vote_is_no_half_of_a_quorum(scene: Scene) -> None:
+    for name in ("ann", "bob"):
+        person(scene, name)
+    standing = granted(scene, "ann", key_of(scene, "ann"), when="amount <= 100")
+    call = ask(scene, requirement=Requirement(quorum=2))
+    smuggle(scene, standing, call)
+    with scene.tx() as tx:
+        again = {"state": "pending", "decided_by": None, "verified": None}
+        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(again))
+
+    verdict = scene.decide(call, approver="bob")
+
+    assert (verdict.code, verdict.state) == ("accepted", "pending")
+
+
+@pytest.mark.parametrize("what", ["another tool", "another version", "beyond the count"])
+async def test_an_audit_tells_of_a_use_beyond_what_was_granted_that_events_tell_of(
+    scene: Scene, what: str
+) -> None:
+    person(scene, "ann")
+    limits: dict[str, Any] = {"count": 1} if what == "beyond the count" else {}
+    standing = granted(scene, "ann", key_of(scene, "ann"), **limits)
+    assert is_used(scene, assurance=STRICT)
+    asked = {} if limits else OUTSIDE[what][1]
+    call = ask(scene, assurance=STRICT, **asked)
+    assert await broken(scene) is None
+
+    smuggle(scene, standing, call)
+    with scene.tx() as tx:
+        body = {"approval_id": call.approval_id, "standing_id": standing.standing_id}
+        tx.event(RUN, "approval.standing_used", approver="ann", verified=True, **body)
+
+    assert "nothing proves decision" in str(await broken(scene))

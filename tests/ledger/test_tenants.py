@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import metadata
+from surehand.activities.ledger.core.tables import ALL, metadata
 from surehand.activities.ledger.effects import (
     claims,
     compensations,
@@ -67,7 +67,7 @@ def story(scene: Scene) -> Story:
 
 
 def everything(scene: Scene) -> dict[str, list[dict[str, Any]]]:
-    return {table.name: scene.rows(table) for table in metadata.sorted_tables}
+    return {name: scene.rows(metadata.tables[name]) for name in ALL}
 
 
 def _decision(story: Story, tenant: str) -> VerifyDecision:
@@ -122,9 +122,9 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "run_tree.remaining": (
         lambda tx, s: run_tree.remaining(tx, THEIRS), run_tree.Page([], None),
     ),
-    "run_tree.how_many_stand": (lambda tx, s: run_tree.how_many_stand(tx, THEIRS), 0),
+    "run_tree.how_many_remain": (lambda tx, s: run_tree.how_many_remain(tx, THEIRS), 0),
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
-    "run_tree.leave": (lambda tx, s: run_tree.leave(tx, [s.entry.entry_id], "no"), None),
+    "run_tree.leave": (lambda tx, s: run_tree.leave(tx, THEIRS, [s.entry.entry_id], "no"), None),
     "steps.failures": (lambda tx, s: attempts.failures(tx, _later(s), "in_doubt"), 0),
     "steps.has_ended": (lambda tx, s: attempts.has_ended(tx, s.gated.step_attempt), False),
     "steps.finish": (lambda tx, s: attempts.finish(tx, s.gated.step_attempt, "failed"), False),
@@ -134,7 +134,11 @@ RAISES: dict[str, Use] = {
     "store.event": lambda tx, s: _event(tx),
     "store.lock_chain": lambda tx, s: tx.lock_chain(THEIRS),
     "decisions.verify": lambda tx, s: decision_rows.verify(
-        tx, _decision(s, tx.tenant), assurance=Assurance.OPEN, check_edit=lambda *_: "no"
+        tx,
+        _decision(s, tx.tenant),
+        assurance=Assurance.OPEN,
+        check_edit=lambda *_: "no",
+        covers=lambda *_: None,
     ),
     "approvals.request": lambda tx, s: _request(tx, s),
     "claims.claim": lambda tx, s: claims.claim(tx, replace(s.gated, gated=False)),
@@ -148,9 +152,7 @@ RAISES: dict[str, Use] = {
 
 def _request(tx: Transaction, story: Story) -> None:
     needs = Needs(requirements=(Requirement(),), expires_in=timedelta(days=30))
-    approval_rows.request(
-        tx, story.gated, approval_id=f"{THEIRS}/s/2", description="", undo="", needs=needs
-    )
+    approval_rows.request(tx, story.gated, number=2, description="", undo="", needs=needs)
 
 
 def _later(story: Story) -> attempts.StepAttempt:

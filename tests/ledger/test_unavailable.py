@@ -96,7 +96,7 @@ async def test_a_transactional_tool_may_work_as_long_as_its_timeout_between_stat
     own_ledger: Ledger,
 ) -> None:
     asked = text("SELECT current_setting('idle_in_transaction_session_timeout')")
-    async with own_ledger.long_transaction("patient", timedelta(minutes=2)) as opened:
+    async with own_ledger.long_transaction("patient", "run-1", timedelta(minutes=2)) as opened:
         longest = await opened.do(lambda tx: tx.connection.execute(asked).scalar_one())
 
     assert longest == "130s"

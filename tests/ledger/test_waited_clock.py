@@ -1,7 +1,7 @@
 """After it has waited for a lock, a transaction writes and judges by the clock of then.
 
 Only PostgreSQL lets a transaction wait after it has begun. Who holds the lock reads the clock, or
-moves an expiry, while the other waits: nothing here depends on how long that takes.
+moves it, while the other waits: nothing here depends on how long that takes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, text
 
 from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core import transaction
+from surehand.activities.ledger.core.engine import read_clock
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.core.tables import approvals, effects, runs
 from surehand.activities.ledger.effects import reconcile
@@ -131,14 +133,14 @@ async def test_lease_and_deadline_of_a_claim_count_from_after_its_wait(
 
 @pytest.mark.parametrize("lock", [step_lock, key_lock, row_lock, approval_lock])
 async def test_an_approval_that_expires_while_its_claim_waits_is_refused(
-    scene: Scene, lock: Locked
+    scene: Scene, lock: Locked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lock is row_lock:
         scene.failed(scene.call())
     call = scene.approved(scene.call(attempt=2))
 
-    async with waiting(scene, lock, lambda: asyncio.to_thread(scene.claim, call)) as (holder, task):
-        await expire(holder)
+    async with waiting(scene, lock, lambda: asyncio.to_thread(scene.claim, call)) as (_, task):
+        pass_time(monkeypatch)
     result = await task
 
     assert isinstance(result, ApprovalRefused)
@@ -148,15 +150,15 @@ async def test_an_approval_that_expires_while_its_claim_waits_is_refused(
 
 
 async def test_a_decision_that_waits_until_its_request_has_expired_is_refused(
-    scene: Scene,
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = scene.ask_approval(scene.call())
 
     async with waiting(scene, approval_lock, lambda: asyncio.to_thread(scene.decide, call)) as (
-        holder,
+        _,
         task,
     ):
-        await expire(holder)
+        pass_time(monkeypatch)
 
     assert (await task).code == "expired"
     assert (scene.row(approvals))["state"] != "approved"
@@ -175,10 +177,10 @@ async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(
     assert not isinstance(await task, Held)
 
 
-async def expire(tx: Transaction) -> None:
-    """Let the tenant's approval expire now, by the clock of now."""
-    now = await clock(tx)
-    tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=now))
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the window of every request be over for whoever reads the clock from now on."""
+    later = int(WINDOW / _MS)
+    monkeypatch.setattr(transaction, "read_clock", lambda of: read_clock(of) + later)
 
 
 @asynccontextmanager
@@ -229,31 +231,20 @@ async def test_a_claim_that_took_longer_than_its_lease_gets_a_fresh_one_before_t
 
 
 async def test_an_approval_that_expires_while_its_claim_is_written_is_not_used(
-    scene: Scene,
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = Provider([{"id": "r-1"}])
     call = scene.approved(scene.call())
     gate = {"gated": True, "approval_id": call.approval_id}
 
     lease = timedelta(milliseconds=700)
-    soon = _expiring_in(scene, lease // _MS)
-    async with _slow_claim(scene, provider, lease, **gate) as (holder, task):
-        assert await clock(holder) > soon
+    async with _slow_claim(scene, provider, lease, **gate) as (_, task):
+        pass_time(monkeypatch)
     result = await task
 
     assert isinstance(result, ApprovalRefused)
     assert provider.keys == []
     assert (scene.row(effects))["state"] == "failed"
-
-
-def _expiring_in(scene: Scene, milliseconds: int) -> int:
-    """Let the tenant's approval expire soon; a row that waits for commit cannot be changed."""
-    with scene.tx() as tx:
-        expires = tx.now_ms + milliseconds
-        tx.execute(
-            update(approvals).where(approvals.c.tenant_id == tx.tenant).values(expires_ms=expires)
-        )
-    return expires
 
 
 async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: Scene) -> None:

@@ -32,10 +32,24 @@ class Mailbox:
     """The answer to the next mails; empty takes them."""
     bye: str = "221 Bye"
     """The answer to whoever leaves."""
+    silent_at: str = ""
+    """The command that is not answered before ``goes_on`` is set."""
+    cuts: bool = False
+    """Whether it ends the connection instead of saying that it has a mail."""
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once nobody talks to it any more."""
     got: list[EmailMessage] = field(default_factory=list)
     envelopes: list[Envelope] = field(default_factory=list)
     tls: list[bool] = field(default_factory=list)
     logins: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        await self._answered("RCPT")
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:
         if self.refuses:
@@ -44,7 +58,14 @@ class Mailbox:
         self.got.append(cast(EmailMessage, message_from_bytes(content, policy=policy.default)))
         self.envelopes.append(envelope)
         self.tls.append(session.ssl is not None)
+        await self._answered("DATA")
+        if self.cuts:
+            server.transport.abort()
         return "250 OK"
+
+    async def _answered(self, command: str) -> None:
+        if command == self.silent_at:
+            await self.goes_on.wait()
 
     async def handle_QUIT(self, server: Any, session: Any, envelope: Envelope) -> str:
         return self.bye
@@ -64,8 +85,13 @@ async def mailbox(
     box, loop = Mailbox(), asyncio.get_running_loop()
     context = _tls(folder) if starttls else None
 
+    class Connection(SMTP):
+        def connection_lost(self, error: Exception | None) -> None:
+            super().connection_lost(error)
+            box.left.set()
+
     def connection() -> SMTP:
-        return SMTP(
+        return Connection(
             box,
             hostname="mail.example",
             tls_context=context,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from surehand.activities.ledger.outbox.notification import NotDelivered
+from surehand.activities.ledger.outbox.notification import (
+    ANSWER_LIMIT,
+    MaybeDelivered,
+    NotDelivered,
+)
 from surehand.activities.notify.mail import Mail, MailServer, mail_server
 from tests.notifiers.mailbox import Mailbox, mailbox
 from tests.notifiers.samples import approval
@@ -17,8 +22,19 @@ ELSEWHERE = "0.0.0.0"
 TO = ("ops@example.com", "finance@example.com")
 
 
-def mail(box: Mailbox, *, host: str = "127.0.0.1", login: str = "") -> Mail:
-    return Mail(mail_server(f"smtp://{login}{host}:{box.port}"), "surehand@example.com", TO)
+#: Over before a server that says nothing goes on.
+SHORT = timedelta(milliseconds=300)
+
+
+def mail(
+    box: Mailbox,
+    *,
+    host: str = "127.0.0.1",
+    login: str = "",
+    limit: timedelta = ANSWER_LIMIT,
+) -> Mail:
+    server = mail_server(f"smtp://{login}{host}:{box.port}")
+    return Mail(server, "surehand@example.com", TO, limit)
 
 
 async def test_a_mail_arrives_with_all_that_people_need_and_an_id_that_stays(
@@ -89,11 +105,42 @@ async def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_then(tmp_p
     assert len(box.got) == 1
 
 
+async def test_a_mail_that_was_given_up_before_it_was_handed_in_never_arrives(
+    tmp_path: Path,
+) -> None:
+    async with mailbox(tmp_path) as box:
+        box.silent_at = "RCPT"
+        # Whichever limit is noticed first: the conversation's, or the socket's in its thread.
+        with pytest.raises(NotDelivered, match="took longer|timed out") as given_up:
+            await mail(box, limit=SHORT).send(approval())
+        box.goes_on.set()
+        await box.left.wait()
+
+    assert not isinstance(given_up.value, MaybeDelivered)
+    assert box.got == []
+
+
+@pytest.mark.parametrize("ending", ["silent", "cut off"])
+async def test_a_mail_that_was_handed_in_and_not_answered_may_have_arrived(
+    tmp_path: Path, ending: str
+) -> None:
+    async with mailbox(tmp_path) as box:
+        box.silent_at, box.cuts = ("DATA", False) if ending == "silent" else ("", True)
+        with pytest.raises(MaybeDelivered, match="handed in and not answered"):
+            await mail(box, limit=SHORT).send(approval())
+        box.goes_on.set()
+        await box.left.wait()
+
+    assert len(box.got) == 1
+
+
 async def test_what_the_server_refuses_is_tried_again(tmp_path: Path) -> None:
     async with mailbox(tmp_path) as box:
         box.refuses = "451 later"
-        with pytest.raises(NotDelivered, match="later"):
+        with pytest.raises(NotDelivered, match="later") as refused:
             await mail(box).send(approval())
+
+    assert not isinstance(refused.value, MaybeDelivered)
 
 
 async def test_a_wrong_password_is_tried_again_and_not_told(tmp_path: Path) -> None:

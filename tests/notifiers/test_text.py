@@ -60,6 +60,13 @@ def test_each_kind_names_the_command_that_settles_it(
     assert f"python starter.py {command}" in approval(**changes).commands
 
 
+def test_where_a_passkey_has_to_sign_nobody_is_told_of_a_command_that_cannot() -> None:
+    told = approval(signed=True, passkey=True)
+
+    assert told.commands == ("python starter.py show refund-1/refund/1",)
+    assert "  decisions have to be signed by a passkey\n" in told.text
+
+
 @pytest.mark.parametrize("line", HOSTILE)
 def test_what_a_stranger_wrote_stays_on_its_line(line: str) -> None:
     told = approval(what=line, asked_by=(line,), run_id=line, tool=line, kind="other\nkind")
@@ -78,3 +85,26 @@ def test_long_lines_are_cut_and_say_so() -> None:
     assert len(told.title) < 200
     assert len(told.text) < 2000
     assert one_line("x" * 100_000).endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("changes", "page"),
+    [
+        ({}, "/approval?id=refund-1%2Frefund%2F1"),
+        ({"kind": Kind.REMINDER}, "/approval?id=refund-1%2Frefund%2F1"),
+        ({"kind": Kind.INTERVENTION, "subject": "iv-1-1"}, "/run?id=refund-1"),
+        ({"kind": Kind.QUESTION}, "/run?id=refund-1"),
+        ({"kind": Kind.STOPPED}, None),
+        ({"subject": "refund-1/x&y#z/1"}, "/approval?id=refund-1%2Fx%26y%23z%2F1"),
+    ],
+)
+def test_what_waits_has_a_link_to_the_tenant_s_page_that_says_nothing_else(
+    changes: dict[str, object], page: str | None
+) -> None:
+    told = approval(tenant="acme", **changes)
+    there = told.linked("https://{tenant}.approvals.example.com")
+
+    link = None if page is None else f"https://acme.approvals.example.com{page}"
+    assert (there.page, told.page) == (link, None)
+    assert link is None or f"  page      {link}\n" in there.text
+    assert told.linked("") == told

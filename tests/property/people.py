@@ -82,7 +82,8 @@ class People:
                 reason="a property",
                 request_id=uuid.uuid4().hex,
                 workflow_task_finish_event_id=tasks[place],
-            )
+            ),
+            retry=True,  # it has an id: twice is once
         )
 
     def decide(self, world: World, request: ApprovalRequest) -> None:

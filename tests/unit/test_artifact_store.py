@@ -19,6 +19,7 @@ from tests.ledger.scene import LARGEST_INLINE
 from tests.unit.values import ODD_TENANTS
 
 TENANT: Final = "acme"
+RUN: Final = "run-1"
 BIG: Final = {"lines": ["x" * 1000 for _ in range(20)]}
 
 
@@ -30,27 +31,27 @@ async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     store = store_in(tmp_path, ledger)
-    kept = await store.keep(TENANT, BIG)
+    kept = await store.keep(TENANT, RUN, BIG)
     assert kept.artifact is not None
     file = tmp_path / kept.artifact.uri
     file.write_bytes(file.read_bytes().replace(b"x", b"y", 1))
 
     with pytest.raises(ArtifactUnavailable, match="not what was kept"):
-        await store.read(TENANT, kept.artifact)
+        await store.read(TENANT, RUN, kept.artifact)
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 20_047], ids=["nothing", "zeros"])
 async def test_what_a_power_cut_has_left_of_it_is_kept_again(
     ledger: Ledger, tmp_path: Path, left: bytes
 ) -> None:
-    kept = await store_in(tmp_path, ledger).keep(TENANT, BIG)
+    kept = await store_in(tmp_path, ledger).keep(TENANT, RUN, BIG)
     assert kept.artifact is not None
     (tmp_path / kept.artifact.uri).write_bytes(left)
 
-    again = await store_in(tmp_path, ledger).keep(TENANT, BIG)
+    again = await store_in(tmp_path, ledger).keep(TENANT, RUN, BIG)
 
     assert again == kept
-    assert await store_in(tmp_path, ledger).read(TENANT, kept.artifact) == BIG
+    assert await store_in(tmp_path, ledger).read(TENANT, RUN, kept.artifact) == BIG
 
 
 async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_pat
     forged = Artifact(sha256="b" * 64, uri=os.fspath(secret), bytes=2)
 
     with pytest.raises(ArtifactUnavailable):
-        await store.read(TENANT, forged)
+        await store.read(TENANT, RUN, forged)
 
 
 @pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
@@ -69,7 +70,7 @@ async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
 ) -> None:
     store = store_in(tmp_path / "store", ledger)
 
-    kept = await store.keep(tenant, BIG)
+    kept = await store.keep(tenant, RUN, BIG)
 
     # An outcome is in hand: it is not lost over a name.
     assert kept.artifact is not None and kept.artifact.uri.startswith("ledger:")
@@ -77,7 +78,7 @@ async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
     assert {name for name in written if not name.startswith("ledger.db")} == set()
     for uri in (kept.artifact.uri, "x/sha256/aa"):
         with pytest.raises(ArtifactUnavailable):
-            await store.read(tenant, kept.artifact.model_copy(update={"uri": uri}))
+            await store.read(tenant, RUN, kept.artifact.model_copy(update={"uri": uri}))
 
 
 def test_nothing_is_written_for_a_name_that_is_no_tenants(ledger: Ledger) -> None:
@@ -93,10 +94,10 @@ async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(
     store = store_in(tmp_path, ledger)
     odd = Artifact(sha256="c" * 64, uri="x", bytes=1).reference()
 
-    kept = await store.keep(TENANT, odd)
+    kept = await store.keep(TENANT, RUN, odd)
 
     assert kept.value != odd and kept.artifact is not None
-    assert await store.read(TENANT, kept.artifact) == odd
+    assert await store.read(TENANT, RUN, kept.artifact) == odd
 
 
 async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(
@@ -105,8 +106,8 @@ async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(
     store = store_in(tmp_path, ledger)
     largest = "x" * (LARGEST_INLINE - 2)
 
-    assert (await store.keep(TENANT, largest)).value == largest
-    assert ARTIFACT in (await store.keep(TENANT, largest + "x")).value
+    assert (await store.keep(TENANT, RUN, largest)).value == largest
+    assert ARTIFACT in (await store.keep(TENANT, RUN, largest + "x")).value
 
 
 def test_a_store_that_cannot_be_is_named(ledger: Ledger) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
-from surehand.workflows.contracts.batches import Batch
+from surehand.workflows.contracts.batches import Batch, FailedStep
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolCall, ToolSpec
+from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Recovery, ToolCall, ToolSpec
+from surehand.workflows.control.budget import Spending
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.state.run_state import RunData
@@ -170,3 +171,22 @@ def test_a_batch_takes_along_what_its_steps_refer_to_and_not_more_than_fits() ->
 
     large = "x" * MOST_FACTS
     assert ids(batch(steps, facts={"old": {"x": 1}, "other": {"x": large}})) == ["b"]
+
+
+def test_what_a_batch_has_made_is_off_the_budget_before_its_steps_have_had_their_turn() -> None:
+    class Nobody:
+        def take_steering(self, *_: Any) -> None:
+            """Take nothing."""
+
+    steps = [{"id": f"s{number}", "tool": "note"} for number in range(4)]
+    data = data_of(Plan.model_validate({"steps": steps, "budget": {"steps": 3}}))
+    spending = Spending(data, cast(Any, Nobody()))
+    data.set_progress("s0", counted=True)
+    assert (spending.calls_left("s0"), spending.used_up("s1")) == (3, None)
+
+    data.reported["s1"] = FailedStep(
+        step_id="s1", type="T", message="m", used=AttemptsUsed(attempts=1)
+    )
+    data.spent.steps = 1
+    assert (spending.calls_left("s0"), spending.used_up("s0")) == (1, None)
+    assert spending.used_up("s2") == "3 calls"

@@ -27,12 +27,14 @@ from surehand.workflows.contracts.batches import FailedStep
 from surehand.workflows.contracts.children import ChildReport
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.effects import EffectView, OpenIntervention
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.quotas import Quota, QuotaWait
 from surehand.workflows.contracts.runs import RefusedSignal, TimelineLine
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun, ResumeRun, Verb
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Recovery, ToolSpec
 from surehand.workflows.deliveries import Delivery, Inbox, answer_of
 from surehand.workflows.gate import MOST_SETTLED, Gate
 from surehand.workflows.plan.plan import Plan
@@ -69,9 +71,14 @@ OF_ONE_EXECUTION: Final = {
     "Reporter._told",
     "Run._cancelled_by_temporal",
     "Run._shown",
+    "Run._watching",
     "RunSignals._sending",
+    "Conversations._kept",
+    "Conversations._setups",
+    "StepMaker._defined",
     "StepMaker._describing",
     "StepMaker.over",
+    "StepMaker.places",
     "StepMaker.returned",
     "StepMaker.running",
     "ToolCalls._batching",
@@ -149,6 +156,7 @@ def filled() -> RunData:
                 attempts_used=2,
                 editors=("eve",),
                 edited={"a": 1},
+                settles=True,
                 unanswered=3,
                 asked=1,
                 way=ResumeRun(actor="a"),
@@ -159,11 +167,15 @@ def filled() -> RunData:
         "settled": {"s0"},
         "facts": {"input": {}, "s0": {"a": 2}},
         "progress": {"s1": Progress(interrupt=asked, asks=True)},
-        "code": CodeState(handed_on=[1], ids={"a", "b"}, numbers={"a": 2}),
+        "code": CodeState(
+            handed_on=[1], ids={"a", "b"}, numbers={"a": 2}, turns=3, offered={"a.*": {"a.b"}}
+        ),
         "stale": {"s0": [1]},
         "held": {"s1"},
         "calls": {"s1": "h"},
-        "reported": {"s1": FailedStep(step_id="s1", type="T", message="m", attempts=1)},
+        "reported": {
+            "s1": FailedStep(step_id="s1", type="T", message="m", used=AttemptsUsed(attempts=1))
+        },
         "batches": 1,
         "revoked_batches": ["b"],
         "unacknowledged": {"s1"},
@@ -174,6 +186,8 @@ def filled() -> RunData:
             relied={"s3": "g"},
             reused={"s4": "h"},
             children={"r~s2": "s2"},
+            barred={"s5"},
+            undoing={"s5"},
         ),
         "effects": {"e": effect},
         "spent": Spent(steps=1, tokens=2, money=Decimal("0.5")),
@@ -212,6 +226,9 @@ def filled() -> RunData:
         "opening": {"s1.2"},
         "answers": {"s1.1": "yes"},
         "events": KeptEvents(kept={"e": {"k": [1, {"a": 2}]}}, ids={"e1": None}),
+        "queued": QuotaWait(quota=Quota.OPEN_RUNS, used="1", limit="1", pause=timedelta(1)),
+        "queue_looks": 3,
+        "weight": 2.0,
         "paused": PauseRun(actor="a"),
         "token": IssuedToken(user="a", public_key={}, expires_at=NOW, calls="c"),
         "resumed": 1,
@@ -229,6 +246,7 @@ def filled() -> RunData:
         "more_uncompensated": 1,
         "timeline": [TimelineLine(at=NOW, text="x")],
         "refused_signals": [RefusedSignal(at=NOW, name="n", reason="r")],
+        "foreign": (ForeignContent(tool="mail.read", step_id="s1"),),
         "head": ChainHead(seq=3, hash="h"),
     }
     for name, value in fields.items():

@@ -9,11 +9,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from surehand.activities.worker.crash_points import READ_POINTS
+from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.drill.points import Operation
 from surehand.workflows.plan.durability import Durability
 from tests.drill_full import DIFFERS, DONE, INTERRUPTED, FullDrill, Kept
-from tests.drill_selections import OPERATED, PLANS, READS, SELECTIONS, Selection, round_of
+from tests.drill_selections import (
+    AGENT_PLAN,
+    AGENTS,
+    OPERATED,
+    PLANS,
+    READS,
+    SELECTIONS,
+    Selection,
+    round_of,
+)
 from tests.worker_process import ROOT
 
 #: Rounds end at once here, so any length of soak that is over after a few of them will do.
@@ -64,6 +73,18 @@ def test_what_operators_do_is_drilled_in_every_mode_and_with_child_runs() -> Non
 
     assert {*itertools.product((*PLANS, *OPERATED), Durability, Operation)} <= played
     assert len({selection.name for selection in SELECTIONS}) == len(SELECTIONS)
+
+
+def test_an_agent_of_each_framework_is_killed_at_each_point_in_each_mode() -> None:
+    killed = {
+        (selection.kind, mode, point)
+        for selection in SELECTIONS
+        if selection.plan == AGENT_PLAN and not selection.steps
+        for mode in selection.modes
+        for point in selection.points
+    }
+
+    assert {*itertools.product(AGENTS, Durability, CrashPoint)} <= killed
 
 
 def test_a_drill_that_was_ended_goes_on_and_remembers_what_differed(

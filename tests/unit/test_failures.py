@@ -176,7 +176,8 @@ def test_a_date_without_a_zone_is_of_utc_wherever_the_worker_is(
 def test_a_pause_beyond_all_measure_is_a_long_one(header: str) -> None:
     failure = Failure(FailureClass.RATE_LIMITED, "", retry_after(header, NOW))
 
-    assert LOW.delay(failure, 0) == LOW.retry_after_cap
+    assert retry_after(header, NOW) > timedelta(days=300)
+    assert LOW.delay(failure, 0) is None
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \S*"))
@@ -222,12 +223,18 @@ def test_a_rate_limit_is_waited_for_as_long_as_was_asked_and_never_less() -> Non
     assert LOW.delay(failure, LOW.rate_limited) is None
 
 
-def test_a_long_pause_is_waited_for_in_slices_and_none_is_a_second() -> None:
-    long = Failure(FailureClass.RATE_LIMITED, "", timedelta(days=1))
-    none = Failure(FailureClass.RATE_LIMITED, "")
+def test_nobody_is_asked_before_the_time_that_was_named_however_far_off_it_is() -> None:
+    cap = LOW.retry_after_cap
+    longest = Failure(FailureClass.RATE_LIMITED, "", cap)
+    longer = Failure(FailureClass.RATE_LIMITED, "", cap + SECOND)
 
-    assert LOW.delay(long, 0) == LOW.retry_after_cap
-    assert LOW.delay(none, 0) == SECOND
+    assert LOW.delay(longest, 0) == cap
+    assert HIGH.delay(longest, 0) == cap + 60 * SECOND
+    assert LOW.delay(longer, 0) is None
+
+
+def test_a_rate_limit_without_a_time_is_waited_for_a_second() -> None:
+    assert LOW.delay(Failure(FailureClass.RATE_LIMITED, ""), 0) == SECOND
 
 
 @pytest.mark.parametrize("class_", [c for c in FailureClass if c is not FailureClass.PERMANENT])

@@ -356,6 +356,14 @@ def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:
     assert gate.next_number("mail") == 1
 
 
+def test_a_request_under_a_later_number_is_followed_by_the_one_after_it(gate: Gate) -> None:
+    gate.ask(request(f"{RUN}/refund/3"), ApprovalState.EXPIRED)
+    assert gate.next_number("refund") == 4
+    gate.ask(request(f"{RUN}/refund/2"), ApprovalState.VOID)
+
+    assert gate.next_number("refund") == 4
+
+
 def test_only_the_newest_verdicts_are_remembered(gate: Gate, inbox: Decided) -> None:
     for number in range(MOST_ANSWERS + 5):
         inbox.take(decision(reason=str(number)))

@@ -19,6 +19,7 @@ from pydantic import (
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.prepare import PreparedCall, prepare
+from surehand.activities.hashes import Hashes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.workflows.contracts.tools import ToolCall
@@ -103,7 +104,7 @@ def prepared(loaded: Tool, params: dict[str, Any]) -> PreparedCall:
         tool=loaded.spec(),
         params=params,
     )
-    return prepare(Toolbox([loaded]), call)
+    return prepare(Toolbox([loaded]), Hashes(None), call)
 
 
 def refusal(loaded: Tool, params: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from surehand.process.blobs import Blobs
+from surehand.workflows.contracts.unreadable import as_unreadable
 from surehand.workflows.payload_codec import (
     ENCODING,
     LARGEST,
@@ -29,8 +30,8 @@ from surehand.workflows.payload_codec import (
     LEAST,
     Reference,
     StoreUnavailable,
-    as_unreadable,
     data_converter,
+    payloads_of,
 )
 
 LARGE = {"text": "x" * LARGEST}
@@ -105,7 +106,7 @@ async def test_a_large_payload_is_kept_by_the_digest_of_its_content(
     reference = Reference.model_validate_json(payload.data)
     content = (tmp_path / "artifacts" / reference.uri).read_bytes()
     assert reference.sha256 == hashlib.sha256(content).hexdigest()
-    assert reference.uri == f"default/sha256/{reference.sha256[:2]}/{reference.sha256}"
+    assert reference.uri == f"{payloads_of('run')}/{reference.sha256}"
     assert reference.bytes == len(content)
     assert await worker(store).decode([payload]) == [LARGE]
 
@@ -232,16 +233,17 @@ async def test_a_reference_to_nothing_is_told_apart_by_what_reads_it(
         assert as_unreadable(shown) is not None
 
 
-async def test_nobody_reads_what_another_tenant_has_kept(store: Counted) -> None:
+async def test_nobody_reads_what_a_run_of_another_tree_or_tenant_has_kept(store: Counted) -> None:
     [payload] = await worker(store, activity("acme/run")).encode([LARGE])
 
     assert Reference.model_validate_json(payload.data).uri.startswith("acme/")
-    assert await worker(store, activity("acme/other")).decode([payload]) == [LARGE]
+    assert await worker(store, activity("acme/run~child")).decode([payload]) == [LARGE]
     # Nor a process that remembers it.
     both = data_converter(lambda: store, waits=True)
     await both.with_context(activity("acme/run")).decode([payload])
-    with pytest.raises(StoreUnavailable):
-        await both.with_context(activity("run")).decode([payload])
+    for other in ("run", "acme/other"):
+        with pytest.raises(StoreUnavailable):
+            await both.with_context(activity(other)).decode([payload])
 
 
 @pytest.mark.parametrize("run_id", ["../run", "a b/run", "./run", "x" * 50 + "/run"])
@@ -250,7 +252,7 @@ async def test_a_tenant_that_is_no_folders_name_leads_nowhere_else(
 ) -> None:
     [payload] = await worker(store, activity(run_id)).encode([LARGE])
 
-    assert Reference.model_validate_json(payload.data).uri.startswith("_/sha256/")
+    assert Reference.model_validate_json(payload.data).uri.startswith("_/payloads/")
     assert await worker(store, activity(run_id)).decode([payload]) == [LARGE]
 
 

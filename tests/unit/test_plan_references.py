@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import (
     ReferenceUnresolved,
+    literal,
     references,
     resolve,
     unclosed,
@@ -134,6 +135,12 @@ def test_what_a_plan_takes_for_a_reference_is_what_is_looked_up(parts: list[str]
 def test_a_literal_is_written_with_a_second_dollar(text: str) -> None:
     assume(not text.endswith("$"))
     assert resolve(f"{text.replace('${', '')}$${{total}}", FACTS).endswith("${total}")
+
+
+@given(st.lists(st.sampled_from(["$", "${", "$${", "${total}", "a", "}", "{"]), max_size=8))
+def test_what_is_written_as_a_literal_is_read_as_what_it_was(parts: list[str]) -> None:
+    value = {"x": ["".join(parts), 1]}
+    assert resolve(literal(value), FACTS) == value
 
 
 @pytest.mark.parametrize(

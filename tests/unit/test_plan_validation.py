@@ -75,6 +75,17 @@ REFUSED: list[tuple[str, Any, list[str]]] = [
         [{"tool": "t", "for_each": "${input.x}", "on_no": {"goto": "b"}}, {"id": "b", "tool": "t"}],
         ["steps.0", "cannot `goto`"],
     ),
+    (
+        "an item that goes elsewhere by default",
+        {
+            "steps": [
+                {"id": "a", **T, "for_each": "${input.x}"},
+                {"id": "b", **T, "on_no": "fail"},
+            ],
+            "defaults": {"on_no": {"goto": "b"}},
+        },
+        ["steps.0 (a).on_no", "cannot `goto`"],
+    ),
     ("unknown field", [{"tool": "t", "parms": {}}], ["steps.0.parms", "not permitted"]),
     ("unknown field of the plan", {"steps": [T], "goals": ""}, ["goals", "not permitted"]),
     ("not a step", ["orders.read"], ["steps.0"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import pytest
 
 from surehand.cli import app
 from surehand.process import program as module
-from surehand.process.program import CALLED_AS, command, program
+from surehand.process.program import CALLED_AS, command, migrate_command, program
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.run.details import how_to_decide
 
@@ -29,6 +30,37 @@ def test_from_a_checkout_commands_name_its_files() -> None:
         "python devserver.py",
     ]
     assert command("show", "a run") == "python starter.py show 'a run'"
+
+
+@pytest.mark.parametrize(
+    ("called", "folder", "prefix"),
+    [
+        ("starter.py", "", ""),
+        ("../check out/worker.py", "../check out/", f"PYTHONPATH={ROOT} "),
+        ("/opt/starter.py", "/opt/", f"PYTHONPATH={ROOT} "),
+        ("/home/ana/own.py", f"{ROOT}/", f"PYTHONPATH={ROOT} "),
+    ],
+)
+def test_commands_name_the_files_by_the_path_by_which_one_of_them_was_called(
+    called: str, folder: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    monkeypatch.chdir(tmp_path)
+
+    assert [shlex.split(program(name)) for name in PROGRAMS] == [
+        ["python", f"{folder}{name}.py"] for name in PROGRAMS
+    ]
+    assert migrate_command() == f"{prefix}python -m surehand.cli.operate.migrate"
+    assert shlex.split(program(elsewhere=True))[1] == str(Path(f"{folder}starter.py").absolute())
+
+
+def test_in_a_checkout_another_program_names_its_files_as_they_lie_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/home/ana/own.py"])
+    monkeypatch.chdir(ROOT)
+
+    assert command("show", "refund-1") == "python starter.py show refund-1"
 
 
 @pytest.mark.parametrize("called", ["/usr/bin/surehand", "/site-packages/surehand/worker.py"])

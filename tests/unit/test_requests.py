@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,16 +18,19 @@ from surehand.activities.effects.prepare import (
     drift,
     prepare,
 )
-from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.hashes import Hashes
+from surehand.activities.ledger.steps.entries import ClaimRequest, Covered
 from surehand.activities.tools.answers import Dedupes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Recovery, ToolCall
 from surehand.workflows.errors import NON_RETRYABLE
 from surehand.workflows.identity import identity_hash, params_hash
-from surehand.workflows.plan.policy import ApprovalPolicy
+from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule
 
 ATTEMPT = Attempt(number=2, activity_key="activity", holder="activity:2:x")
 LEASE = timedelta(seconds=3)
@@ -65,15 +69,16 @@ def call(recorded: Tool, **changes: Any) -> ToolCall:
 
 def request(loaded: Tool, sent: ToolCall) -> ClaimRequest:
     tools, nowhere = Toolbox([loaded]), cast(Any, None)
-    worker = WorkerContext(nowhere, tools, nowhere, Crash(), LEASE, LEASE / 3)
-    return claim_request(worker, sent, prepare(tools, sent), ATTEMPT)
+    ledger = cast(Any, SimpleNamespace(keys=None))
+    worker = WorkerContext(ledger, tools, nowhere, Crash(), LEASE, LEASE / 3)
+    return claim_request(worker, sent, prepare(tools, Hashes(None), sent), ATTEMPT)
 
 
 def test_what_is_hashed_is_what_the_tools_model_made_of_the_params_never_raw_text() -> None:
     refund = make()
     raw = call(refund, params={"amount": "120.00", "order": "1001", "unknown": "ignored"})
 
-    prepared = prepare(Toolbox([refund]), raw)
+    prepared = prepare(Toolbox([refund]), Hashes(None), raw)
 
     assert prepared.plain == {"order": "1001", "amount": "120.00", "cents": 0}
     assert prepared.params_hash == params_hash("payments.refund", "1", prepared.plain)
@@ -132,7 +137,7 @@ def broken(params: Params) -> str:
 def test_resources_are_named_once_each_in_the_one_order_in_which_all_acquire_them() -> None:
     def named(given: Any) -> tuple[str, ...]:
         loaded = make(resource=lambda p: given)
-        return prepare(Toolbox([loaded]), call(loaded)).resources
+        return prepare(Toolbox([loaded]), Hashes(None), call(loaded)).resources
 
     assert named("account:7") == ("account:7",)
     assert named(["b", "a", "b"]) == named(("a", "b")) == ("a", "b")
@@ -145,7 +150,7 @@ def test_a_key_that_begins_like_an_undos_is_none(business: bool) -> None:
     loaded = make(key=lambda p: "undo:ef-1") if business else make()
     sent = call(loaded).model_copy(update={"run_id": "undo", "step_id": "ef-1"})
 
-    assert prepare(Toolbox([loaded]), sent).key == "=undo:ef-1"
+    assert prepare(Toolbox([loaded]), Hashes(None), sent).key == "=undo:ef-1"
 
 
 REFUSED: list[tuple[str, Tool, dict[str, Any], str, str]] = [
@@ -178,7 +183,7 @@ def test_params_and_keys_that_cannot_be_recorded_are_refused_for_good(
     sent = call(loaded).model_copy(update={"params": params})
 
     with pytest.raises(ApplicationError) as refused:
-        prepare(Toolbox([loaded]), sent)
+        prepare(Toolbox([loaded]), Hashes(None), sent)
 
     assert refused.value.type == type_
     assert refused.value.non_retryable
@@ -189,7 +194,7 @@ def test_params_and_keys_that_cannot_be_recorded_are_refused_for_good(
 
 def test_a_tool_that_is_not_loaded_is_named() -> None:
     with pytest.raises(ApplicationError, match=r"payments\.refund") as refused:
-        prepare(Toolbox([]), call(make()))
+        prepare(Toolbox([]), Hashes(None), call(make()))
 
     assert (refused.value.type, refused.value.non_retryable) == ("ToolNotFound", True)
 
@@ -244,3 +249,44 @@ def test_votes_in_advance_count_at_the_claim_where_no_policy_has_come_to_refuse_
     claim = request(now, call(then, policies=plans, approval_id="acme/run-1/refund/1"))
 
     assert claim.standing is (refused_by == "nobody")
+
+
+@pytest.mark.parametrize("asked_by", ["the plan", "the tool then", "the tool now", "nobody"])
+def test_a_claim_asks_for_the_proof_that_any_policy_has_come_to_ask_for(asked_by: str) -> None:
+    asks = ApprovalPolicy(proof="passkey")
+    then = make(approval=asks if asked_by == "the tool then" else POLICY)
+    now = make(approval=asks if asked_by == "the tool now" else POLICY)
+    plans = (asks,) if asked_by == "the plan" else ()
+
+    claim = request(now, call(then, policies=plans, approval_id="acme/run-1/refund/1"))
+
+    assert claim.proof is (Assurance.OPEN if asked_by == "nobody" else Assurance.PASSKEY)
+    assert claim.assurance is Assurance.OPEN  # what proves the start is the worker's to ask for
+
+
+def test_a_policy_may_ask_for_a_passkey_because_of_what_its_run_has_read() -> None:
+    marked = ApprovalRule(when="run.foreign", proof="passkey")
+    careful = make(approval=ApprovalPolicy(rules=(marked,)))
+
+    claim = request(careful, call(careful))
+
+    assert claim.in_run(foreign=False).proof is Assurance.OPEN
+    assert claim.in_run(foreign=True).proof is Assurance.PASSKEY
+
+
+def test_a_claim_says_itself_which_standing_approvals_cover_it() -> None:
+    refund, newer = make(version="1"), make(version="2")
+    scope = Scope(
+        tool=refund.name,
+        version="1",
+        schema_hash=refund.schema_hash,
+        when="amount <= 100",
+        total_of="amount",
+        total="500",
+        until=2**40,
+    )
+    small = {"order": "1001", "amount": "99.50"}
+
+    assert request(refund, call(refund, params=small)).covers(scope) == Covered(Decimal("99.50"))
+    assert request(refund, call(refund)).covers(scope) is None
+    assert request(newer, call(refund, params=small)).covers(scope) is None

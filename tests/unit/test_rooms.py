@@ -21,13 +21,22 @@ ARROWS: Final = {
     "process": {"workflows"},
     "activities.ledger": {"process", "workflows"},
     "activities": {"activities.ledger", "process", "workflows"},
-    "examples": {"activities", "drill", "workflows"},
+    "agents": {"workflows"},
+    "agents.models": {"agents", "activities", "process", "workflows"},
+    "examples": {"activities", "agents", "drill", "workflows"},
     "client": {"process", "workflows"},
     "cli": {"client", "activities", "activities.ledger", "process", "workflows"},
     "drill": {"cli", "client", "activities", "activities.ledger", "process", "workflows"},
     "cli.app": {"cli", "drill", "process", "worker", "workflows"},
     "devserver": {"process"},
-    "worker": {"activities", "activities.ledger", "process", "workflows"},
+    "worker": {
+        "agents",
+        "agents.models",
+        "activities",
+        "activities.ledger",
+        "process",
+        "workflows",
+    },
     "starter": {"cli.app", "process"},
 }
 #: What a workflow's process must not have imported: effects, and what effects are made with.
@@ -46,13 +55,24 @@ IMPURE: Final = {
 WORKFLOW_FILES: Final = sorted((REPOSITORY / "workflows").rglob("*.py"))
 
 
+def folder_of_room(room: str) -> Path:
+    """Return where a room lies: at the top, or in the package itself."""
+    return REPOSITORY / ("surehand/agents" if room == "agents" else room)
+
+
+def named_in_package(file: Path) -> Path:
+    """Return a file's path as the package has it."""
+    top = REPOSITORY / "surehand"
+    return file.relative_to(top if file.is_relative_to(top) else REPOSITORY)
+
+
 @cache
 def modules() -> dict[str, Path]:
     """Return every module of the package by its name in it, without ``surehand.``."""
     files = [REPOSITORY / f"{room}.py" for room in ("worker", "starter", "devserver")]
     for room in sorted({room.split(".")[0] for room in ARROWS}):
-        files += (REPOSITORY / room).rglob("*.py")
-    relative = {file: file.relative_to(REPOSITORY).with_suffix("") for file in files}
+        files += folder_of_room(room).rglob("*.py")
+    relative = {file: named_in_package(file).with_suffix("") for file in files}
     return {".".join(path.parts).removesuffix(".__init__"): file for file, path in relative.items()}
 
 
@@ -186,6 +206,16 @@ def test_a_workflow_file_asks_no_clock_but_temporals(path: Path) -> None:
             assert node.attr not in clocks, f"line {node.lineno}"
             if node.attr == "now":
                 assert ast.unparse(node) == "workflow.now", f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("path", WORKFLOW_FILES, ids=lambda path: path.name)
+def test_a_workflow_file_waits_in_the_same_way_on_every_python(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"asyncio.wait_for", "asyncio.timeout"}, f"line {node.lineno}"
+            timed = any(one.arg == "timeout" for one in node.keywords)
+            assert not (called.endswith("wait_condition") and timed), f"line {node.lineno}"
 
 
 def test_the_ledger_is_the_only_room_with_sql() -> None:

@@ -85,3 +85,27 @@ def test_a_field_that_is_named_like_something_of_pythons_is_the_field() -> None:
 def test_a_condition_that_assigns_is_told_how_to_compare(condition: str, hints: bool) -> None:
     assert ("compare with ==, not with =" in (condition_problem(condition) or "")) is hints
     assert condition_problem(condition) is not None
+
+
+class Of(BaseModel):
+    run: dict[str, bool] = {"foreign": False}
+    amount: int = 1
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_what_a_rule_says_of_the_run_no_param_can_answer(foreign: bool) -> None:
+    assert holds("run.foreign", Of(), foreign=foreign) is foreign
+    assert holds("amount == 1 and not run.foreign", Of(), foreign=foreign) is not foreign
+
+
+@pytest.mark.parametrize("rule", ["run", "run == 1", "run.user == 'uma'", "run['foreign']"])
+def test_of_the_run_a_rule_can_name_nothing_else(rule: str) -> None:
+    assert "of the run there is only run.foreign" in str(problem(rule, Of))
+    with pytest.raises(RuleBroken):
+        holds(rule, Of(), foreign=False)
+
+
+def test_a_rule_that_is_about_no_run_cannot_name_it() -> None:
+    assert problem("run.foreign", Payment, of=()) is not None
+    with pytest.raises(RuleBroken):
+        holds("run.foreign", Payment())

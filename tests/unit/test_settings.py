@@ -40,6 +40,10 @@ def test_only_the_database_has_to_be_set(env_file: Path) -> None:
     [
         ("TOOL_MODULES", "acme.billing, acme.mail,", "tool_modules", ("acme.billing", "acme.mail")),
         ("TOOL_MODULES", "", "tool_modules", ()),
+        (
+            "PASSKEY_ORIGINS", "https://a.example.com, http://localhost:8080", "passkey_origins",
+            ("https://a.example.com", "http://localhost:8080"),
+        ),
         ("LEASE", "5s", "lease", timedelta(seconds=5)),
         ("LEASE_RENEWAL", "1.5s", "lease_renewal", timedelta(seconds=1.5)),
         ("RESOURCE_LEASE", "1m", "resource_lease", timedelta(minutes=1)),
@@ -48,7 +52,7 @@ def test_only_the_database_has_to_be_set(env_file: Path) -> None:
         ("GRACEFUL_SHUTDOWN", "1.5m", "graceful_shutdown", timedelta(seconds=90)),
         ("MAX_CACHED_WORKFLOWS", "0", "max_cached_workflows", 0),
     ],
-)
+)  # fmt: skip
 def test_a_setting_is_written_as_people_write_it(
     env_file: Path, name: str, value: str, attribute: str, means: object
 ) -> None:
@@ -78,6 +82,11 @@ def test_a_setting_is_written_as_people_write_it(
         ({"SUREHAND_DATABASE_URL": ""}, ["SUREHAND_DATABASE_URL", "must start with"]),
         ({**GIVEN, "SUREHAND_LOG_LEVEL": "loud"}, ["SUREHAND_LOG_LEVEL", "'debug'"]),
         ({**GIVEN, "SUREHAND_DECISIONS": "closed"}, ["SUREHAND_DECISIONS", "'open'"]),
+        ({**GIVEN, "SUREHAND_PASSKEY_ORIGINS": "https://a.example.com/"}, ["ORIGINS: ", "no path"]),
+        ({**GIVEN, "SUREHAND_PASSKEY_ORIGINS": "https://A.test"}, ["ORIGINS: ", "lower case"]),
+        ({**GIVEN, "SUREHAND_PASSKEY_ORIGINS": "https://a.test:443"}, ["ORIGINS: ", "no port 443"]),
+        ({**GIVEN, "SUREHAND_PASSKEY_ORIGINS": "http://a.example.com"}, ["ORIGINS: ", "https://"]),
+        ({**GIVEN, "SUREHAND_PASSKEY_ORIGINS": "*"}, ["ORIGINS: '*' is no origin"]),
         ({**GIVEN, "SUREHAND_TENANT": "a'b"}, ["SUREHAND_TENANT", "letters, digits"]),
         ({**GIVEN, "SUREHAND_TENANT": ".."}, ["SUREHAND_TENANT", "the first no '.' or '-'"]),
         ({**GIVEN, "SUREHAND_LEASE": "soon"}, ["SUREHAND_LEASE: must be a duration such as 90s"]),

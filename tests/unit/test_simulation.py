@@ -59,7 +59,7 @@ def simulated(
     toolbox: Toolbox | None = None,
 ) -> Simulated:
     changed = recording.plan if plan is None else Plan.model_validate(plan)
-    return simulate(recording, changed, WorkerChecks("r", {}, toolbox), known)
+    return simulate(recording, changed, WorkerChecks("r", {}, toolbox, None), known)
 
 
 def told(found: Simulated) -> dict[str, str]:
@@ -381,3 +381,19 @@ def test_a_run_whose_steps_are_made_by_code_is_refused_in_one_line() -> None:
 
     with pytest.raises(WrongUse, match=r"^run r is made by code \(MyRun\): [^\n]*$"):
         plan_to_simulate(recording, None, None)
+
+
+@pytest.mark.parametrize(("reads", "asked"), [("mail.read", "yes"), ("mail.count", "no")])
+def test_a_call_behind_a_read_of_foreign_content_is_asked_for_where_a_policy_says_so(
+    reads: str, asked: str
+) -> None:
+    first = {"id": "look", "tool": reads, "params": {"folder": "f"}}
+    send = {"id": "send", "tool": "mail.send", "params": {"folder": "f", "text": "hello"}}
+    plan = Plan.model_validate({"steps": [first, send]})
+    toolbox = load_toolbox(["tests.variants.mailbox"])
+
+    found = simulated(recorded(plan), toolbox=toolbox)
+
+    assert found.steps[1].approval == asked
+    known = simulated(recorded(plan, foreign=True), toolbox=toolbox)
+    assert known.steps[1].approval == "yes"

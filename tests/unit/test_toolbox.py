@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from surehand.activities.tools.answers import Dedupes, LookupAnswer, NotFound, Undo
+from surehand.activities.tools.answers import Dedupes, LookupAnswer, No, NotFound, Undo
+from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.tools.toolbox import (
     READ,
@@ -204,6 +205,11 @@ def test_a_name_is_taken_once() -> None:
         Toolbox([make("mail.send", **HUMAN), make("mail.send", READ)])
 
 
+def test_no_tool_is_called_as_turns_of_models_are() -> None:
+    with pytest.raises(ToolboxError, match="'model'"):
+        Toolbox([make("model", **HUMAN)])
+
+
 @pytest.mark.parametrize("kind", ["compensate", "cleanup"])
 @pytest.mark.parametrize("others", [[], [make("payments.charge", READ)]], ids=["none", "a READ"])
 def test_an_undo_has_to_be_a_loaded_write(kind: str, others: list[Tool]) -> None:
@@ -315,6 +321,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "approval": ApprovalPolicy(quorum=2).model_dump(),
         "permission": "refunds",
         "fresh_for": None,
+        "foreign": False,
         "lookups": 2,
     }
     assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
@@ -345,3 +352,48 @@ def test_a_validation_error_is_told_in_one_line() -> None:
         make(**HUMAN).validate({"amount": "much"})
 
     assert explain(refused.value).startswith("order: is missing; amount: must be")
+
+
+class Receipt(BaseModel):
+    receipt_id: str = Field(alias="receiptId")
+
+
+class Odd:
+    """What pydantic knows no schema of."""
+
+
+@pytest.mark.parametrize(
+    ("returned", "schema"),
+    [
+        (int, {"type": "integer"}),
+        (int | No, {"type": "integer"}),
+        (int | str | No, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        (None, {"type": "null"}),
+        (Any, None),
+        (No, None),
+        (Odd, None),
+    ],
+)
+def test_a_model_is_told_of_what_a_tool_returns_but_not_of_an_answer_no(
+    returned: Any, schema: dict[str, Any] | None
+) -> None:
+    async def fn(params: Params, ctx: ToolContext) -> Any:
+        """Pay back."""
+
+    fn.__annotations__["return"] = returned
+    made = tool("payments.refund", effect=READ)(fn).definition()
+
+    assert made.output_schema == schema
+    assert (made.name, made.effect, made.description) == ("payments.refund", READ, "Pay back.")
+    assert made.params_schema["required"] == ["order"]
+
+
+def test_an_output_is_told_of_by_the_names_that_it_is_recorded_with() -> None:
+    async def fn(params: Params, ctx: ToolContext) -> Receipt:
+        """Pay back."""
+        return Receipt(receiptId="r-1")
+
+    schema = tool("payments.refund", effect=READ)(fn).definition().output_schema
+
+    assert schema is not None and list(schema["properties"]) == ["receipt_id"]
+    assert to_json(Receipt(receiptId="r-1")) == {"receipt_id": "r-1"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import structlog
@@ -107,3 +109,80 @@ def test_a_secret_shows_in_no_line_whoever_logs_it() -> None:
     assert (ours["url"], ours["count"]) == ("http://***/x", 3)
     assert library["event"] == "POST http://***/x"
     assert "ValueError: ***" in broken["exception"]
+
+
+#: What logs write otherwise than it is: by Python's rules, by JSON's, by URLs'.
+PASSWORD = 'it\'s a \\ "Zoë"'
+SECRETS = """
+import logging, sys
+from decimal import Decimal
+import structlog
+from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.settings import Settings
+from surehand.activities.worker.telemetry import configure_logging
+url, secret, format_ = sys.argv[1:]
+settings = Settings(tool_modules=("a",), database_url=url)
+configure_logging(format_, "info", Secrets.of(settings).hide)
+log = structlog.get_logger("surehand.activities.x")
+log.warning("refused", text=secret, inside={"deep": [secret, (secret,)]}, url=url, at=[1, True])
+log.warning("odd", error=ValueError(secret), raw=secret.encode(), shown=repr([repr(secret)]))
+logging.getLogger("httpx").warning("POST %r %s", secret, url)
+try:
+    raise KeyError(secret)
+except KeyError:
+    log.exception("broken")
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "option"),
+    [("json", ""), ("json", "password"), ("console", "sslpassword"), ("console", "passfile")],
+)
+def test_a_password_of_the_database_shows_in_no_line_however_it_is_written(
+    form: str, option: str
+) -> None:
+    written = quote(PASSWORD)
+    url = (
+        f"postgresql://ann@db/x?{option}={written}"
+        if option
+        else f"postgresql://ann:{written}@db/x"
+    )
+    program = [sys.executable, "-c", SECRETS, url, PASSWORD, form]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+
+    assert "Zo" not in ended.stderr
+    assert len(ended.stderr.splitlines()) >= 4
+    if form == "json":
+        first = json.loads(ended.stderr.splitlines()[0])
+        assert first["inside"] == {"deep": ["***", ["***"]]}
+        assert first["at"] == [1, True]
+
+
+def test_a_worker_that_cannot_reach_its_database_does_not_tell_its_password() -> None:
+    url = "postgresql://ann@127.0.0.1:1/x?password=geheim&sslmode=disable"
+    settings = {
+        "SUREHAND_DATABASE_URL": url,
+        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "surehand.worker", "--check"],
+        **{"capture_output": True, "text": True, "env": {**os.environ, **settings}},
+    )
+
+    assert "cannot be reached at postgresql" in ended.stderr
+    assert "geheim" not in ended.stderr + ended.stdout
+
+
+def test_a_check_says_which_module_of_agents_cannot_be_loaded() -> None:
+    settings = {
+        "SUREHAND_DATABASE_URL": "sqlite:///none.db",
+        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+        "SUREHAND_AGENT_MODULES": "no_such_agents",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "surehand.worker", "--check"],
+        **{"capture_output": True, "text": True, "env": {**os.environ, **settings}},
+    )
+
+    assert ended.returncode == 2
+    assert "agent module 'no_such_agents' (SUREHAND_AGENT_MODULES)" in ended.stderr

@@ -1,4 +1,4 @@
-"""Tools whose params may be of several types, and a model."""
+"""Tools whose params may be of several types; with the shop's tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from pydantic import BaseModel
 
 from surehand import READ, ToolContext, tool
-from tests.variants.model import *  # noqa: F403
+from surehand.examples.shop.tools import *  # noqa: F403
 
 
 class Card(BaseModel):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, JsonValue
 
 from surehand import READ, ToolContext, tool
-from tests.variants.model import *  # noqa: F403
 from tests.variants.refund_ungated import *  # noqa: F403
 
 

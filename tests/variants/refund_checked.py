@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from surehand import ToolContext
+from surehand import Permanent, ToolContext
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.client import send
 
@@ -18,8 +18,10 @@ send_mail = shop.send_mail
 
 
 async def order_as_it_is(params: Any, ctx: ToolContext) -> Any:
-    response = await send("GET", f"/orders/{params.order_id}", ctx)
-    return response.json()
+    order = (await send("GET", f"/orders/{params.order_id}", ctx)).json()
+    if params.currency != order["currency"]:
+        raise Permanent(f"{order['order_id']} was paid in {order['currency']}")
+    return order
 
 
 refund = replace(shop.refund, precondition=order_as_it_is)

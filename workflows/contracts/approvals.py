@@ -15,6 +15,8 @@ from surehand.workflows.contracts.base import (
     Message,
     Text,
 )
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.plan.policy import OnExpiry, Requirement
 
@@ -39,10 +41,33 @@ class Assurance(StrEnum):
     """Nothing: the name is only claimed."""
     SIGNED = "signed"
     """A signature with a key that is registered for the approver."""
+    PASSKEY = "passkey"
+    """A gesture with a passkey that is registered for the approver, made for this decision."""
+    DEVICE_PASSKEY = "device_passkey"
+    """The same, with a passkey that cannot leave its device."""
+
+    @property
+    def by_passkey(self) -> bool:
+        """Whether only a passkey does."""
+        return self.satisfies(Assurance.PASSKEY)
 
     def stricter(self, other: Assurance) -> Assurance:
         """Return the one that satisfies both."""
-        return Assurance.SIGNED if Assurance.SIGNED in (self, other) else Assurance.OPEN
+        return self if self.satisfies(other) else other
+
+    def satisfies(self, asked: Assurance) -> bool:
+        """Return whether what proves so much is enough where that is asked for."""
+        order = list(Assurance)
+        return order.index(self) >= order.index(asked)
+
+    def as_text(self) -> str:
+        """Return what decisions need, as people are told."""
+        return {
+            Assurance.OPEN: "need no signature",
+            Assurance.SIGNED: "have to be signed",
+            Assurance.PASSKEY: "have to be signed by a passkey",
+            Assurance.DEVICE_PASSKEY: "have to be signed by a passkey that is bound to its device",
+        }[self]
 
 
 class RequestApproval(Message):
@@ -76,6 +101,8 @@ class ApprovalRequest(Message):
     expires_at: datetime
     undo: str
     """How the effect would be undone, or that it cannot be."""
+    salt: str | None = None
+    """Hashed with tool, version and params, where the run is encrypted: nobody guesses them."""
     requirements: tuple[Requirement, ...] = ()
     """Who has to say yes; all of them have to be satisfied."""
     assurance: Assurance = Assurance.OPEN
@@ -84,12 +111,16 @@ class ApprovalRequest(Message):
     remind_every: timedelta | None = None
     votes: tuple[str, ...] = ()
     """Who has said yes so far."""
+    excluded: tuple[str, ...] = ()
+    """Who has no vote where four eyes are asked for, as far as that was known when it was asked."""
     key: str = ""
     """The business key of the effect; empty where an earlier version asked."""
     resources: tuple[str, ...] = ()
-    """What the call holds for itself, as far as the request is new."""
+    """What the call holds for itself."""
     started_by: str = ""
     """Who has started its run in that name, marked if nothing proves it; empty: the same person."""
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought its run content from outside, which strangers may have written."""
     program: str = "python starter.py"
     """How the command line is called where the worker is, for commands that are shown."""
 
@@ -149,7 +180,7 @@ class Decision(Message):
     params: JsonObject | None = None
     """For an ``edit``: all params of the call that shall be asked for instead."""
     signature: Text | None = None
-    """Compact JWS over ``DecisionClaims``, by a key of the approver's."""
+    """Compact JWS over ``DecisionClaims``, or a passkey's proof, by a key of the approver's."""
 
 
 class ApprovalAsked(Message):
@@ -164,6 +195,8 @@ class ApprovalAsked(Message):
     """Whether a signature proves that."""
     standing: tuple[str, ...] = ()
     """Whose standing approvals have voted, as people are told: nobody has looked at the call."""
+    over_quota: QuotaWait | None = None
+    """Why nobody was asked yet: as many of the tenant's requests wait as may."""
     head: ChainHead
 
 
@@ -189,16 +222,25 @@ class VerdictCode(StrEnum):
     """
 
     ACCEPTED = "accepted"
+    """It counts."""
     HELD = "held"
     """Arrived before its request; verified when the request exists."""
     MALFORMED = "malformed"
+    """It is no decision: a field is missing or wrong."""
     UNKNOWN_APPROVAL = "unknown_approval"
+    """There is no such request."""
     WRONG_HASH = "wrong_hash"
+    """It is for other params than those of the request."""
     ALREADY_DECIDED = "already_decided"
+    """The request was approved or rejected before."""
     EXPIRED = "expired"
+    """The request's time is over."""
     NOT_WAITING = "not_waiting"
+    """The request was replaced by an edit, or the run asks no more."""
     UNSIGNED = "unsigned"
     """This request takes signed decisions only."""
+    PASSKEY_NEEDED = "passkey_needed"
+    """This request takes decisions only that are signed by a passkey."""
     BAD_SIGNATURE = "bad_signature"
     """Not a signature, not of this decision, not by a key of the approver's, or not in time."""
     USED_SIGNATURE = "used_signature"
@@ -206,8 +248,9 @@ class VerdictCode(StrEnum):
     NOT_PERMITTED = "not_permitted"
     """The approver has none of the roles that may decide."""
     FOUR_EYES = "four_eyes"
-    """The approver has asked for the call, or edited it."""
+    """The approver has asked for the call, edited it, or given its run a value."""
     ALREADY_VOTED = "already_voted"
+    """The approver has said yes before; one person has one vote."""
     NOT_EDITABLE = "not_editable"
     """The params cannot be changed (any more), or the new ones do not fit the tool."""
 

@@ -16,15 +16,18 @@ class Artifact(Message):
     """A value kept in the artifact store; content-addressed."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    """Of the value's canonical JSON."""
+    """Of the value's canonical JSON; of what a tool has written, of its bytes. Where it is sealed,
+    a digest of that which only the run's key can make."""
     uri: str
     """Path inside the artifact store, or ``ledger:`` for what the ledger itself keeps."""
     bytes: int
     type: str = "application/json"
+    sealed_for: str | None = None
+    """The run at the top of the tree with whose key it is encrypted; ``None``: it is in plain."""
 
     def reference(self) -> dict[str, Any]:
         """Return the reference as JSON."""
-        return {ARTIFACT: self.model_dump(mode="json")}
+        return {ARTIFACT: self.model_dump(mode="json", exclude_none=True)}
 
 
 class Late(Message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.tools import ToolCall, ToolReport, ToolSpec
+from surehand.workflows.contracts.tools import AttemptsUsed, ToolCall, ToolReport, ToolSpec
 
 
 def batch_name(execution: str, number: int) -> str:
@@ -56,7 +56,7 @@ class FailedStep(Message):
     step_id: str
     type: str | None
     message: str
-    attempts: int
+    used: AttemptsUsed
 
 
 class BatchReport(Message):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.states import StepState
 
 
@@ -33,6 +34,8 @@ class CurrentStep(Message):
     progress: JsonValue = None
     """What its call has said of it last. The run does not know it: Temporal has it with the call's
     heartbeat, from where ``checkpoint RUN`` takes it."""
+    bytes_written: int | None = None
+    """How much of its artifact its call has written, from there, too."""
 
 
 class PendingCall(Message):
@@ -71,6 +74,8 @@ class Checkpoint(Message):
     side_effects: list[SideEffect]
     pending_interrupts: list[str]
     artifact_refs: list[str]
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought the run content from outside."""
     permissions_snapshot: dict[str, JsonValue]
     budget: dict[str, JsonValue]
     last_error: str | None

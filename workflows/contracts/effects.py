@@ -79,7 +79,7 @@ class InterventionsFound(Message):
 
 
 class Compensate(Message):
-    """Undoes an effect, if it stands."""
+    """Undoes an effect, if it remains."""
 
     tenant: str
     run_id: str
@@ -98,7 +98,7 @@ class CompensationOutcome(StrEnum):
 
     COMPENSATED = "compensated"
     NOTHING_TO_UNDO = "nothing_to_undo"
-    """It does not stand; a late attempt is barred."""
+    """It does not remain; a late attempt is barred."""
     NOT_OWNED = "not_owned"
     """The effect was made by another run, and only its saga may undo it."""
     UNCOMPENSATED = "uncompensated"
@@ -135,7 +135,7 @@ class EffectView(Message):
 
 
 class FindRemaining(Message):
-    """Asks what is to be undone: effects of a run and its child runs that stand, last first."""
+    """Asks what is to be undone: effects of a run and its child runs that remain, last first."""
 
     tenant: str
     run_id: str

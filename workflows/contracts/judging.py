@@ -17,7 +17,7 @@ class Steer(Message):
     tenant: str
     run_id: str
     steering_id: str
-    """``{run_id}#{workflow_run_id}.s{delivery}``."""
+    """The delivery's id, which names the execution: a run that was reset counts anew."""
     workflow_run_id: str
     lives: list[str] = []
     """Temporal's ids of the executions that this one continues: what counted there has counted."""

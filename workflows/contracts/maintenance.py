@@ -33,7 +33,7 @@ class StoppedRun(Message):
     remaining: list[EffectView]
     """Those that were committed last, its child runs' included."""
     more_remaining: int = 0
-    """Effects that stand and are not listed."""
+    """Effects that remain and are not listed."""
 
 
 class Reconciled(Message):
@@ -48,7 +48,7 @@ class Reconciled(Message):
     freed: int = 0
     """Resources whose lease had run out."""
     stopped: list[StoppedRun] = []
-    """Runs found stopped in this round; `unwind` undoes what stands."""
+    """Runs found stopped in this round; `unwind` undoes what remains."""
     stopped_unnamed: int = 0
     """How many more were found than `stopped` names."""
     next: str | None = None
@@ -91,7 +91,7 @@ class Unwound(Message):
     more_undone: int = 0
     """Effects that were undone and are not listed."""
     more_left: int = 0
-    """Effects that stand and are not listed; the ledger has them."""
+    """Effects that remain and are not listed; the ledger has them."""
 
     def with_undone(self, step: str) -> Unwound:
         """Return it with one more effect that was undone."""
@@ -112,7 +112,7 @@ class CarriedUnwinding(Message):
     after: str | None
     """Where the page begins that it has come to."""
     tried: list[str]
-    """Entries that it has come to, and that may still stand."""
+    """Entries that it has come to, and that may still remain."""
     done: Unwound
 
 

@@ -14,6 +14,7 @@ from surehand.workflows.contracts.approvals import (
 )
 from surehand.workflows.contracts.base import ChainHead, Message
 from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.states import RunState, StepState, Waiting
 from surehand.workflows.plan.durability import Durability
@@ -83,6 +84,8 @@ class RunResult(Message):
     more_uncompensated: int = 0
     """Of what stands uncompensated, how much is not listed."""
     waiting_for: list[Waiting] = []
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought it content from outside, which strangers may have written."""
     error: str | None = None
     output: JsonValue = None
     """What the code has returned that has made the steps."""

@@ -1,7 +1,11 @@
-"""What people sign: the payload of a compact JWS (RFC 7515) with EdDSA (RFC 8037)."""
+"""What people sign: the payload of a compact JWS (RFC 7515) with EdDSA (RFC 8037).
+
+Decisions may also be signed by a passkey, over the same claims.
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated, ClassVar, Final
 
@@ -14,6 +18,17 @@ from surehand.workflows.contracts.base import Actor, Text
 ALGORITHM: Final = "EdDSA"
 #: Longest time from signing to expiry.
 LONGEST_SIGNATURE: Final = timedelta(minutes=10)
+#: Of a passkey's proof, as ``typ`` is of a JWS; its challenge begins with it.
+PASSKEY_TYP: Final = "surehand-decision+webauthn"
+#: What the challenge begins with that is made of several decisions.
+PASSKEY_LIST: Final = "surehand-decision+webauthn-list"
+#: Decisions that one gesture may be over.
+MOST_DECISIONS: Final = 50
+#: As browsers write the origin of a page that can have passkeys.
+_ORIGIN: Final = re.compile(
+    r"(?:https://(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)*)"
+    r"|http://(?P<local>(?:[a-z0-9-]+\.)*localhost))(?::(?!443$)[1-9][0-9]{0,4})?"
+)
 
 
 class Signed(BaseModel):
@@ -96,6 +111,12 @@ class ExportClaims(Signed):
     """Of the newest event."""
     head: Text
     """Its hash."""
+
+
+def host_of(origin: str) -> str | None:
+    """Return the host of a page that can have passkeys, by its origin; ``None``: it is none."""
+    found = _ORIGIN.fullmatch(origin)
+    return None if found is None else found["host"] or found["local"]
 
 
 def audience(tenant: str) -> str:

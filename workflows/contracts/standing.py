@@ -43,6 +43,8 @@ class Scope(BaseModel):
     """The param whose sum over all calls is limited."""
     total: Annotated[str, Field(pattern=DECIMAL_FORM)] | None = None
     """What that sum may come to."""
+    foreign: bool = False
+    """Also calls of runs that have read content from outside."""
     until: Annotated[int, Field(ge=0, lt=2**43)]
     """When it ends, in seconds since 1970."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
-from surehand.workflows.contracts.base import LONGEST_NAME, Message, is_storable
+from surehand.workflows.contracts.base import LONGEST_NAME, Message, Recorded, is_storable
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.contracts.unreadable import readable
 from surehand.workflows.identity import tenant_of_run, tenant_problem
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
@@ -68,6 +71,11 @@ class StartRun(Message):
     room: int = MOST_STEPS
     """How many steps it may have, with all runs inside it (``workflows/plan/size.py``)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _readable(cls, value: Any) -> Any:
+        return readable(value)
+
     def content(self) -> dict[str, Any]:
         """Return what is signed, in JSON form: all that a person starts, without defaults."""
         not_signed = {"signature", "parent", "carried"}
@@ -93,6 +101,17 @@ class StartRun(Message):
         # A batch is known before it begins; what code does next is not.
         code = self.plan.code is not None
         return Durability.ASYNC if code and mode is Durability.EXIT else mode
+
+
+class RunOpened(Recorded):
+    """A run is recorded."""
+
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought it content from outside: from its parent, say, or before a reset."""
+    queued: QuotaWait | None = None
+    """What keeps it from its first step; ``None``: nothing."""
+    weight: float = 1.0
+    """Its tenant's, where tenants take turns."""
 
 
 class OpenRun(Message):

@@ -21,6 +21,7 @@ class RunState(StrEnum):
     WAITING_INPUT = "waiting_input"
     WAITING_EVENT = "waiting_event"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    WAITING_QUOTA = "waiting_quota"
     PAUSED_USER = "paused_user"
     PAUSED_BUDGET = "paused_budget"
     PAUSED_FAILURE = "paused_failure"
@@ -45,6 +46,7 @@ class StepState(StrEnum):
     WAITING_INPUT = "waiting_input"
     WAITING_EVENT = "waiting_event"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
+    WAITING_QUOTA = "waiting_quota"
     PAUSED_USER = "paused_user"
     PAUSED_BUDGET = "paused_budget"
     PAUSED_FAILURE = "paused_failure"
@@ -60,10 +62,18 @@ ENDED_STEPS = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPE
 
 
 class Waiting(Message):
-    """What a run waits for a human for."""
+    """What a run waits for a human for, or for its tenant's quota, which a human may raise."""
 
     kind: Literal[
-        "approval", "intervention", "permission", "pause", "question", "event", "budget", "failure"
+        "approval",
+        "intervention",
+        "permission",
+        "pause",
+        "question",
+        "event",
+        "budget",
+        "failure",
+        "quota",
     ]
     id: str
     step_id: str

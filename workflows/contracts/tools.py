@@ -11,6 +11,8 @@ from pydantic import Field, JsonValue
 from surehand.workflows.contracts.artifacts import Late
 from surehand.workflows.contracts.base import ChainHead, Message
 from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.usage import Usage
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
@@ -68,6 +70,8 @@ class ToolSpec(Message):
     """What the acting user must be allowed, at each call."""
     fresh_for: timedelta | None = None
     """Of a read: how old its output may be when the run is resumed."""
+    foreign: bool = False
+    """What it returns is content from outside, which strangers may have written."""
     lookups: int = 0
     """How often one attempt may look for the effect, each time for as long as a call may take."""
 
@@ -77,10 +81,38 @@ class ToolSpec(Message):
         return self.timeout * (1 + self.lookups)
 
 
+class ToolDefinition(Message):
+    """A tool as a model is told of it.
+
+    Example:
+        >>> refund = ToolDefinition(
+        ...     name="payments.refund",
+        ...     version="1",
+        ...     effect="WRITE",
+        ...     description="Refund an order.",
+        ...     params_schema={"type": "object", "required": ["order_id"]},
+        ... )
+        >>> refund.name, refund.params_schema["required"]
+        ('payments.refund', ['order_id'])
+    """
+
+    name: str
+    version: str
+    effect: Effect
+    description: str = ""
+    params_schema: dict[str, JsonValue]
+    """JSON Schema of the params."""
+    output_schema: dict[str, JsonValue] | None = None
+    """JSON Schema of the output; ``None``: the tool does not say what it returns."""
+
+
 class DescribeTools(Message):
     """Asks for the specs of a plan's tools and for what is wrong with the plan."""
 
     plan: Plan
+    defined: tuple[str, ...] = ()
+    """Tools, by name or pattern, whose specs and definitions are asked for in the place of the
+    plan's: a definition can be large, and most runs need none."""
 
 
 class PlanError(Message):
@@ -95,6 +127,7 @@ class ToolsDescribed(Message):
 
     tools: dict[str, ToolSpec]
     problems: list[PlanError] = []
+    definitions: list[ToolDefinition] = []
 
 
 class ToolCall(Message):
@@ -119,8 +152,15 @@ class ToolCall(Message):
     """Attempts of this step that earlier activities have used up."""
     answers: list[JsonValue] = []
     """What humans have answered to this call so far, in the order of its questions."""
+    questions: list[str] = []
+    """Digests of these questions."""
     joined: str | None = None
     """The open intervention of another step or run that this call waits for."""
+
+    @property
+    def answered(self) -> tuple[tuple[str, JsonValue], ...]:
+        """Its questions, by their digests, with their answers."""
+        return tuple(zip(self.questions, self.answers, strict=True))
 
 
 class Succeeded(Message):
@@ -175,6 +215,10 @@ class InputNeeded(Message):
     kind: Literal["input_needed"] = "input_needed"
     question: str
     answer_schema: dict[str, JsonValue] = {}
+    digest: str = ""
+    """What tells the question from others."""
+    before: int = 0
+    """How many of the call's answers stand before it; another one in its place counts no more."""
     attempts: int
 
 
@@ -199,6 +243,14 @@ class RateLimited(Message):
     attempts: int
 
 
+class QuotaNeeded(Message):
+    """The tenant has used up a quota; nothing was called."""
+
+    kind: Literal["quota_needed"] = "quota_needed"
+    wait: QuotaWait
+    attempts: int
+
+
 ToolOutcome = Annotated[
     Succeeded
     | AnsweredNo
@@ -206,7 +258,8 @@ ToolOutcome = Annotated[
     | PermissionNeeded
     | InputNeeded
     | HumanNeeded
-    | RateLimited,
+    | RateLimited
+    | QuotaNeeded,
     Field(discriminator="kind"),
 ]
 
@@ -215,11 +268,17 @@ class AttemptsUsed(Message):
     """Details of the failure that ends a step."""
 
     attempts: int
+    foreign: ForeignContent | None = None
+    """What it has brought its run from outside, be it the words of its failure."""
+    usage: Usage = Usage()
+    """What they have used of the budget."""
 
 
 class ToolReport(Message):
     """How a tool call ended."""
 
     outcome: ToolOutcome
+    foreign: ForeignContent | None = None
+    """What it has brought its run from outside."""
     usage: Usage = Usage()
     head: ChainHead | None = None

@@ -22,19 +22,25 @@ class Spending:
         self._data = data
         control.take_steering(Verb.TOP_UP, self._top_up)
 
-    def add_usage(self, usage: Usage) -> None:
-        """Add what one call has used."""
+    def add_usage(self, usage: Usage, *, calls: int = 1) -> None:
+        """Add what one call has used; one that has failed counts for no call."""
         spent = self._data.spent
-        spent.steps += 1
+        spent.steps += calls
         spent.tokens += usage.tokens
         spent.money += Decimal(usage.money)
 
-    def used_up(self) -> str | None:
-        """Return what is used up, as one clause; ``None``: there is enough for another call."""
+    def used_up(self, step_id: str | None = None) -> str | None:
+        """Return what is used up, as one clause; ``None``: there is enough for another call.
+
+        Args:
+            step_id: The step that makes it: what is counted of its own is this call.
+        """
         data = self._data
         limits, more, spent = data.request.plan.budget, data.more_budget, data.spent
-        if limits.steps is not None and spent.steps >= limits.steps + more.steps:
-            return f"{spent.steps} calls"
+        if limits.steps is not None:
+            calls = self._calls_beside(step_id)
+            if calls >= limits.steps + more.steps:
+                return f"{calls} calls"
         if limits.tokens is not None and spent.tokens >= limits.tokens + more.tokens:
             return f"{spent.tokens} tokens"
         if limits.money is not None and spent.money >= Decimal(limits.money) + Decimal(more.money):
@@ -43,17 +49,26 @@ class Spending:
             return f"{self._lasted()} of time"
         return None
 
-    def calls_left(self) -> int | None:
+    def _calls_beside(self, step_id: str | None) -> int:
+        """Return the calls that were made or are under way, but for that of one step."""
+        data = self._data
+        under_way = sum(at.counted for id_, at in data.progress.items() if id_ != step_id)
+        return data.spent.steps + len(data.reported) + under_way
+
+    def calls_left(self, step_id: str) -> int | None:
         """Return how many calls may follow one another unlooked at; ``None``: as many as come.
 
         Where a call itself says what it has used, that is one.
+
+        Args:
+            step_id: The step that makes the first of them.
         """
         limits = self._data.request.plan.budget
         if (limits.tokens, limits.money, limits.time) != (None, None, None):
             return 1
         if limits.steps is None:
             return None
-        return limits.steps + self._data.more_budget.steps - self._data.spent.steps
+        return limits.steps + self._data.more_budget.steps - self._calls_beside(step_id)
 
     def shown(self) -> dict[str, str | int | None]:
         """Return used and allowed, for the checkpoint."""

@@ -30,6 +30,7 @@ from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.size import too_deep
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import StepFailed, StepRefused
+from surehand.workflows.waiting import comes_true
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230
@@ -140,7 +141,7 @@ class Children:
             # A parent that is stopped from outside leaves nobody behind who goes on.
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             task_timeout=move_timeout(len(plan.steps)),
-            priority=fair(start.tenant),
+            priority=fair(start.tenant, weight=self._data.weight, priority=plan.priority),
             memo={"plan": plan.name},
             static_summary=f"{step_id}: {plan.name}",
         )
@@ -186,9 +187,7 @@ class Children:
                     ends = True
                     await self._cancel(step_id, child_id)
                 reported.discard(step_id)
-                with suppress(asyncio.TimeoutError):
-                    has_reported = partial(reported.__contains__, step_id)
-                    await workflow.wait_condition(has_reported, timeout=pause)
+                await comes_true(partial(reported.__contains__, step_id), pause)
                 pause = FIRST_LOOK if step_id in reported else min(pause * 2, LONGEST_LOOK)
             except asyncio.CancelledError as error:
                 if not self._data.stopping and not self._data.ending:
@@ -244,6 +243,7 @@ class Children:
     def _keep_result(self, step_id: str, result: RunResult | None) -> None:
         if result is None:
             return
+        self._data.note_foreign(content.of(result.run_id) for content in result.foreign)
         completed = result.state is RunState.COMPLETED
         self._data.saga.ended(step_id, result.run_id, completed=completed)
         for effect in result.effects:

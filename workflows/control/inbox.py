@@ -21,9 +21,11 @@ from surehand.workflows.contracts.approvals import VerdictCode
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.judging import Steer
 from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.unreadable import as_pasted
 from surehand.workflows.deliveries import Answer, Delivery, Malformed, as_sent
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import reason_of
+from surehand.workflows.waiting import comes_true
 
 #: Asks the ledger whether something counts, and follows it where it does.
 Judge = Callable[[Delivery], Awaitable[Answer]]
@@ -98,7 +100,8 @@ class Control:
                 self._refuse(verb, str(error))
 
         async def by_update(payload: Any = None, *_: Any) -> Any:
-            answer = elsewhere(payload) or await self._answered(verb, payload)
+            sent = as_pasted(payload)
+            answer = elsewhere(sent) or await self._answered(verb, sent)
             if answer.verdict is not None:
                 return answer.verdict
             if not answer.accepted:
@@ -136,9 +139,9 @@ class Control:
 
     async def wait_until(self, arrived: Callable[[], bool], within: timedelta | None) -> bool:
         """Wait for something that is sent to the run; returns whether it came in time."""
-        try:
-            await workflow.wait_condition(arrived, timeout=within)
-        except TimeoutError:
+        if within is None:
+            await workflow.wait_condition(arrived)
+        elif not await comes_true(arrived, within):
             # What is being judged was in time: the ledger may have taken it already.
             await workflow.wait_condition(lambda: self._data.inbox.idle)
         return arrived()

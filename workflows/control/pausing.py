@@ -19,6 +19,7 @@ from surehand.workflows.contracts.steering import (
 )
 from surehand.workflows.control.inbox import Control
 from surehand.workflows.deliveries import Answer, Delivery
+from surehand.workflows.state.effects import NO_MORE
 from surehand.workflows.state.run_state import RunData
 
 
@@ -71,6 +72,9 @@ class Pausing:
                 accepted=False, message="params are for the retry of one step that has failed"
             )
         named = [asked.step] if asked.step is not None else failed
+        undone = [one for one in named if one in data.saga.barred and asked.way is Way.RETRY]
+        if undone:
+            return Answer(accepted=False, message=f"step {undone[0]} {NO_MORE}")
         paused = [view.id for view in data.in_state(StepState.PAUSED_PERMISSION)]
         if not paused and not named and data.paused is None:
             return Answer(accepted=True, message="nothing is paused; nothing changed")

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.policy import (
     LONGEST_APPROVAL,
@@ -45,6 +46,11 @@ from surehand.workflows.plan.validation import (
 #: What a step's id and a plan's name may be.
 ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_FORM: Final = r"^[A-Za-z0-9_.-]{1,64}$"
+#: A step that a turn of a model has asked for also has its place in the turn: ``turn-3.2``.
+STEP_FORM: Final = r"^[A-Za-z0-9_-]{1,64}(\.[0-9]{1,3})?$"
+#: An object in a module: ``module:name``.
+OBJECT_FORM: Final = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+LONGEST_OBJECT: Final = 200
 
 
 #: How long the calls of a step may take.
@@ -66,6 +72,8 @@ class Ask(Written):
     """May refer to earlier outputs."""
     answer: dict[str, JsonValue] = {}
     """JSON Schema (2020-12) of the answer; empty takes anything."""
+    by: Literal["anyone", "people"] = "anyone"
+    """``people``: an assistant may not answer it (``mcp serve``)."""
     expires_in: Time | None = None
     otherwise: JsonValue = None
     """What is taken when nobody answers in time; ``None``: the step fails then."""
@@ -105,7 +113,7 @@ def _ask(value: Any) -> Any:
 
 
 def names_in(expression: str | None) -> frozenset[str]:
-    """Return what an expression refers to: steps, and ``input``."""
+    """Return what an expression refers to: steps, ``input`` and ``run``."""
     if expression is None:
         return frozenset()
     try:
@@ -158,7 +166,7 @@ class Defaults(Written):
 class Step(Written):
     """One step: a tool with params, or a question."""
 
-    id: str = Field(pattern=ID_FORM)
+    id: str = Field(pattern=STEP_FORM)
     tool: str = Field(default="", max_length=120)
     ask: Annotated[Ask | None, BeforeValidator(_ask)] = None
     plan: Plan | None = None
@@ -196,9 +204,6 @@ class Step(Written):
             raise ValueError("needs one of `tool`, `ask`, `plan` and `wait`")
         if self.wait is not None and (self.params or self.approval is not None):
             raise ValueError("a step that waits has no `params` and no `approval`")
-        follows = (self.on_no, self.on_failure, self.on_reject)
-        if self.for_each is not None and any(isinstance(item, Goto) for item in follows):
-            raise ValueError("an item of a `for_each` cannot `goto`: say what follows otherwise")
         if self.fallback is not None and not self.tool:
             raise ValueError("only a step with a `tool` has a `fallback`")
         if self.time_limit is not None and not self.tool:
@@ -235,6 +240,9 @@ def _some(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
     return steps
 
 
+ToolPattern = Annotated[str, Field(min_length=1, max_length=120)]
+
+
 class Interrupts(Written):
     """Steps, by id or tool with ``*`` and ``?``, that a human looks at."""
 
@@ -257,16 +265,27 @@ class Plan(Written):
     defaults: Defaults = Defaults()
     interrupts: Interrupts = Interrupts()
     budget: Budget = Budget()
+    priority: int | None = Field(default=None, ge=1, le=5)
+    """Of its runs' calls while workers are busy: 1 comes before 5; ``None`` is 3."""
     durability: Durability | None = None
     """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
     code: str | None = Field(default=None, pattern=NAME_FORM)
     """The workflow, of your own, that makes the steps; the plan lists none then."""
+    agent: str | None = Field(default=None, pattern=OBJECT_FORM, max_length=LONGEST_OBJECT)
+    """An agent of a framework that makes the steps, as ``module:name``."""
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+    """A model that makes the steps, such as ``anthropic:claude-sonnet-4-5``; it is told the goal
+    and the input, and may call ``tools``."""
+    tools: Annotated[tuple[ToolPattern, ...], Field(max_length=200)] = ()
+    """The tools that the model may call, by name or by a pattern with ``*`` and ``?``."""
     steps: Annotated[tuple[Step, ...], Field(max_length=1000), AfterValidator(_some)]
 
     @model_validator(mode="before")
     @classmethod
     def _bare_list_and_ids(cls, value: Any) -> Any:
         plan = {"steps": value} if isinstance(value, list) else value
+        if isinstance(plan, dict) and (plan.get("agent") or plan.get("model")):
+            plan = {"code": MODEL_RUN, **plan}
         if isinstance(plan, dict) and plan.get("code") is not None:
             plan = {"steps": (), **plan}
         if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
@@ -281,6 +300,12 @@ class Plan(Written):
     def _holds_together(self) -> Self:
         if self.code is not None and self.steps:
             raise ValueError("has `steps`, and `code` that makes them: one of both is enough")
+        if (self.code == MODEL_RUN) != (self.agent is not None or self.model is not None):
+            raise ValueError(f"`code: {MODEL_RUN}` goes with `agent` or `model`, and they with it")
+        if self.agent is not None and self.model is not None:
+            raise ValueError("has `agent` and `model`: an agent has a model already")
+        if (self.model is not None) != bool(self.tools):
+            raise ValueError("`model` and `tools` go together: a model may call what `tools` names")
         if self._incoherences:
             raise Incoherent(self._incoherences)
         return self

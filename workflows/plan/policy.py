@@ -53,6 +53,11 @@ Role = Annotated[str, Field(pattern=ROLE_FORM)]
 Quorum = Annotated[int, Field(ge=1, le=LARGEST_QUORUM)]
 
 
+#: What may prove a decision, the strictest last: as ``Assurance`` has it.
+ASKED_PROOFS: Final = ("open", "signed", "passkey", "device_passkey")
+AskedProof = Literal["open", "signed", "passkey", "device_passkey"]
+
+
 class Written(BaseModel):
     """Base of what people write: unknown fields are mistakes, not extensions."""
 
@@ -84,6 +89,8 @@ class ApprovalRule(Written):
     quorum: Quorum | None = None
     roles: tuple[Role, ...] | None = None
     four_eyes: bool | None = None
+    proof: AskedProof | None = None
+    """What has to prove each decision on such a call, at least."""
 
 
 class ApprovalPolicy(Written):
@@ -110,6 +117,9 @@ class ApprovalPolicy(Written):
     rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=50)
     standing: bool = True
     """Whether votes that were given in advance count; ``False``: people look at each call."""
+    proof: AskedProof = "open"
+    """What has to prove each decision, at least: ``signed``, ``passkey``, or ``device_passkey``,
+    one that cannot leave its device; ``open``: what the worker asks for."""
 
     @field_validator("expires_in", "remind_every")
     @classmethod
@@ -175,6 +185,8 @@ class Needs(BaseModel):
     """Who is asked now, because an earlier request has expired."""
     standing: bool = True
     """Whether standing approvals count: no policy that asks may refuse them."""
+    proof: AskedProof = "open"
+    """What has to prove each decision: what the strictest policy that asks wants."""
 
     def escalated(self, role: str) -> Needs:
         """Return what is asked for once a request has expired; nobody is asked after that."""
@@ -190,11 +202,12 @@ def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) ->
         policies: All that apply to the call.
         holds: Whether a rule's expression is true of the call's params.
     """
-    asking = []
+    asking, proofs = [], []
     for policy in policies:
         rule = next((rule for rule in policy.rules if holds(rule.when)), None)
         if rule is None or rule.required:
             asking.append((policy, _requirement(policy, rule)))
+            proofs.append((rule and rule.proof) or policy.proof)
     if not asking:
         return None
     reminders = [policy.remind_every for policy, _ in asking if policy.remind_every is not None]
@@ -204,6 +217,7 @@ def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) ->
         on_expiry=_strictest([policy.on_expiry for policy, _ in asking]),
         remind_every=min(reminders, default=None),
         standing=all(policy.standing for policy, _ in asking),
+        proof=max(proofs, key=ASKED_PROOFS.index),
     )
 
 

@@ -19,6 +19,8 @@ PATH: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 #: The name under which references reach the run's input.
 INPUT: Final = "input"
+#: In conditions and rules: what the ledger knows of the run itself.
+RUN: Final = "run"
 
 _LITERAL: Final = "$${"
 
@@ -51,6 +53,17 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
         return {key: resolve(item, facts) for key, item in value.items()}
     if isinstance(value, list):
         return [resolve(item, facts) for item in value]
+    return value
+
+
+def literal(value: Any) -> Any:
+    """Return what ``resolve`` takes for this very value, whatever stands in its texts."""
+    if isinstance(value, str):
+        return value.replace("${", _LITERAL)
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [literal(item) for item in value]
     return value
 
 

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
 
-from surehand.workflows.plan.references import INPUT, PATH, references, unclosed
+from surehand.workflows.plan.references import INPUT, PATH, RUN, references, unclosed
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Outline:
     conditions: frozenset[str] = frozenset()
     """The names in its ``when``."""
     gotos: Mapping[str, str] = field(default_factory=dict)
-    """Where to go on, by ``on_no``, ``on_failure`` and ``on_reject``."""
+    """Where to go on, by ``on_no``, ``on_failure`` and ``on_reject``, the plan's defaults too."""
 
     def texts(self) -> Iterator[tuple[str, Any]]:
         """Yield what may refer to earlier steps, each with its path inside the step."""
@@ -61,8 +61,10 @@ def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
     first: dict[str, Outline] = {}
     for index, step in enumerate(steps):
         where = f"steps.{index} ({step.id})"
-        if step.id == INPUT:
-            problems.append(PlanProblem(where, f"a step cannot be called {INPUT!r}"))
+        if step.id in (INPUT, RUN):
+            problems.append(PlanProblem(where, f"a step cannot be called {step.id!r}"))
+        if "." in step.id:
+            problems.append(PlanProblem(f"{where}.id", "1 to 64 letters, digits, '_' or '-'"))
         if step.id in first:
             problems.append(PlanProblem(where, f"the id {step.id!r} is used by an earlier step"))
         first.setdefault(step.id, step)
@@ -87,11 +89,14 @@ def _nowhere(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
             yield PlanProblem(
                 path, "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
             )
-    for name in sorted(step.conditions - ids - {INPUT}):
+    for name in sorted(step.conditions - ids - {INPUT, RUN}):
         yield PlanProblem(f"{where}.when", f"there is no step {name!r}")
     for name, target in step.gotos.items():
         if target not in ids:
             yield PlanProblem(f"{where}.{name}.goto", f"there is no step {target!r}")
+        elif step.texts_of.get("for_each") is not None:
+            reason = "an item of a `for_each` cannot `goto`: say here what follows otherwise"
+            yield PlanProblem(f"{where}.{name}", reason)
 
 
 def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list[PlanProblem]:
@@ -120,7 +125,8 @@ def waits_for(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
         after = previous if step.after is None else step.after
         named = (found for _, value in step.texts() for _, found in references(value))
         roots = {reference.split(".")[0] for reference in named}
-        result[step.id] = frozenset(after) | ((roots - step.names) | step.conditions) - {INPUT}
+        named_here = (roots - step.names) | step.conditions
+        result[step.id] = frozenset(after) | named_here - {INPUT, RUN}
         previous = (step.id,)
     return result
 

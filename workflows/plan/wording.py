@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from surehand.workflows.plan.plan import ID_FORM, NAME_FORM
+from surehand.workflows.plan.plan import ID_FORM, NAME_FORM, OBJECT_FORM, STEP_FORM
 
 #: The forms that our own fields ask for, in words.
 _FORMS: Final = {
     ID_FORM: "1 to 64 letters, digits, '_' or '-'",
+    STEP_FORM: "1 to 64 letters, digits, '_' or '-'",
     NAME_FORM: "1 to 64 letters, digits, '_', '.' or '-'",
+    OBJECT_FORM: "module:name",
 }
 
 _MAPPING: Final = "must be a mapping of names to values"

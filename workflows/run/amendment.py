@@ -21,6 +21,7 @@ from surehand.workflows.control.inbox import Control
 from surehand.workflows.deliveries import Answer, Delivery
 from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.references import INPUT
+from surehand.workflows.state.effects import NO_MORE
 from surehand.workflows.state.run_state import WAITING, RunData, StepViews
 
 #: What stays as it is.
@@ -86,7 +87,7 @@ class Amendment:
         data.unacknowledged.update(await self._compensation.recall())
         if data.ending:
             return "the run is ending"
-        refused = self._loses(asked)
+        refused = self._loses(asked) or self._repeats(asked)
         if refused is not None:
             return refused
         amended = await self._call(
@@ -119,6 +120,18 @@ class Amendment:
                 new[step_id].does != self._data.steps[started].tool
             ):
                 return f"step {step_id} has been started: it cannot become {new[step_id].does}"
+        return None
+
+    def _repeats(self, asked: Amend) -> str | None:
+        """Return which step the new plan would do again that is undone, as one clause."""
+        data, new = self._data, {step.id for step in asked.plan.steps}
+        for undone in sorted(data.saga.barred):
+            step_id = ITERATION.sub("", undone)
+            ended = step_id in data.settled and data.steps[step_id].state in _FACTS
+            # A list that has begun ends before the new plan, whatever that says of it.
+            ends = step_id in data.progress and step_id in data.request.plan.lists
+            if step_id in new and not (ended or ends):
+                return f"step {undone} {NO_MORE}"
         return None
 
     def due(self, running: Mapping[str, asyncio.Task[Any]]) -> bool:

@@ -9,33 +9,55 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from surehand.workflows import ports
 from surehand.workflows.contracts.artifacts import ReadArtifact, as_artifact
 from surehand.workflows.contracts.controls import RecordValue
+from surehand.workflows.contracts.model_turns import MODEL, ModelSaid
 from surehand.workflows.contracts.runs import RunResult, StepView
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import DescribeTools
+from surehand.workflows.contracts.tools import (
+    DescribeTools,
+    Effect,
+    Recovery,
+    ToolDefinition,
+    ToolSpec,
+)
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.options import record_call
-from surehand.workflows.plan.plan import ID_FORM, RECORDING, Plan, Step
+from surehand.workflows.plan.plan import RECORDING, STEP_FORM, Plan, Step
 from surehand.workflows.run import recorded_values
 from surehand.workflows.run.run import Run
 from surehand.workflows.state.step_failure import StepFailed, reason_of
+from surehand.workflows.steps.conversations import Conversations
 
 __all__ = ["CodeRun", "StepFailed", "StepMaker"]
 
 #: What an id made from a tool's name may have.
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
-_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+#: NaN and infinity stay what they are, and are refused: they must not become ``null``.
+_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(
+    Any, config=ConfigDict(ser_json_inf_nan="constants")
+)
+FailsOn = tuple[type[BaseException], ...]
+#: How long a model may take for one turn.
+TURN_TIMEOUT: Final = timedelta(minutes=5)
+#: The step maker of the run that this code is of; agents find it here.
+_CURRENT: Final[ContextVar[StepMaker | None]] = ContextVar("surehand_steps", default=None)
+
+
+def current_steps() -> StepMaker | None:
+    """Return what makes the steps of the run that this code is of; ``None``: it is of none."""
+    return _CURRENT.get()
 
 
 class CodeRun(Run):
@@ -66,6 +88,7 @@ class CodeRun(Run):
 
     async def _forward(self, code: Callable[[StepMaker], Awaitable[JsonValue]]) -> str | None:
         data, maker = self._data, StepMaker(self)
+        _CURRENT.set(maker)
         body = asyncio.ensure_future(code(maker))
         failure: str | None = None
         try:
@@ -85,7 +108,7 @@ class CodeRun(Run):
 
     async def _to_its_end(self, body: asyncio.Future[JsonValue], maker: StepMaker) -> str | None:
         """Wait for what the code has begun and not waited for; returns why the run has failed."""
-        failure = _failure_of(body)
+        failure = _failure_of(body, maker.fails_on)
         if failure is not None:
             return failure
         maker.returned = True
@@ -100,11 +123,11 @@ class CodeRun(Run):
         return failure
 
 
-def _failure_of(body: asyncio.Future[JsonValue]) -> str | None:
+def _failure_of(body: asyncio.Future[JsonValue], fails_on: FailsOn) -> str | None:
     error = None if body.cancelled() else body.exception()
     if error is None:
         return "the code has cancelled itself" if body.cancelled() else None
-    reason = _given_up(error)
+    reason = _given_up(error, fails_on)
     if reason is None:
         # An ordinary exception is a mistake in the code: Temporal tries the workflow task again
         # until somebody has mended it, and nothing is undone for it.
@@ -112,7 +135,7 @@ def _failure_of(body: asyncio.Future[JsonValue]) -> str | None:
     return reason
 
 
-def _given_up(error: BaseException) -> str | None:
+def _given_up(error: BaseException, fails_on: FailsOn) -> str | None:
     """Return why the code gives up; ``None`` for a mistake in it."""
     if isinstance(error, StepFailed):
         return error.reason
@@ -122,8 +145,11 @@ def _given_up(error: BaseException) -> str | None:
         # Temporal would end the run for one of these, and nothing would be undone.
         return reason_of(error)
     if isinstance(error, BaseExceptionGroup):  # of an asyncio.TaskGroup
-        reasons = [_given_up(one) for one in error.exceptions]
+        reasons = [_given_up(one, fails_on) for one in error.exceptions]
         return None if None in reasons else "; ".join(filter(None, reasons))
+    if isinstance(error, fails_on):
+        cause = error.__cause__  # a tool has given up, and the framework says which
+        return cause.reason if isinstance(cause, StepFailed) else f"{type(error).__name__}: {error}"
     return None
 
 
@@ -144,10 +170,16 @@ class StepMaker:
         self._run = run
         self._data = run._data
         self._state = run._data.code
+        self._conversations = Conversations()
         self._describing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By tool: of those that are first called at once, one asks."""
+        self._defined: dict[tuple[str, ...], list[ToolDefinition]] = {}
         self.running: dict[str, asyncio.Task[JsonValue]] = {}
         """The steps that are under way, by their ids."""
+        self.places: dict[str, str] = {}
+        """The ids of the steps that models have asked for in this execution, by their call ids."""
+        self.fails_on: FailsOn = ()
+        """A framework's exceptions that fail the run, where its agents' code raises them."""
         self.returned = False
         """Whether the code has come to its end."""
         self.over: str | None = None
@@ -216,10 +248,14 @@ class StepMaker:
                 call is in doubt: then the run fails in any case.
         """
         given = _plain(params or {}, f"params of {tool}")
+        if not isinstance(given, dict):
+            raise _mistake(f"params of {tool}: no mapping of names to values")
+        # By a name of its own each: what a param is called must not be read as a path.
+        facts = {f"p{number}": value for number, value in enumerate(given.values())}
         step = self._step(
             *(id, tool.rpartition(".")[2]),
             tool=tool,
-            params={name: f"${{{name}}}" for name in given},
+            params=dict(zip(given, (f"${{{name}}}" for name in facts), strict=True)),
             approval=approval,
             on_no=on_no,
             on_failure="pause" if on_failure == "pause" else "continue",
@@ -227,7 +263,89 @@ class StepMaker:
             interrupt=() if interrupt is None else (interrupt,),
             time_limit=time_limit,
         )
-        return await self._make(step, given)
+        return await self._make(step, facts)
+
+    async def turn(
+        self,
+        framework: str,
+        model: str,
+        setup: str,
+        messages: Sequence[str],
+        *,
+        known_by: str,
+        timeout: timedelta = TURN_TIMEOUT,
+        foreign: bool = False,
+    ) -> tuple[str, str]:
+        """Ask a model; return what it has said, and the step's id. Frameworks' agents do it so.
+
+        What it has said is recorded, and taken ever after: it is not asked again after a crash, by
+        a resume, or by a run that was reset. A turn that fails for good is shown to a human, who
+        may have it tried again.
+
+        Args:
+            framework: Whose models and messages they are, such as ``pydantic-ai``.
+            model: The model, as the framework names it.
+            setup: Settings and tools, as the framework writes them in JSON.
+            messages: The whole conversation, each message as the framework writes it in JSON.
+            known_by: What people and the model have said so far, without what tools have returned:
+                a turn that is recorded is known by it.
+            timeout: How long one attempt may take.
+            foreign: Whether the model's provider may read content from outside for it.
+
+        Raises:
+            StepFailed: It has failed for good, and a human has not had it tried again.
+        """
+        turn = self._conversations.turn(framework, model, setup, messages, known_by)
+        given = turn.model_dump(mode="json")
+        self._state.turns += 1
+        step = self._step(
+            *(f"turn-{self._state.turns}", ""),
+            tool=MODEL,
+            params={name: f"${{{name}}}" for name in given},
+            on_failure="pause",
+        )
+        # Turns beside each other have one spec: what one of them may read, each may.
+        before = self._data.tools.get(MODEL)
+        foreign = foreign or (before is not None and before.foreign)
+        self._data.tools[MODEL] = _model_spec(timeout, foreign=foreign)
+        output = await self.content(await self._make(step, given))
+        try:
+            said = ModelSaid.model_validate(output)
+        except ValidationError as error:  # skipped, or replaced, by a human
+            raise StepFailed(f"{step.id}: there is no turn to go on with", called=False) from error
+        self._data.add_line(workflow.now(), said.line, step.id)
+        self._conversations.taken(turn, said, messages)
+        return said.response, step.id
+
+    async def tools(self, *names: str) -> list[ToolDefinition]:
+        """Return what a model has to be told of tools, with the JSON Schemas of params and outputs.
+
+        It is recorded in the run's history, for the same names once in each execution;
+        of tools that were loaded since then nothing is told.
+
+        Args:
+            names: Names of tools, or patterns with ``*`` and ``?``. Tools that undo others are
+                meant by their exact names only.
+        """
+        async with self._describing[" ".join(names)]:
+            if names not in self._defined:
+                asked = DescribeTools(plan=self._data.request.plan, defined=names)
+                told = await self._run._call(ports.DESCRIBE_TOOLS, asked, "define tools")
+                if told.problems:
+                    raise _mistake("; ".join(f"{one.where}: {one.reason}" for one in told.problems))
+                # None that was loaded since: whoever has started the run did not think of it.
+                first = self._state.offered.setdefault(" ".join(names), set(told.tools))
+                if self._data.request.plan.tools:
+                    first &= self._data.tools.keys()
+                # What runs is what the model was told of.
+                self._data.tools = {**told.tools, **self._data.tools}
+                self._defined[names] = [one for one in told.definitions if one.name in first]
+        return self._defined[names]
+
+    def edited(self, step_id: str) -> dict[str, JsonValue] | None:
+        """Return the params that a human has put in the place of a call's own, if one has."""
+        edited = self._data.of_step(step_id).edited
+        return None if edited is None else dict(edited)
 
     async def refuse(self, tool: str, reason: str, *, id: str | None = None) -> None:
         """Tell, as a step and as an event, that a call is not made, and why."""
@@ -301,6 +419,11 @@ class StepMaker:
         self._data.steps[step_id] = StepView(id=step_id, tool=RECORDING, state=StepState.RUNNING)
         return await self._begin(step_id, lambda: self._record(step_id, value))
 
+    def artifacts(self) -> set[str]:
+        """Return the digests of the artifacts that steps of this execution have returned."""
+        found = (as_artifact(output) for output in self._data.facts.values())
+        return {artifact.sha256 for artifact in found if artifact is not None}
+
     async def content(self, output: JsonValue) -> JsonValue:
         """Return the value of an output that is an artifact (over 8 KiB); others as they are.
 
@@ -317,8 +440,8 @@ class StepMaker:
         base = given or _NO_ID.sub("_", made_from)[:50]
         known = self._state.ids
         number = self._state.numbers.get(base, 0) + 1
-        if given is not None and (base in known or not re.fullmatch(ID_FORM, base)):
-            reason = "a step of this run has it" if base in known else f"not {ID_FORM}"
+        if given is not None and (base in known or not re.fullmatch(STEP_FORM, base)):
+            reason = "a step of this run has it" if base in known else f"not {STEP_FORM}"
             raise _mistake(f"step id {base!r}: {reason}")
         while (made := base if number == 1 else f"{base}-{number}") in known:
             number += 1
@@ -367,18 +490,21 @@ class StepMaker:
 
     async def _describe(self, step: Step, params: dict[str, Any]) -> None:
         """Get the spec of a tool that this run has not called before, and check the step once."""
-        if step.tool:
+        if step.tool and step.tool != MODEL:
             async with self._describing[step.tool]:
                 if step.tool not in self._data.tools:
                     await self._ask_about(step, params)
 
     async def _ask_about(self, step: Step, params: dict[str, Any]) -> None:
-        named = step.model_copy(update={"params": {name: f"${{input.{name}}}" for name in params}})
+        references = {
+            name: str(value).replace("${", "${input.", 1) for name, value in step.params.items()
+        }
+        named = step.model_copy(update={"id": "step", "params": references})
         plan = Plan(name=self._data.request.plan.name, input=params, steps=(named,))
         asked = DescribeTools(plan=plan)
         described = await self._run._call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
         if described.problems:
-            inside = f"steps.0 ({step.id})."
+            inside = "steps.0 (step)."
             problems = [(p.where.removeprefix(inside), p.reason) for p in described.problems]
             why = "; ".join(f"{where}: {reason}" for where, reason in problems)
             raise await self._run._runner.refused(step.id, step.does, why)
@@ -411,6 +537,19 @@ class StepMaker:
         """Cancel what is under way: a call ends and is recorded, a wait ends at once."""
         for task in self.running.values():
             task.cancel()
+
+
+def _model_spec(timeout: timedelta, *, foreign: bool) -> ToolSpec:
+    return ToolSpec(
+        name=MODEL,
+        version="1",
+        schema_hash="",
+        effect=Effect.READ,
+        recovery=Recovery.READ,
+        timeout=timeout,
+        description="a turn of the model",
+        foreign=foreign,
+    )
 
 
 def _plain(value: Any, what: str) -> Any:

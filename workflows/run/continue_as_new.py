@@ -96,6 +96,7 @@ class Continuing:
             and not data.reported
             and self._signals.idle
             and not data.stale
+            and not data.saga.undoing
             and not self._children()
             and workflow.all_handlers_finished()
             and all(

@@ -8,6 +8,7 @@ from typing import Final
 
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance, Decision, VerdictCode
 from surehand.workflows.contracts.approvals import DecisionOutcome as Outcome
+from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import Verb
@@ -28,13 +29,17 @@ def current_details(data: RunData) -> str:
     lines += _refused(data)
     for view in data.in_state(StepState.RUNNING):
         lines.append(f"- running `{view.id}`: {view.tool}")
-    for view in data.in_state(StepState.WAITING_RATE_LIMIT):
+    for view in data.in_state(StepState.WAITING_RATE_LIMIT, StepState.WAITING_QUOTA):
         lines.append(f"- waiting `{view.id}`: {markdown(view.error or '')}")
+    if data.queued is not None:
+        lines.append(f"- waiting for its tenant's quota, {markdown(data.queued.text)}")
     if data.paused is not None:
         reason = f": {markdown(data.paused.reason)}" if data.paused.reason else ""
         lines.append(f"- paused by {markdown(data.paused.actor)}{reason}; then `resume`")
     for view in data.in_state(StepState.PAUSED_PERMISSION):
         lines.append(f"- `{view.id}` {markdown(view.error or '')}; then `resume`")
+    if data.foreign:
+        lines.append(f"- has read content from outside: {markdown(foreign_text(data.foreign))}")
     for request in data.gate.pending.values():
         lines += _approval(data.request.run_id, request)
     for held in data.held_approvals():
@@ -105,6 +110,8 @@ def _question(interrupt: Interrupt) -> list[str]:
 
 def _requirements(request: ApprovalRequest) -> list[str]:
     lines = [f"- needs {requirement.as_text()}" for requirement in request.requirements]
+    if request.excluded:
+        lines.append(f"- not by: {markdown(', '.join(request.excluded))}")
     if request.votes:
         lines.append(f"- so far: {markdown(', '.join(request.votes))}")
     return lines
@@ -112,6 +119,8 @@ def _requirements(request: ApprovalRequest) -> list[str]:
 
 def how_to_decide(run_id: str, request: ApprovalRequest) -> list[str]:
     """Return the lines that say how a request is answered from the Web UI."""
+    if request.assurance.by_passkey:
+        return [f"Decisions {request.assurance.as_text()}: not from here, nor by a command."]
     if request.assurance is Assurance.SIGNED:
         return [
             "Only signed decisions count. This prints the JSON for *More Actions*, *Send a Signal*,"

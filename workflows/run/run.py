@@ -34,6 +34,7 @@ from surehand.workflows.control.interventions import Interventions
 from surehand.workflows.control.pausing import Pausing
 from surehand.workflows.deliveries import Answer, Delivery
 from surehand.workflows.errors import ErrorType
+from surehand.workflows.run.admission import Admission
 from surehand.workflows.run.amendment import Amendment
 from surehand.workflows.run.completion import Completion
 from surehand.workflows.run.continue_as_new import Continuing, only_continued
@@ -97,11 +98,13 @@ class Run:
         )
         self._freshness = Freshness(data, decisions)
         self._continuing = Continuing(data, call, signals)
+        self._admission = Admission(data, call, self._continuing, self._changed)
         self._scheduler = Scheduler(
             *(data, call, self._runner, self._changed),
             *(self._compensation.undo, interrupts, self._continuing.due),
         )
         self._shown: tuple[str, int] | None = None
+        self._watching: Callable[[RunState], None] | None = None
         # What is no tenant's name goes into no query; the run is refused when it is opened.
         if request.problem() is None:
             workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
@@ -128,7 +131,7 @@ class Run:
         inbox = asyncio.create_task(self._control.work())
         # What was sent while the run was being opened is judged before anything is called.
         await self._undisturbed(workflow.wait_condition(lambda: self._data.inbox.idle))
-        failure = await self._within_history(forward)
+        failure = await self._within_history(lambda: self._admitted(forward))
         self._data.closing = True
         result = await self._undisturbed(self._completion.close(failure))
         inbox.cancel()
@@ -144,6 +147,18 @@ class Run:
         if self._cancelled_by_temporal and ended:
             raise asyncio.CancelledError
         return result
+
+    async def _admitted(self, forward: Callable[[], Awaitable[str | None]]) -> str | None:
+        """Take the steps once the run may."""
+        admitted = False
+        try:
+            admitted = await self._admission.wait()
+        except asyncio.CancelledError:
+            self._note_cancellation()
+        if admitted:
+            return await forward()
+        self._data.stopping = True  # nothing has begun
+        return None
 
     async def _within_history(self, forward: Callable[[], Awaitable[str | None]]) -> str | None:
         """Take the steps; a run fails before the server would end it for its history."""
@@ -236,6 +251,9 @@ class Run:
                 raise error.cause from None
             raise
         self._data.keep_head(opened.head)
+        self._data.note_foreign(opened.foreign)
+        self._data.weight = opened.weight
+        self._admission.opened(opened.queued)
         self._continuing.begun()
         self._changed()
 
@@ -264,6 +282,10 @@ class Run:
         )
         return not found.interventions
 
+    def watch(self, told: Callable[[RunState], None]) -> None:
+        """Have somebody told of each state that the run shows, again in each replay."""
+        self._watching = told
+
     def _changed(self) -> None:
         """Show where the run stands: search attributes and the Web UI's current details."""
         gate = self._data.gate
@@ -277,6 +299,8 @@ class Run:
                     names.PENDING_APPROVALS.value_set(pending),
                 ]
             )
+            if self._watching is not None:
+                self._watching(self._data.state)
         workflow.set_current_details(current_details(self._data))
         self._reporter.changed()
 

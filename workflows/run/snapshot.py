@@ -110,7 +110,7 @@ def _records(data: RunData) -> dict[str, StepRecord]:
     for step_id, record in data.records.items():
         view = data.steps.get(step_id)
         if step_id not in data.progress:
-            ended: dict[str, Any] = {"begun": None, "edited": None}
+            ended: dict[str, Any] = {"begun": None, "edited": None, "settles": False}
             if view is None or view.state is not StepState.PENDING:
                 ended["attempts_used"] = 0
             record = record.model_copy(update=ended)

@@ -47,6 +47,7 @@ def result_of(data: RunData) -> RunResult:
         effects=own,
         uncompensated=data.uncompensated,
         waiting_for=[] if data.ended else data.waiting(),
+        foreign=data.foreign,
         error=data.last_error,
         output=data.output,
     )
@@ -77,7 +78,11 @@ def view_of(data: RunData) -> RunView:
         plan_version=data.plan_version,
         durability=data.request.mode,
         started_at=data.started_at,
-        pending=list(data.gate.pending.values()),
+        # What was read since the request counts, too.
+        pending=[
+            request.model_copy(update={"foreign": data.foreign})
+            for request in data.gate.pending.values()
+        ],
         held=data.held_approvals(),
         interrupts=list(data.interrupts.values()),
         settled=data.gate.settled_views(),
@@ -123,6 +128,7 @@ def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = 
         ],
         pending_interrupts=[waiting.id for waiting in result_of(data).waiting_for],
         artifact_refs=_artifact_refs(data),
+        foreign=data.foreign,
         permissions_snapshot={"user": data.request.user, "tenant": data.request.tenant},
         budget=budget or {},
         last_error=data.last_error,

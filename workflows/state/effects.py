@@ -7,9 +7,13 @@ know of: effects that another life of it has made, before a reset or a crash.
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import Final
 
-from surehand.workflows.contracts.base import Record
+from surehand.workflows.contracts.base import NameSet, Record
 from surehand.workflows.contracts.effects import RemainingEffect
+
+#: What is said of a step that is undone where somebody would have it done again.
+NO_MORE: Final = "has been undone, and is not called again: give what is to be done a new step id"
 
 
 class Saga(Record):
@@ -28,6 +32,10 @@ class Saga(Record):
     """Entries by the steps that go on with what another step of this run has made."""
     children: dict[str, str | None] = {}
     """Child runs that have ended, with their step where they have completed."""
+    barred: NameSet = set()
+    """Steps that are undone, or being undone: the ledger refuses their calls ever after."""
+    undoing: NameSet = set()
+    """Steps that are being undone while the run goes on: it does not continue as new meanwhile."""
 
     def register(self, step_id: str) -> None:
         """Note a write, or a child run, *before* it starts, so that none can be overlooked."""
@@ -83,7 +91,7 @@ class Saga(Record):
                 self.children[child] = None
 
     def undone(self, entry_id: str) -> None:
-        """Forget an effect that does not stand any more."""
+        """Forget an effect that does not remain any more."""
         self.made.pop(entry_id, None)
         self.found.pop(entry_id, None)
 
@@ -95,17 +103,17 @@ class Saga(Record):
         used = any(children.get(child) is not None for child in remaining.used_in)
         return used or entry_id in (*self.relied.values(), *self.reused.values())
 
-    def lost(self, stands: Set[str], unwound: Set[str]) -> list[str]:
+    def lost(self, remains: Set[str], unwound: Set[str]) -> list[str]:
         """Return the steps of which something is undone that this life takes for done.
 
         What was another run's, and is undone, this run is told of (``ledger/effects/undone.py``).
 
         Args:
-            stands: The entries that stand.
+            remains: The entries that remain.
             unwound: The child runs of which something was undone after their end.
         """
-        made = [step for entry_id, step in self.made.items() if entry_id not in stands]
-        made += [step for step, entry_id in self.reused.items() if entry_id not in stands]
+        made = [step for entry_id, step in self.made.items() if entry_id not in remains]
+        made += [step for step, entry_id in self.reused.items() if entry_id not in remains]
         children = [step for child, step in self.children.items() if child in unwound]
         return list(dict.fromkeys([*made, *(step for step in children if step is not None)]))
 
@@ -114,7 +122,7 @@ class Saga(Record):
         return list(self.started)
 
     def steps(self) -> list[str]:
-        """Return the steps of which something may stand, in the order of their beginnings."""
+        """Return the steps of which something may remain, in the order of their beginnings."""
         children = (step for step in self.children.values() if step is not None)
         all_ = (*self.made.values(), *children, *self.started, *self.found.values())
         return list(dict.fromkeys(all_))

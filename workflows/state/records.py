@@ -34,17 +34,23 @@ class Progress(Message):
     """The step, where it is not the plan's any more: another tool, or other params."""
     call: ToolCall | None = None
     """What is called next, with its approval, and the answers so far."""
+    accepted: bool = False
+    """Whether the human who looks at it before it starts has let it."""
     asks: bool = False
     """Whether it has to be approved first."""
     request: ApprovalRequest | None = None
     """The approval that it waits for."""
+    counted: bool = False
+    """Whether the budget counts its call: it is under way, or about to be."""
     escalated_to: str | None = None
     outcome: ToolOutcome | None = None
     """How the last call has ended, while the step does what follows from it."""
     resumed: int | None = None
     """How often the run had been resumed when the step began to wait for a permission."""
     until: datetime | None = None
-    """When the provider takes calls again."""
+    """When the provider takes calls again, or a quota is looked at."""
+    looks: int = 0
+    """How often it has found a quota used up."""
     spent: timedelta = timedelta(0)
     """What its calls have taken of its time limit."""
     interrupt: Interrupt | None = None
@@ -66,6 +72,8 @@ class StepRecord(Record):
     """Who has changed its params since the plan asked for its call."""
     edited: dict[str, JsonValue] | None = None
     """The params that a human has put in the place of others."""
+    settles: bool = False
+    """Whether it is tried again to settle a call that may have happened."""
     unanswered: int = 0
     """Its requests that nobody has answered in time."""
     asked: int = 0
@@ -139,3 +147,7 @@ class CodeState(Record):
     ids: NameSet = set()
     numbers: dict[str, int] = {}
     """By what ids are made from: the newest number."""
+    turns: int = 0
+    """How many turns models have taken."""
+    offered: dict[str, NameSet] = {}
+    """The tools that models were offered first, by the patterns that name them."""

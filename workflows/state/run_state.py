@@ -18,7 +18,9 @@ from surehand.workflows.contracts.base import ChainHead, NameSet, Record
 from surehand.workflows.contracts.batches import FailedStep
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.effects import EffectView, OpenIntervention
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
@@ -88,41 +90,28 @@ LONGEST_SIGNAL_NAME: Final = 100
 MOST_LIVES: Final = 100
 
 #: Steps in these states are under way.
-OPEN: Final = frozenset(
-    {
-        StepState.RUNNING,
-        StepState.WAITING_APPROVAL,
-        StepState.WAITING_INPUT,
-        StepState.WAITING_RATE_LIMIT,
-        StepState.PAUSED_USER,
-        StepState.PAUSED_PERMISSION,
-        StepState.PAUSED_BUDGET,
-        StepState.PAUSED_FAILURE,
-        StepState.WAITING_EVENT,
-        StepState.NEEDS_INTERVENTION,
-    }
-)
-
-
+OPEN: Final = frozenset(StepState) - ENDED_STEPS - {StepState.PENDING}
 #: Of these, those in which no call is under way or in doubt: what waits there can be given up.
 WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 
 _BEGINNING: Final = Progress()
-#: What a run shows whose steps wait, by what the first of these is that one of them waits for.
+#: What a run shows whose steps wait: the first of these that one of them waits for.
 _WAITS: Final = (
-    (StepState.PAUSED_FAILURE, RunState.PAUSED_FAILURE),
-    (StepState.WAITING_INPUT, RunState.WAITING_INPUT),
-    (StepState.PAUSED_PERMISSION, RunState.PAUSED_PERMISSION),
-    (StepState.PAUSED_BUDGET, RunState.PAUSED_BUDGET),
-    (StepState.WAITING_EVENT, RunState.WAITING_EVENT),
-    (StepState.WAITING_RATE_LIMIT, RunState.WAITING_RATE_LIMIT),
+    StepState.PAUSED_FAILURE,
+    StepState.WAITING_INPUT,
+    StepState.PAUSED_PERMISSION,
+    StepState.PAUSED_BUDGET,
+    StepState.WAITING_EVENT,
+    StepState.WAITING_RATE_LIMIT,
+    StepState.WAITING_QUOTA,
 )
 #: What people are told that a step waits for, by its state.
-_TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event"]]] = {
+_TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event", "quota"]]] = {
     StepState.PAUSED_PERMISSION: "permission",
     StepState.PAUSED_BUDGET: "budget",
     StepState.PAUSED_FAILURE: "failure",
     StepState.WAITING_EVENT: "event",
+    StepState.WAITING_QUOTA: "quota",
 }
 
 
@@ -183,7 +172,7 @@ class RunData(Record):
 
     # Calls, and what they have made.
     calls: dict[str, str] = {}
-    """Params hashes of the calls that have been asked about and not ended, by step id."""
+    """Params hashes of the calls that have been asked about and have not begun, by step id."""
     reported: dict[str, ToolReport | FailedStep] = {}
     """What a batch has reported of steps that have not come to their call yet."""
     batches: int = 0
@@ -192,6 +181,8 @@ class RunData(Record):
     """Names of those that were stopped and not heard of: what they had begun is not all known."""
     unacknowledged: NameSet = set()
     """Steps whose writes the ledger has, and this run has yet to hear of: nothing holds them."""
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought the run content from outside, as far as it has heard; the ledger judges."""
     saga: Saga = Saga()
     effects: dict[str, EffectView] = {}
     """Effects by entry while the run lasts; at its end the ledger's own list replaces them."""
@@ -217,6 +208,12 @@ class RunData(Record):
     events: KeptEvents = KeptEvents()
 
     # Pauses, and the end.
+    queued: QuotaWait | None = None
+    """What keeps the run from its first step: its tenant's quota of open runs."""
+    queue_looks: int = 0
+    """How often it has asked whether it has its place."""
+    weight: float = 1.0
+    """Its tenant's, where tenants take turns."""
     paused: PauseRun | None = None
     """Who has paused the run."""
     token: IssuedToken | None = None
@@ -320,6 +317,12 @@ class RunData(Record):
         if head is not None and (self.head is None or head.seq > self.head.seq):
             self.head = head
 
+    def note_foreign(self, found: Iterable[ForeignContent]) -> None:
+        """Take note of what has brought the run content from outside; of one tool, once."""
+        for content in found:
+            if all(known.tool != content.tool for known in self.foreign):
+                self.foreign = (*self.foreign, content)
+
     def calls_digest(self) -> str:
         """Return the digest of the calls that wait: a resume token is for these."""
         return digest(self.calls)
@@ -358,10 +361,9 @@ class RunData(Record):
             return RunState.NEEDS_INTERVENTION
         if self.gate.pending or StepState.WAITING_APPROVAL in inside:
             return RunState.WAITING_APPROVAL
-        for step_state, run_state in _WAITS:
-            if step_state in steps:
-                return run_state
-        return RunState.RUNNING
+        if self.queued is not None and not self.ending:
+            return RunState.WAITING_QUOTA
+        return next((RunState(state) for state in _WAITS if state in steps), RunState.RUNNING)
 
     @property
     def ending(self) -> bool:
@@ -406,7 +408,7 @@ class RunData(Record):
             )
             for i in self.interrupts.values()
         ]
-        own = approvals + asked + questions + paused + self._pause()
+        own = approvals + asked + questions + paused + self._pause() + self._queue()
         return own + list(self._children_wait())
 
     def held_approvals(self) -> list[HeldApproval]:
@@ -448,6 +450,12 @@ class RunData(Record):
         reason = f": {self.paused.reason}" if self.paused.reason else ""
         text = f"paused by {self.paused.actor}{reason}"
         return [Waiting(kind="pause", id=self.request.run_id, step_id="", question=text)]
+
+    def _queue(self) -> list[Waiting]:
+        if self.queued is None:
+            return []
+        text = self.queued.text
+        return [Waiting(kind="quota", id=self.request.run_id, step_id="", question=text)]
 
 
 def is_cut(output: Any) -> bool:

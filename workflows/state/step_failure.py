@@ -7,6 +7,7 @@ from typing import Final
 
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from surehand.workflows.contracts.tools import AttemptsUsed
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.state.effects import Saga
 
@@ -14,7 +15,12 @@ from surehand.workflows.state.effects import Saga
 PROVEN: Final = frozenset({ErrorType.TOOL_FAILED, ErrorType.CALLED_OFF})
 #: Ends of a call that was refused before it began. Others write their own event.
 REFUSED: Final = frozenset(
-    {ErrorType.INVALID_PARAMS, ErrorType.TOOL_NOT_FOUND, ErrorType.TOOL_CHANGED}
+    {
+        ErrorType.INVALID_PARAMS,
+        ErrorType.TOOL_NOT_FOUND,
+        ErrorType.TOOL_CHANGED,
+        ErrorType.QUOTA_EXCEEDED,
+    }
 )
 
 
@@ -93,11 +99,11 @@ def type_of(error: ActivityError) -> str | None:
     return error.cause.type if isinstance(error.cause, ApplicationError) else None
 
 
-def attempts_of(error: ActivityError) -> int:
-    """Return how many attempts a failed activity has used up; 0 where it could not say."""
+def used_by(error: ActivityError) -> AttemptsUsed:
+    """Return what a failed activity has used up; nothing where it could not say."""
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.details:
         details = cause.details[0]
         if isinstance(details, dict) and isinstance(details.get("attempts"), int):
-            return int(details["attempts"])
-    return 0
+            return AttemptsUsed.model_validate(details)
+    return AttemptsUsed(attempts=0)

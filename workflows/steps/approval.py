@@ -23,6 +23,8 @@ from surehand.workflows.state.step_failure import (
     cut_short,
     leave_if_cancelled,
 )
+from surehand.workflows.steps.quota_waiting import QuotaWaits
+from surehand.workflows.waiting import comes_true
 
 #: Requests of one step that nobody has answered before nobody is asked any more. Each adds to the
 #: run's history, and the server ends a run whose history is too long without undoing anything.
@@ -42,7 +44,9 @@ class ApprovalWait:
         decisions: Decisions,
         call: ActivityClient,
         changed: Callable[[], None],
+        quotas: QuotaWaits,
     ) -> None:
+        self._quotas = quotas
         self._data = data
         self._decisions = decisions
         self._call = call
@@ -91,15 +95,23 @@ class ApprovalWait:
             escalated_to=escalated_to,
         )
         summary = f"{step.id}: ask for approval of {call.tool.name}"
-        try:
-            asked = await self._call(ports.REQUEST_APPROVAL, wanted, summary)
-        except asyncio.CancelledError:
+        while True:
+            try:
+                asked = await self._call(ports.REQUEST_APPROVAL, wanted, summary)
+            except asyncio.CancelledError:
+                self._leave_if_ending(step)
+                raise
+            data.keep_head(asked.head)
+            if asked.over_quota is None:
+                break
             self._leave_if_ending(step)
-            raise
-        data.keep_head(asked.head)
+            leave_if_cancelled()
+            await self._quotas.wait(step.id, asked.over_quota)
+        self._quotas.over(step.id)
         request = asked.request
         if request is None:
             return None
+        data.note_foreign(request.foreign)
         data.calls[step.id] = request.params_hash
         state = asked.state or ApprovalState.PENDING
         held = data.gate.ask(request, state, asked.decided, verified=asked.verified)
@@ -156,12 +168,10 @@ class ApprovalWait:
         """Wait for a decision or the end of the request; the row says which came first."""
         states, look = self._data.gate.states, SHORTEST_LOOK
         while states[approval_id] is ApprovalState.PENDING:
-            try:
-                await workflow.wait_condition(
-                    lambda: states[approval_id] is not ApprovalState.PENDING,
-                    timeout=max(left, timedelta(milliseconds=1)),
-                )
-            except TimeoutError:
+            if not await comes_true(
+                lambda: states[approval_id] is not ApprovalState.PENDING,
+                max(left, timedelta(milliseconds=1)),
+            ):
                 # The database's clock may be a little behind: then the row is still pending.
                 await self._decisions.close(approval_id, expired=True)
                 left, look = look, min(2 * look, LONGEST_LOOK)

@@ -14,6 +14,7 @@ from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.effects import OpenIntervention
 from surehand.workflows.contracts.interrupts import InterruptKind
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
@@ -21,6 +22,7 @@ from surehand.workflows.contracts.tools import (
     HumanNeeded,
     InputNeeded,
     PermissionNeeded,
+    QuotaNeeded,
     RateLimited,
     RecordRefusal,
     Succeeded,
@@ -43,14 +45,15 @@ from surehand.workflows.state.step_failure import (
     REFUSED,
     StepFailed,
     StepRefused,
-    attempts_of,
     cut_short,
     leave_if_cancelled,
     reason_of,
     type_of,
+    used_by,
 )
 from surehand.workflows.steps import rules
 from surehand.workflows.steps.approval import ApprovalWait
+from surehand.workflows.steps.quota_waiting import QuotaWaits
 from surehand.workflows.steps.time_limits import LimitedCalls
 from surehand.workflows.steps.tool_calls import ToolCalls
 
@@ -80,7 +83,8 @@ class StepRunner:
         self._interventions = interventions
         self._changed = changed
         self._call = call
-        self._approval_wait = ApprovalWait(data, decisions, call, changed)
+        self._quotas = QuotaWaits(data, changed)
+        self._approval_wait = ApprovalWait(data, decisions, call, changed, self._quotas)
         self.tool_calls = ToolCalls(data, call, spending)
         self._limited = LimitedCalls(data, self.tool_calls, undo)
 
@@ -119,7 +123,7 @@ class StepRunner:
             if type_of(error) in REFUSED:
                 await self._record_refusal(step.id, step.does, reason)
             unsettled = await self.tool_calls.may_have_happened(step.id, error)
-            self._set(step, StepState.FAILED, error=reason, attempts=attempts_of(error))
+            self._set(step, StepState.FAILED, error=reason, attempts=used_by(error).attempts)
             data.add_line(workflow.now(), f"failed: {reason}", step.id)
             raise StepFailed(reason, unsettled=unsettled) from error
         finally:
@@ -168,11 +172,13 @@ class StepRunner:
             return None
         params, late = rules.params_of(step, facts)
         plan = self._data.request.plan
-        if plan.interrupted(step, "before"):
+        if plan.interrupted(step, "before") and not at.accepted:
             question = f"{step.id} is about to start: {step.does}"
             await self._interrupts.static(step.id, InterruptKind.BEFORE, question, params)
+            self._data.set_progress(step.id, accepted=True)
         if step.plan is not None:
             await self._unpaused(step)
+            self._set(step, StepState.RUNNING)
             await self._run_child(step, step.plan, params)
             return None
         spec = self._data.tools[step.tool]
@@ -187,7 +193,8 @@ class StepRunner:
             tool=spec,
             params=params,
             late=late,
-            policies=request.plan.approvals(step),
+            # A model is asked for nothing but its word.
+            policies=() if step.tool == MODEL else request.plan.approvals(step),
             attempts_before=before,
         )
         asks = bool(call.policies) or spec.approval is not None
@@ -216,6 +223,7 @@ class StepRunner:
                 await self._affordable(step)
                 if self._data.stopping and not self.tool_calls.knows(step.id):
                     raise cut_short(self._data.saga, step.id)
+                self._data.calls.pop(step.id, None)
                 if call.joined is None:
                     self._set(step, StepState.RUNNING)
                 outcome = await self._execute(step, call)
@@ -233,6 +241,7 @@ class StepRunner:
                     | InputNeeded()
                     | HumanNeeded()
                     | RateLimited()
+                    | QuotaNeeded()
                 ) if self._data.stopping:
                     # The call ended after its cancellation; nobody is asked for it any more.
                     raise StepFailed("the run is ending")
@@ -246,9 +255,12 @@ class StepRunner:
                 case InputNeeded(question=asked, answer_schema=schema):
                     kind = InterruptKind.TOOL
                     answer = await self._interrupts.ask(step.id, kind, asked, schema)
-                    call, asks = _answered(call, answer, attempts), gated
+                    call, asks = _answered(call, outcome, answer), gated
                 case RateLimited():
                     await self._wait(step, outcome)
+                    call = call.model_copy(update={"attempts_before": attempts})
+                case QuotaNeeded(wait=found):
+                    await self._quotas.wait(step.id, found)
                     call = call.model_copy(update={"attempts_before": attempts})
                 case HumanNeeded(intervention_id=id_, question=text):
                     if outcome.effect is not None:
@@ -272,13 +284,21 @@ class StepRunner:
             outcome = None
 
     async def _execute(self, step: Step, call: ToolCall) -> ToolOutcome:
+        spent = self._data.progress_of(step.id).spent
         try:
             report = await self._limited.report(step, call)
         finally:
+            self._data.set_progress(step.id, counted=False)
             if call.joined is not None:
                 self._data.interventions.pop(call.joined, None)
         self._data.keep_head(report.head)
-        self._spending.add_usage(report.usage)
+        over = isinstance(report.outcome, QuotaNeeded)
+        self._spending.add_usage(report.usage, calls=0 if over else 1)
+        if over:
+            # The step's time is that of its calls, and none was made.
+            self._data.set_progress(step.id, spent=spent)
+        else:
+            self._quotas.over(step.id)
         return report.outcome
 
     def _unapproved(self, call: ToolCall, outcome: ApprovalNeeded) -> ToolCall:
@@ -335,16 +355,21 @@ class StepRunner:
         return self._data.paused is not None or amending or step.id in self._data.held
 
     async def _affordable(self, step: Step) -> None:
-        """Wait for more budget where it is used up: no call is under way here."""
-        while not self.tool_calls.knows(step.id) and (used_up := self._spending.used_up()):
+        """Wait for more budget where it is used up, and have it count the call that follows."""
+        if self.tool_calls.knows(step.id):
+            return
+        while used_up := self._spending.used_up(step.id):
             text = f"the budget is used up: {used_up}"
             if self._data.steps[step.id].state is not StepState.PAUSED_BUDGET:
                 self._set(step, StepState.PAUSED_BUDGET, error=text)
                 self._data.add_line(workflow.now(), text, step.id)
             async with self._interrupts.paused(step.id, InterruptKind.BUDGET, text):
-                await workflow.wait_condition(lambda: self._spending.used_up() is None)
+                while self._spending.used_up(step.id):  # another step may take what was added
+                    await workflow.wait_condition(lambda: self._spending.used_up(step.id) is None)
+                self._data.set_progress(step.id, counted=True)
             self._set(step, StepState.RUNNING, error=None)
             await self._unpaused(step)
+        self._data.set_progress(step.id, counted=True)
 
     async def _wait(self, step: Step, limited: RateLimited) -> None:
         """Wait as long as the provider wants, and say so."""
@@ -446,11 +471,12 @@ class StepRunner:
         self._changed()
 
 
-def _answered(call: ToolCall, answer: JsonValue, attempts: int) -> ToolCall:
+def _answered(call: ToolCall, asked: InputNeeded, answer: JsonValue) -> ToolCall:
     """Return the call with one answer more: what was approved was the call without it."""
     changes: dict[str, Any] = {"approval_id": None, "params_hash": None}
-    changes |= {"answers": [*call.answers, answer], "attempts_before": attempts}
-    return call.model_copy(update=changes)
+    changes["answers"] = [*call.answers[: asked.before], answer]
+    changes["questions"] = [*call.questions[: asked.before], asked.digest]
+    return call.model_copy(update={**changes, "attempts_before": asked.attempts})
 
 
 def read_at(outcome: Succeeded) -> datetime:

@@ -18,7 +18,7 @@ from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import ResumeRun, Way
 from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Goto, Step
-from surehand.workflows.plan.references import INPUT
+from surehand.workflows.plan.references import INPUT, literal
 from surehand.workflows.state.records import Failure, Progress
 from surehand.workflows.state.run_state import OPEN, RunData
 from surehand.workflows.state.step_failure import StepFailed
@@ -87,6 +87,7 @@ class Scheduler:
                     text = f"asking {instead.tool} instead: {failed.reason}"
                     self._data.add_line(workflow.now(), text, step.id)
                     step = instead
+                    self._data.of_step(step.id).edited = None
                     self._begin_anew(step)
                     continue
                 way = await self._way_out(step, failed)
@@ -100,17 +101,32 @@ class Scheduler:
                     return None
                 if way.way is Way.COMPENSATE:
                     raise StepFailed(failed.reason, called=failed.called, given_up=True) from failed
-                if way.params is not None and failed.unsettled:
-                    # With other params the first call would never be settled.
-                    text = "its first call may have happened: tried again with the same params"
-                    self._data.add_line(workflow.now(), text, step.id)
-                elif way.params is not None:
-                    step = step.model_copy(update={"params": way.params})
+                step = self._retried(step, way, failed)
                 self._begin_anew(step)
+
+    def _retried(self, step: Step, way: ResumeRun, failed: StepFailed) -> Step:
+        """Return a step as it is tried again: with the params that a human has given it last."""
+        known = self._data.of_step(step.id)
+        # With other params than its first call has had, that would never be settled.
+        first_again = failed.unsettled and known.settles
+        known.settles = failed.unsettled
+        params = way.params
+        if params is not None and failed.unsettled:
+            text = "its first call may have happened: tried again with the same params"
+            self._data.add_line(workflow.now(), text, step.id)
+            params = None
+        if params is not None or first_again:
+            known.edited = None
+        elif known.edited is not None:
+            params = literal(known.edited)
+        return step if params is None else step.model_copy(update={"params": params})
 
     @contextmanager
     def _under_way(self, step: Step) -> Iterator[None]:
         """Keep how far a step has come, for as long as it is under way."""
+        if step.id not in self._data.progress:  # what is known may be of another plan's call
+            known = self._data.of_step(step.id)
+            known.edited, known.settles = None, False
         self._data.set_progress(step.id)
         try:
             yield

@@ -15,6 +15,7 @@ from surehand.workflows.plan.plan import Step
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import StepFailed
 from surehand.workflows.steps.tool_calls import ToolCalls
+from surehand.workflows.waiting import comes_true
 
 T = TypeVar("T")
 
@@ -40,9 +41,7 @@ async def within(left: timedelta, work: Coroutine[Any, Any, T], stopping: Callab
     running = asyncio.create_task(work)
     over = False
     try:
-        await workflow.wait_condition(running.done, timeout=left)
-    except TimeoutError:
-        over = True
+        over = not await comes_true(running.done, left)
     except asyncio.CancelledError:
         running.cancel()
         if not stopping():

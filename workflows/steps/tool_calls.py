@@ -17,8 +17,9 @@ from surehand.workflows.contracts.batches import (
     batch_name,
 )
 from surehand.workflows.contracts.effects import FindRemaining
+from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Succeeded, ToolCall, ToolReport
+from surehand.workflows.contracts.tools import Effect, Succeeded, ToolCall, ToolReport
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.options import batch_call, local_call, tool_call
@@ -26,9 +27,9 @@ from surehand.workflows.plan.durability import LONGEST_LOCAL, Durability
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import (
     PROVEN,
-    attempts_of,
     cut_short,
     type_of,
+    used_by,
 )
 from surehand.workflows.steps.batches import batch_of
 
@@ -91,11 +92,15 @@ class ToolCalls:
         try:
             report = await self._made(step_id, call, alone=alone)
         except ActivityError as error:
-            known.attempts_used = max(used, attempts_of(error))
+            lost = used_by(error)
+            known.attempts_used = max(used, lost.attempts)
+            self._spending.add_usage(lost.usage, calls=0)
+            self._data.note_foreign(filter(None, [lost.foreign]))
             raise
         finally:
             self._data.unacknowledged.discard(step_id)
         known.attempts_used = max(used, report.outcome.attempts)
+        self._data.note_foreign(filter(None, [report.foreign]))
         return report
 
     async def may_have_happened(self, step_id: str, error: ActivityError) -> bool:
@@ -103,9 +108,10 @@ class ToolCalls:
         request, saga = self._data.request, self._data.saga
         if step_id not in saga.unsettled() or type_of(error) in PROVEN:
             return False
-        if type_of(error) != ErrorType.INVALID_PARAMS:
+        if type_of(error) not in (ErrorType.INVALID_PARAMS, ErrorType.QUOTA_EXCEEDED):
             return True
-        # Refused before it was claimed, unless an earlier attempt has seen the params otherwise.
+        # Refused before it was claimed, unless an earlier attempt has called: it may have seen the
+        # params otherwise, or have died, and its approval has run out since.
         asked = FindRemaining(tenant=request.tenant, run_id=request.run_id, step_id=step_id)
         found = await self._call(ports.FIND_REMAINING, asked, f"{step_id}: was it ever called?")
         self._data.keep_head(found.head)
@@ -117,13 +123,13 @@ class ToolCalls:
             return _told(known)
         if call.tool.effect is Effect.WRITE:
             self._data.saga.register(step_id)
-        if alone:
+        if alone or call.tool.name == MODEL:
             return await self._remotely(step_id, call)
         if self._mode is Durability.EXIT and not self._wanted():
             batch = batch_of(
                 self._data,
                 call,
-                self._spending.calls_left(),
+                self._spending.calls_left(step_id),
                 self._data.batches + 1,
             )
             if batch is not None:
@@ -135,7 +141,8 @@ class ToolCalls:
     async def _remotely(self, step_id: str, call: ToolCall) -> ToolReport:
         uncertain = self._uncertain
         options = tool_call(call.tool.longest_attempt, f"{step_id}: {call.tool.name}")
-        report = await self._call(ports.EXECUTE_TOOL, call, step_id, options=options)
+        port = ports.TAKE_TURN if call.tool.name == MODEL else ports.EXECUTE_TOOL
+        report = await self._call(port, call, step_id, options=options)
         self._written = max(self._written, uncertain)
         return report
 
@@ -252,7 +259,7 @@ def _told(known: ToolReport | FailedStep) -> ToolReport:
         return known
     cause = ApplicationError(
         known.message,
-        AttemptsUsed(attempts=known.attempts).model_dump(),
+        known.used.model_dump(),
         type=known.type,
         non_retryable=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from surehand.activities.ledger.approvals.requests import locked
@@ -25,6 +26,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove
+from surehand.activities.ledger.steps.entries import Covered
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
     Assurance,
@@ -34,6 +36,7 @@ from surehand.workflows.contracts.approvals import (
     VerdictCode,
     VerifyDecision,
 )
+from surehand.workflows.contracts.standing import Scope
 
 #: Entries in these states leave their key free for other params.
 _FREE = ("failed", "compensated")
@@ -50,6 +53,8 @@ class Edited:
 
 #: Validates an edit with the tool of an approval's row; a text says why it cannot be.
 CheckEdit = Callable[[Mapping[str, Any], Mapping[str, Any]], Edited | str]
+#: Says whether a scope covers the call of an approval's row.
+CoversRow = Callable[[Mapping[str, Any], Scope], Covered | None]
 
 
 def checked_edit(
@@ -157,6 +162,7 @@ def record(
         outcome=decision.outcome.value if decision else None,
         approver=decision.approver if decision else None,
         verified=verdict.verified,
+        proof=proof.assurance.value,
         kid=proof.kid,
         reason=None if accepted else verdict.code.value,
     )
@@ -173,7 +179,12 @@ class _Counts:
 
 
 def verify(
-    tx: Transaction, asked: VerifyDecision, *, assurance: Assurance, check_edit: CheckEdit
+    tx: Transaction,
+    asked: VerifyDecision,
+    *,
+    assurance: Assurance,
+    check_edit: CheckEdit,
+    covers: CoversRow,
 ) -> Judged:
     """Return the verdict on a delivered decision, and apply it if it is accepted.
 
@@ -184,6 +195,7 @@ def verify(
         asked: The delivery.
         assurance: What this worker asks for; the request's own may be stricter.
         check_edit: Validates the params of an edit.
+        covers: Says which standing approvals cover the call that is asked about.
     """
     decision = asked.decision
     # Locked before looking for a verdict: the same delivery may be verified twice at once.
@@ -199,7 +211,7 @@ def verify(
         found, counts = Proof(), (VerdictCode.MALFORMED, asked.refused or "not a decision")
     else:
         found = prove(tx, asked.run_id, decision)
-        counts = _weigh(tx, decision, row, found, assurance, check_edit)
+        counts = _weigh(tx, decision, row, found, assurance, check_edit, covers)
     proof = found if isinstance(found, Proof) else Proof()
     if not isinstance(counts, _Counts):
         code, message = counts
@@ -273,6 +285,7 @@ def _weigh(
     found: Proof | Refusal,
     assurance: Assurance,
     check_edit: CheckEdit,
+    covers: CoversRow,
 ) -> _Counts | Refusal:
     """Return what follows from a decision, or why it does not count."""
     refused = judge(decision, row, tx.now_ms)
@@ -282,7 +295,9 @@ def _weigh(
     if not isinstance(found, Proof):
         return found
     assurance = Assurance(row["assurance"]).stricter(assurance)
-    if assurance is Assurance.SIGNED and not found.verified:
+    if not found.assurance.satisfies(assurance):
+        if assurance.by_passkey:
+            return VerdictCode.PASSKEY_NEEDED, f"decisions {assurance.as_text()} here"
         return VerdictCode.UNSIGNED, "only signed decisions count here"
     requirements = needs_of(row).requirements
     unknown = unknown_requester(tx, row["run_id"], requirements, assurance)
@@ -290,7 +305,7 @@ def _weigh(
         return VerdictCode.FOUR_EYES, unknown
     people = principals.find(tx, [decision.approver])
     vote = Vote(decision.approver, people[decision.approver].roles)
-    refused = refusal(requirements, vote, requesters(tx, row))
+    refused = refusal(requirements, vote, requesters(tx, row, requirements))
     if refused is not None:
         return refused
     match decision.outcome:
@@ -304,7 +319,7 @@ def _weigh(
             message = f"edited by {decision.approver}"
             return _Counts(ApprovalState.SUPERSEDED, message, found.verified, edited)
         case DecisionOutcome.APPROVE:
-            return _with_vote(tx, row, vote, found, assurance)
+            return _with_vote(tx, row, vote, found, assurance, covers)
 
 
 def _with_vote(
@@ -313,6 +328,7 @@ def _with_vote(
     vote: Vote,
     proof: Proof,
     assurance: Assurance,
+    covers: CoversRow,
 ) -> _Counts | Refusal:
     """Return where a request stands with one more yes."""
     recorded = tx.all(
@@ -326,13 +342,14 @@ def _with_vote(
         )
     )
     needs = needs_of(row)
-    votes = votes_now(tx, row["approval_id"], assurance, in_advance=needs.standing)
+    in_advance = partial(covers, row) if needs.standing else None
+    votes = votes_now(tx, row["approval_id"], assurance, in_advance=in_advance)
     # Whose standing approval has ended since may look at the call and vote in person.
     in_person = {folded(one["approver"]) for one in recorded if one["standing_id"] is None}
     if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:
         return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
     votes = [*votes, vote]
-    lacking = missing(needs.requirements, votes, requesters(tx, row))
+    lacking = missing(needs.requirements, votes, requesters(tx, row, needs.requirements))
     if lacking is not None:
         message = f"approved by {vote.approver}; so far {lacking}"
         return _Counts(ApprovalState.PENDING, message, proof.verified)

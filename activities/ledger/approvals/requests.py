@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from surehand.activities.ledger.approvals.standing_grants import Covers, apply, give_back
+from surehand.activities.ledger.approvals.standing_grants import apply, give_back
 from surehand.activities.ledger.approvals.votes import (
+    asked_of,
     missing,
     needs_of,
     requesters,
@@ -23,6 +24,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.outbox.notification import Kind
 from surehand.activities.ledger.outbox.notifications import write_approval
+from surehand.activities.ledger.quotas.requests import require_place
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     ClaimRequest,
@@ -31,6 +33,7 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.workflows.contracts.approvals import ApprovalState, Assurance
+from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.policy import Needs
 
 
@@ -49,9 +52,8 @@ def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
             effects.c.entry_id,
             tool=call.tool,
             key=call.key,
-            identity_hash=call.identity_hash,
             state="committed",
-        )
+        ).where(effects.c.identity_hash.in_((call.identity_hash, *call.also_known_by)))
     )
     return row is not None
 
@@ -60,53 +62,73 @@ def request(
     tx: Transaction,
     call: ClaimRequest,
     *,
-    approval_id: str,
+    number: int,
     description: str,
     undo: str,
     needs: Needs,
     assurance: Assurance = Assurance.OPEN,
     editors: Sequence[str] = (),
-    covers: Covers | None = None,
+    answers: Sequence[Any] = (),
 ) -> Mapping[str, Any]:
-    """Write an approval request, or return the one of that id.
+    """Write an approval request, or return the one that is there and asks just this.
+
+    A row of that id that says anything else is another life's, or forged: it is void from now on,
+    and the next free number is used.
+    The standing approvals that cover the call vote at once.
 
     Args:
         tx: The transaction.
         call: What is asked about.
-        approval_id: Its id.
+        number: Which request of its step this is, if no other has that number.
         description: The call in one line.
         undo: How its effect would be undone.
         needs: Whose yes it needs.
-        assurance: What has to prove a decision.
+        assurance: What has to prove a decision, at least; the policies may want more.
         editors: Who has changed the params.
-        covers: Says which standing approvals cover the call; they vote at once.
+        answers: What people have answered to the tool's own questions.
+
+    Raises:
+        QuotaUsedUp: As many requests of the tenant wait as may; nothing of this one is to be left.
     """
-    already = locked(tx, approval_id)
-    if already is not None:
-        return already
+    assurance = assurance.stricter(Assurance(needs.proof))
+    asked = {
+        "run_id": call.run_id,
+        "step_id": call.step_id,
+        "tool": call.tool,
+        "tool_version": call.tool_version,
+        "key": call.key,
+        "params_hash": call.params_hash,
+        "params": call.params,
+        "description": description,
+        "undo": undo,
+        "user_id": call.user,
+        "editors": list(editors),
+        "needs": needs.model_dump(mode="json"),
+        "assurance": assurance.value,
+        "precondition": call.precondition,
+    }
+    lasts = milliseconds(needs.expires_in)
+    approval_id = approval_id_of(call.run_id, call.step_id, number)
+    while (already := locked(tx, approval_id)) is not None:
+        same = all(already[name] == value for name, value in asked.items())
+        if same and already["expires_ms"] <= tx.now_ms + lasts:
+            return already
+        # One of an attempt, or of a life, that asked otherwise: nobody is to decide on it.
+        close(tx, call.run_id, approval_id, "void")
+        number += 1
+        approval_id = approval_id_of(call.run_id, call.step_id, number)
     # What this step has been approved for before and has not used is not used any more.
     give_back(tx, call.run_id, step_id=call.step_id)
     row = tx.one(
         insert_row(
             approvals,
+            **asked,
             approval_id=approval_id,
-            run_id=call.run_id,
-            step_id=call.step_id,
-            tool=call.tool,
-            tool_version=call.tool_version,
-            key=call.key,
-            params_hash=call.params_hash,
-            params=call.params,
-            description=description,
-            undo=undo,
-            user_id=call.user,
-            editors=list(editors),
-            needs=needs.model_dump(mode="json"),
-            assurance=assurance.value,
-            precondition=call.precondition,
+            answers=list(answers) or None,
+            asked_of=asked_of(needs.requirements),
             state="pending",
             requested_ms=tx.now_ms,
-            expires_ms=tx.now_ms + milliseconds(needs.expires_in),
+            expires_ms=tx.now_ms + lasts,
             remind_ms=needs.remind_every and tx.now_ms + milliseconds(needs.remind_every),
         ).returning(approvals)
     )
@@ -123,8 +145,9 @@ def request(
         assurance=assurance.value,
         quorum=max(requirement.quorum for requirement in needs.requirements),
     )
-    voted = row if covers is None else apply(tx, row, covers)
+    voted = apply(tx, row, call.covers)
     if voted["state"] == "pending":  # standing approvals may have answered it
+        require_place(tx)
         write_approval(tx, voted, Kind.APPROVAL)
     return voted
 
@@ -220,15 +243,15 @@ def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused 
         return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
     if has_expired(row, tx.now_ms):
         return ApprovalRefused(f"approval {call.approval_id} has expired")
-    assurance = Assurance(row["assurance"]).stricter(call.assurance)
+    assurance = Assurance(row["assurance"]).stricter(call.assurance).stricter(call.proof)
     then = needs_of(row)
-    in_advance = then.standing and call.standing
+    in_advance = call.covers if then.standing and call.standing else None
     votes = votes_now(tx, call.approval_id, assurance, in_advance=in_advance)
     now = [one.escalated() if then.escalated_to else one for one in call.requirements]
     asked = (*then.requirements, *now)
     lacking = unknown_requester(tx, call.run_id, asked, assurance)
     if lacking is None:
-        lacking = missing(asked, votes, requesters(tx, row))
+        lacking = missing(asked, votes, requesters(tx, row, asked))
     if lacking is not None:
         return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")
     return _Holds(row)

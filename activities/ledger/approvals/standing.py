@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from decimal import Context, Decimal, Inexact
+from typing import Any, Final
 
 from pydantic import ValidationError
+from sqlalchemy import func, or_
 
-from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
+from surehand.activities.ledger.core.people_tables import (
+    approvals,
+    standing_approvals,
+    standing_uses,
+)
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.proofs import Signed, still_signed
 from surehand.activities.ledger.people.signatures import BadSignature
+from surehand.activities.ledger.steps.entries import Covered, Covers
+from surehand.activities.ledger.steps.foreign import content_of
+from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.standing import (
+    MOST_USES,
     Scope,
     StandingClaims,
     standing_id_of,
     standing_label,
 )
+
+#: Sums of as many amounts as there can be uses, each with 30 digits before and after the point;
+#: nothing is ever rounded.
+_EXACT: Final = Context(prec=60 + len(str(MOST_USES)), traps=[Inexact])
+#: As workers write it. Less than nothing would make room for others.
+_AMOUNT: Final = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
+#: What any other text adds to a sum: nothing is within a limit then.
+_NO_AMOUNT: Final = Decimal("Infinity")
 
 
 @dataclass(frozen=True)
@@ -47,6 +66,7 @@ class Standing:
             "count": row["most_uses"],
             "total_of": row["total_of"],
             "total": row["most_total"],
+            "foreign": row["foreign_too"],
             "until": row["until_ms"] // 1000,
         }
         own = [name for name in cls.__dataclass_fields__ if name != "scope"]
@@ -55,10 +75,19 @@ class Standing:
         except ValidationError:
             return None
 
+    def is_for(self, *, foreign: bool) -> bool:
+        """Return whether it covers calls of a run that has, or has not, read foreign content."""
+        return self.scope.foreign or not foreign
+
     @property
     def signed(self) -> bool:
         """Whether it carries a signature; :func:`worthless` says what that proves."""
         return self.signature is not None
+
+    @property
+    def assurance(self) -> Assurance:
+        """How much that proves of its votes: no passkey's gesture was made for any of them."""
+        return Assurance.SIGNED if self.signed else Assurance.OPEN
 
     @property
     def label(self) -> str:
@@ -121,14 +150,75 @@ def of_tool(tx: Transaction, tool: str) -> list[Standing]:
     return [found for found in map(Standing.from_row, rows) if found is not None]
 
 
-def voting(tx: Transaction, approval_id: str, standing_ids: Collection[str]) -> dict[str, Standing]:
-    """Return those whose vote for an approval counts: in force, and their use not returned."""
+def voting(
+    tx: Transaction, approval_id: str, standing_ids: Collection[str], covers: Covers
+) -> dict[str, Standing]:
+    """Return those whose vote for an approval counts: in force, for this call, and not returned.
+
+    Uses are rows that whoever has the workers' rights can write. So the scope is judged by the call
+    itself, and all that stands as used has to be within what was granted.
+    """
     if not standing_ids:
         return {}
     rows = tx.all(
-        rows_of(standing_uses, standing_approvals, approval_id=approval_id, returned_ms=None)
+        rows_of(
+            standing_uses,
+            standing_approvals,
+            standing_uses.c.amount,
+            approval_id=approval_id,
+            returned_ms=None,
+        )
         .join(standing_approvals, ours(standing_approvals, standing_id=standing_uses.c.standing_id))
         .where(standing_uses.c.standing_id.in_(standing_ids))
     )
-    found = [one for one in map(Standing.from_row, rows) if one is not None]
-    return {one.standing_id: one for one in found if worthless(tx, one) is None}
+    asked = tx.one(rows_of(approvals, approvals.c.run_id, approval_id=approval_id))
+    foreign = asked is not None and bool(content_of(tx, asked["run_id"]))
+    found: dict[str, Standing] = {}
+    for row in rows:
+        one = Standing.from_row(row)
+        if one is None or worthless(tx, one) is not None or not one.is_for(foreign=foreign):
+            continue
+        covered = covers(one.scope)
+        if covered is None or not is_within(tx, one):
+            continue
+        if covered.amount is None or covered.amount == _amount(row["amount"]):
+            found[one.standing_id] = one
+    return found
+
+
+def used(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
+    """Return how often a standing approval is used up now, and what its amounts come to.
+
+    What an effect has used is used up, whatever else its row says.
+    """
+    mine = ours(approvals, approval_id=standing_uses.c.approval_id)
+    stands = or_(standing_uses.c.returned_ms.is_(None), approvals.c.consumed_entry.is_not(None))
+    of_it = {"standing_id": standing.standing_id}
+    if standing.scope.total is None:
+        counted = rows_of(standing_uses, func.count(), **of_it)
+        return tx.count(counted.join(approvals, mine).where(stands)), Decimal(0)
+    # Added up here: SQLite's own sums are floats.
+    amounts = rows_of(standing_uses, standing_uses.c.amount, **of_it)
+    rows = tx.all(amounts.join(approvals, mine).where(stands))
+    total = Decimal(0)
+    for row in rows:
+        total = _EXACT.add(total, _amount(row["amount"]))
+    return len(rows), total
+
+
+def is_within(tx: Transaction, standing: Standing, another: Covered | None = None) -> bool:
+    """Return whether what stands as used, and another use, is within what was granted."""
+    scope = standing.scope
+    if scope.count is None and scope.total is None:
+        return True
+    uses, total = used(tx, standing)
+    if another is not None:
+        uses, total = uses + 1, _EXACT.add(total, another.amount or Decimal(0))
+    if uses > (MOST_USES if scope.count is None else scope.count):
+        return False
+    return scope.total is None or total <= Decimal(scope.total)
+
+
+def _amount(said: str | None) -> Decimal:
+    """Return the amount that the row of a use says."""
+    return Decimal(said) if said is not None and _AMOUNT.fullmatch(said) else _NO_AMOUNT

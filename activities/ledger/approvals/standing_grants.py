@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal, Inexact
+from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import func
-
-from surehand.activities.ledger.approvals.standing import Standing, of_tool, worthless
+from surehand.activities.ledger.approvals.standing import (
+    Standing,
+    is_within,
+    of_tool,
+    used,
+    worthless,
+)
 from surehand.activities.ledger.approvals.votes import (
     Vote,
     helps,
@@ -26,6 +30,8 @@ from surehand.activities.ledger.core.tables import approvals, decisions
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
+from surehand.activities.ledger.steps.entries import Covered, Covers
+from surehand.activities.ledger.steps.foreign import content_of
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
     Assurance,
@@ -34,8 +40,6 @@ from surehand.workflows.contracts.approvals import (
 )
 from surehand.workflows.contracts.standing import (
     LONGEST_STANDING,
-    MOST_USES,
-    Scope,
     StandingClaims,
     StandingGrant,
     standing_id_of,
@@ -43,22 +47,8 @@ from surehand.workflows.contracts.standing import (
 )
 from surehand.workflows.identity import digest
 
-#: Sums of as many amounts as there can be uses, each with 30 digits before and after the point;
-#: nothing is ever rounded.
-_EXACT: Final = Context(prec=60 + len(str(MOST_USES)), traps=[Inexact])
 #: As long as the column for who has decided is.
 _LONGEST_NAME: Final = 200
-
-
-@dataclass(frozen=True)
-class Covered:
-    """That a call lies within a scope, and what it adds to the sum, if that is limited."""
-
-    amount: Decimal | None = None
-
-
-#: Says whether a scope covers the call that is asked about.
-Covers = Callable[[Scope], Covered | None]
 
 
 def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[str, Any]:
@@ -76,11 +66,13 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[st
     assurance = Assurance(row["assurance"])
     if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
         return row
-    waiting, asked_by = of_tool(tx, row["tool"]), requesters(tx, row)
+    waiting, asked_by = of_tool(tx, row["tool"]), requesters(tx, row, needs.requirements)
     people = principals.find(tx, [one.granter for one in waiting])
     votes: list[Vote] = []
-    verified = True
+    verified, foreign = True, bool(content_of(tx, row["run_id"]))
     for standing in waiting:
+        if not standing.is_for(foreign=foreign):
+            continue
         vote = Vote(standing.granter, people[standing.granter].roles, standing.standing_id)
         if not helps(needs.requirements, votes, vote, asked_by):
             continue
@@ -157,39 +149,10 @@ def give_back(
             )
 
 
-def used(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
-    """Return how often a standing approval is used up now, and what its amounts come to."""
-    live = {"standing_id": standing.standing_id, "returned_ms": None}
-    if standing.scope.total is None:
-        row = tx.one(rows_of(standing_uses, func.count().label("uses"), **live))
-        assert row is not None
-        return int(row["uses"]), Decimal(0)
-    # Added up here: SQLite's own sums are floats.
-    rows = tx.all(rows_of(standing_uses, standing_uses.c.amount, **live))
-    total = Decimal(0)
-    for row in rows:
-        total = _EXACT.add(total, Decimal(row["amount"]))
-    return len(rows), total
-
-
 def _usable(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered) -> bool:
-    if Assurance(row["assurance"]) is Assurance.SIGNED and not standing.signed:
+    if not standing.assurance.satisfies(Assurance(row["assurance"])):
         return False
-    return worthless(tx, standing) is None and _within(tx, standing, found)
-
-
-def _within(tx: Transaction, standing: Standing, found: Covered) -> bool:
-    """Return whether one more use is within the count and the total."""
-    scope = standing.scope
-    if scope.count is None and scope.total is None:
-        return True
-    uses, total = used(tx, standing)
-    if uses >= (MOST_USES if scope.count is None else scope.count):
-        return False
-    if scope.total is None:
-        return True
-    assert found.amount is not None, "a scope with a total covers nothing without an amount"
-    return _EXACT.add(total, found.amount) <= Decimal(scope.total)
+    return worthless(tx, standing) is None and is_within(tx, standing, found)
 
 
 def _use(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered) -> None:
@@ -235,6 +198,7 @@ def _use(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Cov
         standing_id=standing.standing_id,
         approver=standing.granter,
         verified=standing.signed,
+        proof=standing.assurance.value,
         kid=standing.kid,
     )
 
@@ -322,6 +286,7 @@ def grant(tx: Transaction, given: StandingGrant) -> Standing:
             most_uses=scope.count,
             total_of=scope.total_of,
             most_total=scope.total,
+            foreign_too=scope.foreign,
             until_ms=scope.until * 1000,
             reason=given.reason,
             nonce=given.nonce,

@@ -5,17 +5,22 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from surehand.activities.ledger.approvals import standing
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import decisions
+from surehand.activities.ledger.core.tables import decisions, events
 from surehand.activities.ledger.people import principals, starts
+from surehand.activities.ledger.people.planners import planners
 from surehand.activities.ledger.people.proofs import Refusal, unproven
-from surehand.workflows.contracts.approvals import Assurance, VerdictCode
+from surehand.activities.ledger.steps.entries import Covers
+from surehand.workflows.contracts.approvals import Assurance, DecisionOutcome, VerdictCode
 from surehand.workflows.contracts.standing import standing_label
 from surehand.workflows.plan.policy import Needs, Requirement
+
+#: Characters of all roles together, as long as the ledger's column for them is.
+LONGEST_ROLES: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,21 @@ def refusal(
         wanted = sorted({role for r in requirements for role in r.roles})
         return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
     if folded(vote.approver) in _not_counted(requirements, requesters):
-        return VerdictCode.FOUR_EYES, f"{vote.approver} has asked for this call, or edited it"
+        why = "has asked for this call, edited it, or given its run a value"
+        return VerdictCode.FOUR_EYES, f"{vote.approver} {why}"
     return None
+
+
+def asked_of(requirements: Iterable[Requirement]) -> str:
+    """Return the roles whose votes can count, as a request is found by them; pure.
+
+    Empty: everybody's can. So it is where there are more roles than a row has room for: nobody may
+    miss what waits for them.
+    """
+    requirements = tuple(requirements)
+    roles = " ".join(sorted({role for one in requirements for role in one.roles}))
+    anybody = any(not one.roles for one in requirements)
+    return "" if anybody or len(roles) > LONGEST_ROLES else roles
 
 
 def missing(
@@ -100,14 +118,21 @@ def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool
     return all(_has_role(one.may_edit or one.roles, roles) for one in requirements)
 
 
-def requesters(tx: Transaction, row: Mapping[str, Any]) -> frozenset[str]:
-    """Return who has asked for the call of an approval's row, with its params as they are.
+def requesters(
+    tx: Transaction, row: Mapping[str, Any], requirements: Iterable[Requirement]
+) -> frozenset[str]:
+    """Return who has asked for the call of an approval's row, where four eyes are asked for.
 
-    Whom its run acts for, who has started it or given it another plan, and who has changed the
-    params.
+    Whom its run acts for, who has decided what the run calls, and who has edited the params. That
+    the row names its editors is for people: it can be changed, what has happened cannot.
     """
-    planned = starts.planners(tx, row["run_id"])
-    return frozenset((row["user_id"], *planned, *row["editors"]))
+    if not any(one.four_eyes for one in requirements):
+        return frozenset()
+    step = {"run_id": row["run_id"], "step_id": row["step_id"]}
+    decided = tx.all(rows_of(events, events.c.body, **step, type="decision.accepted"))
+    edited = (one["body"] for one in decided if one["body"]["outcome"] == DecisionOutcome.EDIT)
+    editors = (*row["editors"], *(body["approver"] for body in edited))
+    return frozenset((row["user_id"], *planners(tx, row["run_id"]), *editors))
 
 
 def unknown_requester(
@@ -126,19 +151,20 @@ def needs_of(row: Mapping[str, Any]) -> Needs:
 
 
 def votes_now(
-    tx: Transaction, approval_id: str, assurance: Assurance, *, in_advance: bool
+    tx: Transaction, approval_id: str, assurance: Assurance, *, in_advance: Covers | None
 ) -> list[Vote]:
     """Return the votes that stand now.
 
     A role that was taken away since, or the revocation of the key that signed, takes the vote away;
     the end of a standing approval takes away those that it has given. Signatures are verified each
     time, as they are on record: a row without its own is no vote where votes have to be signed.
+    What a standing approval covers is judged each time, too.
 
     Args:
         tx: The transaction.
         approval_id: The request.
         assurance: What has to prove a vote.
-        in_advance: Whether votes of standing approvals count.
+        in_advance: Says which standing approvals cover the call; ``None``: none of them counts.
     """
     rows = tx.all(
         rows_of(decisions, approval_id=approval_id, verdict="accepted", outcome="approve").order_by(
@@ -147,17 +173,18 @@ def votes_now(
     )
     people = principals.find(tx, [row["approver"] for row in rows])
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
-    standing_now = standing.voting(tx, approval_id, given) if in_advance else {}
+    standing_now = {}
+    if in_advance is not None:
+        standing_now = standing.voting(tx, approval_id, given, in_advance)
 
     def stands(row: Mapping[str, Any]) -> bool:
         if row["standing_id"] is not None:
+            # What a standing approval has signed, is verified with it.
             found = standing_now.get(row["standing_id"])
-            if found is None or not is_of(row, found):
-                return False
+            return found is not None and is_of(row, found) and found.assurance.satisfies(assurance)
         if row["kid"] is None and row["signature"] is None:
             return assurance is Assurance.OPEN
-        # What a standing approval has signed, is verified with it.
-        return row["standing_id"] is not None or unproven(tx, row) is None
+        return unproven(tx, row, assurance) is None
 
     return [
         Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])

@@ -6,12 +6,14 @@ PostgreSQL's protocol may answer without doing either.
 
 from __future__ import annotations
 
+import re
 import secrets
 import sqlite3
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, quote_plus, urlsplit
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -26,9 +28,9 @@ from sqlalchemy import (
     make_url,
     text,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from surehand.process.program import command
+from surehand.process.program import command, migrate_command
 
 #: How long a statement may take, and a SQLite writer waits for another process's transaction.
 PATIENCE: Final = timedelta(seconds=10)
@@ -48,6 +50,9 @@ _ANSWERING: Final = timedelta(seconds=2)
 CONNECT_TIMEOUT: Final = 5
 #: Seconds of silence after which a server is asked whether it is there.
 _KEEPALIVE: Final = 30
+
+#: Names of options in a database URL's query whose values nobody may read.
+_SECRET_OPTION: Final = re.compile("pass|secret|token", re.IGNORECASE)
 
 _SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -132,6 +137,24 @@ def as_url(database_url: str) -> URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
+def without_passwords(url: URL) -> str:
+    """Return a ledger's URL as people may read it."""
+    hidden = dict.fromkeys(filter(_SECRET_OPTION.search, url.query), "hidden")
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def passwords_of(database_url: str) -> set[str]:
+    """Return the passwords of a ledger's URL: as they are, and as URLs have them."""
+    try:
+        url, as_given = make_url(database_url), urlsplit(database_url).password or ""
+    except (ArgumentError, ValueError):
+        return set()  # which is said elsewhere
+    given = [url.password or ""]
+    for name, values in url.normalized_query.items():
+        given += values if _SECRET_OPTION.search(name) else ()
+    return {as_given, *given, *map(quote, given), *map(quote_plus, given)}
+
+
 def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
     """Return an engine for a ledger URL, prepared for short write transactions.
 
@@ -179,6 +202,12 @@ def _connect_patiently(
 ) -> _Patient:
     connection = _Patient.connect(*where, **options)
     connection.limit = (patience + _ANSWERING).total_seconds()
+    (backend,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
+    connection.rollback()
+    if backend != connection.info.backend_pid:
+        # A pooler answers in the server's place. In transaction mode another connection of its own
+        # may serve the next transaction, and that knows of no statement that was prepared.
+        connection.prepare_threshold = None
     return connection
 
 
@@ -189,7 +218,7 @@ def _only_existing(dialect: Any, _record: Any, where: list[Any], options: dict[s
     if not file.exists():
         raise LedgerUnavailable(
             f"no ledger at {file} (SUREHAND_DATABASE_URL): run"
-            " `python -m surehand.cli.operate.migrate` to make one there; if it is elsewhere, start"
+            f" `{migrate_command()}` to make one there; if it is elsewhere, start"
             " in its folder or name it with its absolute path, sqlite:////folder/file"
         )
     uri = f"{file.as_uri()}?mode=rw"  # should it go away in between
@@ -205,6 +234,8 @@ def _prepare_sqlite(patience: timedelta, connection: Any, _record: Any) -> None:
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
+        # What is deleted, or written over, is not left in the file.
+        "secure_delete=ON",
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -213,6 +244,17 @@ def _prepare_sqlite(patience: timedelta, connection: Any, _record: Any) -> None:
 def _begin_immediate(connection: Any) -> None:
     # A deferred transaction that turns into a writer fails at once when another writer is there.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def forget_log(engine: Engine) -> None:
+    """Have SQLite empty its write-ahead log, which has what was deleted, unless others read it."""
+    if engine.dialect.name != "sqlite":
+        return
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
 
 
 def enter_transaction(
@@ -306,7 +348,7 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
     """
     if engine.dialect.name == "sqlite":
         return
-    where = engine.url.render_as_string(hide_password=True)
+    where = without_passwords(engine.url)
     try:
         with engine.connect() as one, engine.connect() as other:
             wrong = _wrong(one, other, fsync_off=fsync_off)

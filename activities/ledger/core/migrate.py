@@ -19,7 +19,9 @@ from surehand.activities.ledger.core.engine import (
     as_url,
     first_line,
     require_fit,
+    without_passwords,
 )
+from surehand.process.program import migrate_command
 
 #: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
 OWN_FOLDER: Final = ".surehand"
@@ -66,11 +68,11 @@ def shown(database_url: str) -> str:
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
         return f"sqlite file {Path(url.database).absolute()}"
-    return f"ledger database {url.render_as_string(hide_password=True)}"
+    return f"ledger database {without_passwords(url)}"
 
 
 def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
-    where = url.render_as_string(hide_password=True)
+    where = without_passwords(url)
     return LedgerUnavailable(
         f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL):"
         f" {first_line(error)}"
@@ -87,17 +89,17 @@ def require_head(engine: Engine) -> None:
     current, newest = current_revision(engine), newest_revision()
     _refuse_unknown(engine, current)
     if current != newest:
-        where = engine.url.render_as_string(hide_password=True)
+        where = without_passwords(engine.url)
         raise DatabaseBehind(
             f"the ledger database {where} is at migration {current or 'none'}, this version needs"
-            f" {newest}: run `python -m surehand.cli.operate.migrate`"
+            f" {newest}: run `{migrate_command()}`"
         )
 
 
 def _refuse_unknown(engine: Engine, current: str | None) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if current is not None and current not in known:
-        where = engine.url.render_as_string(hide_password=True)
+        where = without_passwords(engine.url)
         raise DatabaseBehind(
             f"the ledger database {where} is at migration {current}, which this version"
             f" ({newest_revision()}) does not know: use the newer version that has made it"

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 
 from surehand.activities.ledger.core.schema import Json, metadata, one_of, run_reference
+from surehand.activities.ledger.core.sealed import Sealed, SealedMembers, SealedText
 
 #: Of a decision: a vote that its approver has sent.
 _IN_PERSON: Final = "verdict = 'accepted' AND outcome = 'approve' AND standing_id IS NULL"
@@ -41,14 +42,18 @@ approvals = Table(
     Column("tool_version", String(40), nullable=False),
     Column("key", String(400), nullable=False),
     Column("params_hash", String(80), nullable=False),
-    Column("params", Json, nullable=False),
-    Column("description", Text, nullable=False),
-    Column("undo", Text, nullable=False),
+    Column("params", Sealed("approvals.params"), nullable=False),
+    # What people have answered to the tool's own questions: the params hash covers it.
+    Column("answers", Sealed("approvals.answers")),
+    Column("description", SealedText("approvals.description"), nullable=False),
+    Column("undo", SealedText("approvals.undo"), nullable=False),
     Column("user_id", String(200), nullable=False),
     # Who has changed the params since the plan asked; they count as requesters, too.
     Column("editors", Json, nullable=False),
     # What all policies together ask for, and what has to prove a decision.
     Column("needs", Json, nullable=False),
+    # The roles whose votes can count, in order; empty: everybody's can.
+    Column("asked_of", String(1000), nullable=False),
     Column("assurance", String(16), nullable=False),
     # Digest of what the tool's precondition said when the request was made.
     Column("precondition", String(80)),
@@ -65,7 +70,9 @@ approvals = Table(
         one_of("state", ("pending", "approved", "rejected", "expired", "superseded", "void")),
         name="state",
     ),
-    CheckConstraint(one_of("assurance", ("open", "signed")), name="assurance"),
+    CheckConstraint(
+        one_of("assurance", ("open", "signed", "passkey", "device_passkey")), name="assurance"
+    ),
     CheckConstraint(
         "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
         name="decided_by_someone",
@@ -76,6 +83,26 @@ approvals = Table(
     ),
     CheckConstraint(
         "(consumed_entry IS NULL) = (consumed_generation IS NULL)", name="consumed_whole"
+    ),
+    # How many wait: a tenant may have a quota of them. And which of them are over first.
+    Index(
+        "ix_approvals_pending",
+        "tenant_id",
+        "expires_ms",
+        "approval_id",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    # The same for whoever has some of the roles, and by tool.
+    Index(
+        "ix_approvals_asked",
+        "tenant_id",
+        "asked_of",
+        "tool",
+        "expires_ms",
+        "approval_id",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
     ),
     Index(
         "ix_approvals_remind",
@@ -98,12 +125,12 @@ decisions = Table(
     Column("approver", String(200), nullable=False),
     Column("outcome", String(16), nullable=False),
     Column("params_hash", String(200), nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", SealedText("decisions.reason"), nullable=False),
     Column("verdict", String(32), nullable=False),
-    Column("message", Text, nullable=False),
+    Column("message", SealedText("decisions.message"), nullable=False),
     Column("verified", Boolean, nullable=False),
     # The params that an edit asks for instead.
-    Column("edited", Json),
+    Column("edited", Sealed("decisions.edited")),
     # The evidence: the signature, the key it was made with, its nonce.
     Column("signature", Text),
     Column("kid", String(80)),
@@ -125,6 +152,8 @@ decisions = Table(
         sqlite_where=text(_IN_PERSON),
         postgresql_where=text(_IN_PERSON),
     ),
+    # What was said to one request.
+    Index("ix_decisions_approval", "tenant_id", "approval_id"),
     # G3: a signature counts once.
     Index(
         "uq_decisions_nonce",
@@ -148,9 +177,10 @@ steerings = Table(
     Column("workflow_run_id", String(80), nullable=False),
     Column("verb", String(16), nullable=False),
     Column("actor", String(200), nullable=False),
-    Column("content", Json, nullable=False),
+    # Who has decided params is asked for in SQL: by that alone whether they did is readable.
+    Column("content", SealedMembers("steerings.content", ("outcome",)), nullable=False),
     Column("code", String(32), nullable=False),
-    Column("message", Text, nullable=False),
+    Column("message", SealedText("steerings.message"), nullable=False),
     Column("verified", Boolean, nullable=False),
     # The evidence: the signature (by the actor's key, or by a resume token), and its nonce.
     Column("signature", Text),
@@ -184,11 +214,11 @@ interventions = Table(
     # Counts the entry's, from 1: which is the newest no clock can say, because they are set back.
     Column("number", Integer, nullable=False),
     Column("rule", String(32), nullable=False),
-    Column("question", Text, nullable=False),
+    Column("question", SealedText("interventions.question"), nullable=False),
     Column("state", String(16), nullable=False),
     Column("outcome", String(16)),
     Column("actor", String(200)),
-    Column("evidence", Text),
+    Column("evidence", SealedText("interventions.evidence")),
     Column("resolution_id", String(400)),
     Column("opened_ms", BigInteger, nullable=False),
     Column("settled_ms", BigInteger),
@@ -245,6 +275,8 @@ principal_keys = Table(
     Column("kid", String(80), primary_key=True),
     Column("principal", String(200), nullable=False),
     Column("public_key", Json, nullable=False),
+    # Of a passkey: its credential, its site, and whether it leaves its device; NULL: signs JWS.
+    Column("passkey", Json),
     Column("added_ms", BigInteger, nullable=False),
     Column("revoked_ms", BigInteger),
     _principal_reference(),
@@ -279,6 +311,8 @@ standing_approvals = Table(
     Column("total_of", String(200)),
     # A decimal as text: numbers of the database would be rounded.
     Column("most_total", String(40)),
+    # Also for runs that have read content from outside.
+    Column("foreign_too", Boolean, nullable=False),
     Column("until_ms", BigInteger, nullable=False),
     Column("reason", Text, nullable=False),
     Column("nonce", String(100), nullable=False),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
 import time
 from collections import defaultdict, deque
@@ -25,6 +26,7 @@ from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
@@ -38,11 +40,14 @@ from surehand.activities.ledger.core.engine import (
     make_engine,
     unreachable,
 )
+from surehand.activities.ledger.core.sealed import KeyNeeded, KnownKey
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
 from surehand.process import clock
+from surehand.process.payload_encryption import RememberedKeys, RunKey
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.identity import tenant_problem
+from surehand.workflows.encryption import KeyErased, KeyUnavailable
+from surehand.workflows.identity import DEFAULT_TENANT, root_run_id, tenant_problem
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -188,13 +193,21 @@ __all__ = [
     "LedgerUnavailable",
     "Observer",
     "RunNotFound",
+    "TenantAway",
     "TenantInvalid",
     "Transaction",
     "open_ledger",
 ]
 
+#: What the triggers of the first migration say.
+_AWAY: Final = re.compile(r"this tenant (leaves|has left) this cell")
+_NONE: Final[Mapping[str, RunKey | KeyErased]] = {}
 #: Runs whose head a process remembers.
 _MOST_HEADS: Final = 1000
+
+
+class TenantAway(Exception):
+    """The tenant leaves for another cell, or has left: nothing was written."""
 
 
 class TenantInvalid(ValueError):
@@ -226,6 +239,10 @@ class Ledger:
         """Called after each transaction of this process that has something to tell people."""
         self.tenants: set[str] = set()
         """Tenants that this process has worked for; row-level security lists none."""
+        self.keys: RememberedKeys | None = None
+        """The keys of runs, with which people's values are sealed; ``None``: nothing is."""
+        self.passkey_origins: tuple[str, ...] = ()
+        """The pages whose passkeys' proofs count; none: no passkey counts."""
         self._heads: dict[str, dict[str, ChainHead]] = defaultdict(dict)
         """The newest head of each run that this process has seen, by tenant."""
         self._remembering = threading.Lock()
@@ -285,6 +302,17 @@ class Ledger:
         """
         return await self._transact(tenant, work, Turn.RENEWAL, limit)
 
+    async def ping(self, limit: timedelta) -> None:
+        """See whether the database answers, past all work that waits for its turn.
+
+        Args:
+            limit: How long a statement may take.
+
+        Raises:
+            LedgerUnavailable: It does not.
+        """
+        await self._transact(DEFAULT_TENANT, lambda tx: None, Turn.RENEWAL, limit)
+
     async def record(
         self,
         tenant: str,
@@ -313,23 +341,66 @@ class Ledger:
         turn: Turn,
         limit: timedelta = timedelta.max,
     ) -> T:
+        held: dict[str, RunKey | KeyErased] = {}
+
         def whole() -> tuple[T, Transaction]:
-            with self._begin(tenant, min(limit, self._patience)) as tx:
+            with self._begin(tenant, min(limit, self._patience), held=held) as tx:
                 return work(tx), tx
 
-        with self._judged(tenant) as committed:
-            async with self._turns.turn(turn):
-                result, _ = await self._in_thread(whole, lambda done: committed(done[1]))
-        return result
+        while True:
+            try:
+                with self._judged(tenant) as committed:
+                    async with self._turns.turn(turn):
+                        result, _ = await self._in_thread(whole, lambda done: committed(done[1]))
+                return result
+            except KeyNeeded as needed:
+                for root in needed.roots:
+                    if isinstance(erased := held.get(root), KeyErased):
+                        raise erased from needed
+                held |= await self.fetch_keys(needed)
+
+    async def with_keys(self, work: Callable[[], T]) -> T:
+        """Do something that needs keys of runs but no transaction, once they are at hand.
+
+        Raises:
+            KeyErased: Its run was erased.
+            LedgerUnavailable: A key cannot be had now.
+        """
+        while True:
+            try:
+                return work()
+            except KeyNeeded as needed:
+                for found in (await self.fetch_keys(needed)).values():
+                    if isinstance(found, KeyErased):
+                        raise found from needed
+
+    async def fetch_keys(self, needed: KeyNeeded) -> dict[str, RunKey | KeyErased]:
+        """Return keys of runs that are not at hand, and which of them were erased.
+
+        Raises:
+            LedgerUnavailable: One cannot be had now.
+            NotDecrypted: There is none.
+        """
+        assert self.keys is not None, "nothing is sealed without keys"
+        found: dict[str, RunKey | KeyErased] = {}
+        for root in needed.roots:
+            try:
+                found[root] = await self.keys.key_of(root, make=needed.make)
+            except KeyErased as erased:
+                found[root] = erased
+            except KeyUnavailable as error:
+                raise LedgerUnavailable(str(error)) from error
+        return found
 
     @asynccontextmanager
     async def long_transaction(
-        self, tenant: str, limit: timedelta
+        self, tenant: str, run_id: str, limit: timedelta
     ) -> AsyncIterator[LongTransaction]:
         """Open a transaction for a transactional tool; it commits at the end of the block.
 
         Args:
             tenant: Whose.
+            run_id: The run that calls the tool: its key is at hand for all of it.
             limit: How long the tool may take. One of its statements may take as long, where the
                 ledger's patience is longer.
 
@@ -337,13 +408,16 @@ class Ledger:
             TenantInvalid: Nobody can be called so.
             LedgerUnavailable: The database is away, as in ``transact``.
         """
+        held: dict[str, RunKey | KeyErased] = {}
+        if self.keys is not None:
+            held = await self.fetch_keys(KeyNeeded([root_run_id(run_id)], make=True))
         with self._judged(tenant) as committed:
             async with self._turns.turn(Turn.OTHER):
                 stack = ExitStack()
                 self._open.add(stack)
                 stack.callback(self._open.discard, stack)
                 statement, idle = min(limit, self._patience), limit + self._patience
-                opening = self._begin(tenant, statement, idle)
+                opening = self._begin(tenant, statement, idle, held)
                 try:
                     tx = await self._in_thread(partial(stack.enter_context, opening))
                 except BaseException as error:
@@ -363,7 +437,8 @@ class Ledger:
     def transaction(self, tenant: str) -> Iterator[Transaction]:
         """Open a transaction in this thread; commits at the end, rolls back on any exception.
 
-        It waits for no turn: from a worker's event loop, ``transact`` is the way.
+        It waits for no turn: from a worker's event loop, ``transact`` is the way. So it is for all
+        that may be sealed: here no key is fetched.
 
         Raises:
             TenantInvalid: Nobody can be called so.
@@ -402,16 +477,31 @@ class Ledger:
 
     @contextmanager
     def _begin(
-        self, tenant: str, limit: timedelta, idle: timedelta | None = None
+        self,
+        tenant: str,
+        limit: timedelta,
+        idle: timedelta | None = None,
+        held: Mapping[str, RunKey | KeyErased] = _NONE,
     ) -> Iterator[Transaction]:
         with self.engine.begin() as connection:
             # After all waiting: for a turn, a connection, and on SQLite for another writer.
             began = clock.now()
             now_ms = enter_transaction(connection, tenant, limit, idle or limit)
             seen = self._heads[tenant]
-            tx = Transaction(connection, tenant, now_ms, began, self._channels, last_seen=seen)
+            keys = self._known_keys(held)
+            tx = Transaction(
+                *(connection, tenant, now_ms, began, self._channels, self.passkey_origins),
+                last_seen=seen,
+                keys=keys,
+            )
             yield tx
             tx.write_events()
+
+    def _known_keys(self, held: Mapping[str, RunKey | KeyErased]) -> KnownKey | None:
+        if self.keys is None:
+            return None
+        known = self.keys.known
+        return lambda root: held.get(root) or known(root)
 
     @contextmanager
     def _judged(self, tenant: str) -> Iterator[Callable[[Transaction], None]]:
@@ -438,6 +528,9 @@ class Ledger:
                 raise LedgerUnavailable(
                     f"ledger database: {type(error).__name__}: {first_line(error)}"
                 ) from error
+            if isinstance(error, DBAPIError) and _AWAY.search(str(error.orig)):
+                away = first_line(error).replace("this tenant", f"tenant {tenant}", 1)
+                raise TenantAway(away) from error
             raise
         finally:
             if self._observer is not None:

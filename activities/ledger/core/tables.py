@@ -1,7 +1,7 @@
 """The ledger's tables: the state machine lives in the database, not only in code.
 
-Times are milliseconds since 1970 by the database's clock (``_ms``). Every table has ``tenant_id``
-in its key. The migrations make these tables; a test compares the two.
+Times are milliseconds since 1970 by the database's clock (``_ms``). Every table but ``epochs``
+has ``tenant_id`` in its key. The migrations make these tables; a test compares the two.
 
 A notification's row is written in the transaction of the change that it tells of, and sent later,
 outside of any transaction. It holds ids, references and lines that people read anyway: no params
@@ -27,7 +27,13 @@ from sqlalchemy import (
     text,
 )
 
-from surehand.activities.ledger.core import people_tables
+from surehand.activities.ledger.core import (
+    cell_tables,
+    epoch_table,
+    people_tables,
+    quota_tables,
+    retention_tables,
+)
 from surehand.activities.ledger.core.schema import (
     Json,
     metadata,
@@ -35,6 +41,7 @@ from surehand.activities.ledger.core.schema import (
     run_reference,
     tenant_columns,
 )
+from surehand.activities.ledger.core.sealed import Sealed, SealedEvent, SealedText
 
 _KEPT = text("document IS NOT NULL")
 
@@ -48,7 +55,7 @@ checkpoints = Table(
     # The run's newest event when the document was made.
     Column("seq", BigInteger, nullable=False),
     # As `checkpoint RUN` prints it, or a reference to an artifact; NULL: removed, this row is left.
-    Column("document", Json),
+    Column("document", Sealed("checkpoints.document")),
     Column("bytes", BigInteger, nullable=False),
     Column("saved_by", String(200), nullable=False),
     Column("saved_ms", BigInteger, nullable=False),
@@ -93,7 +100,7 @@ notifications = Table(
     Column("number", Integer, nullable=False),
     # The notifier, by the name that the settings have for it.
     Column("channel", String(200), nullable=False),
-    Column("facts", Json, nullable=False),
+    Column("facts", Sealed("notifications.facts"), nullable=False),
     Column("state", String(16), nullable=False),
     # When it is tried next. Whoever tries it moves that ahead, so that nobody else does meanwhile.
     Column("due_ms", BigInteger, nullable=False),
@@ -129,6 +136,9 @@ ENTRY_STATES: Final = (
     "compensated",
 )
 
+_OPEN_ROOT = text("closed_ms IS NULL AND parent_run_id IS NULL")
+_CLOSED_ROOT = text("closed_ms IS NOT NULL AND parent_run_id IS NULL")
+
 runs = Table(
     "runs",
     metadata,
@@ -140,6 +150,8 @@ runs = Table(
     # The run and the step that a child run was started by.
     Column("parent_run_id", String(255)),
     Column("parent_step_id", String(80)),
+    # The run whose outputs it has taken over: that one is not deleted before this one.
+    Column("linked_run_id", String(255)),
     Column("user_id", String(200), nullable=False),
     # Who has started it, and the evidence: the signature (for a child run that of the run that it
     # goes back to), the key it was made with, its nonce, and when the server took it.
@@ -149,13 +161,15 @@ runs = Table(
     Column("start_nonce", String(100)),
     Column("start_ms", BigInteger, nullable=False),
     Column("plan_name", String(80), nullable=False),
-    Column("input", Json, nullable=False),
+    Column("input", Sealed("runs.input"), nullable=False),
     Column("state", String(32), nullable=False),
-    Column("error", Text),
+    Column("error", SealedText("runs.error")),
     # The event chain: the newest seq and hash. Writers take them by updating this row last.
     Column("seq", BigInteger, nullable=False),
     Column("head", String(80), nullable=False),
     Column("opened_ms", BigInteger, nullable=False),
+    # Since when it may take steps; NULL: it waits for its tenant's quota of open runs.
+    Column("admitted_ms", BigInteger),
     Column("closed_ms", BigInteger),
     # The attempt of its newest batch that began last: no other claims or reads in a batch.
     Column("batch", String(400)),
@@ -181,6 +195,14 @@ runs = Table(
     CheckConstraint(
         "(parent_run_id IS NULL) = (parent_step_id IS NULL)", name="parent_run_and_step"
     ),
+    # Which count against a quota, and which wait for it.
+    Index(
+        "ix_runs_open",
+        "tenant_id",
+        "opened_ms",
+        sqlite_where=_OPEN_ROOT,
+        postgresql_where=_OPEN_ROOT,
+    ),
     Index(
         "ix_runs_parent",
         "tenant_id",
@@ -189,6 +211,38 @@ runs = Table(
         sqlite_where=text("parent_run_id IS NOT NULL"),
         postgresql_where=text("parent_run_id IS NOT NULL"),
     ),
+    Index(
+        "ix_runs_linked",
+        "tenant_id",
+        "linked_run_id",
+        sqlite_where=text("linked_run_id IS NOT NULL"),
+        postgresql_where=text("linked_run_id IS NOT NULL"),
+    ),
+    # Which have ended long ago.
+    Index(
+        "ix_runs_closed",
+        "tenant_id",
+        "closed_ms",
+        sqlite_where=_CLOSED_ROOT,
+        postgresql_where=_CLOSED_ROOT,
+    ),
+)
+
+# The key of a run and its child runs, wrapped by a key-encryption key. It is there before the run:
+# what starts a run is encrypted already. So it refers to none. Rotation writes it anew.
+run_keys = Table(
+    "run_keys",
+    metadata,
+    # The run at the top of the tree; what is no run, but keeps the ledger in order, has none.
+    *tenant_columns(),
+    # By which key-encryption key it is wrapped.
+    Column("kek_id", String(80), nullable=False),
+    Column("wrapped", LargeBinary),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("erased_ms", BigInteger),
+    Column("erased_by", String(200)),
+    CheckConstraint("(wrapped IS NULL) = (erased_ms IS NOT NULL)", name="erased_at_a_time"),
+    CheckConstraint("(erased_ms IS NULL) = (erased_by IS NULL)", name="erased_by_somebody"),
 )
 
 plans = Table(
@@ -196,7 +250,7 @@ plans = Table(
     metadata,
     *tenant_columns(),
     Column("plan_version", Integer, primary_key=True),
-    Column("plan", Json, nullable=False),
+    Column("plan", Sealed("plans.plan"), nullable=False),
     Column("tools", Json, nullable=False),
     Column("stored_ms", BigInteger, nullable=False),
     run_reference(),
@@ -210,9 +264,9 @@ steps = Table(
     Column("attempt", Integer, primary_key=True),
     Column("tool", String(120), nullable=False),
     Column("state", String(16), nullable=False),
-    Column("input", Json),
-    Column("output", Json),
-    Column("error", Text),
+    Column("input", Sealed("steps.input")),
+    Column("output", Sealed("steps.output")),
+    Column("error", SealedText("steps.error")),
     Column("error_class", String(32)),
     Column("started_ms", BigInteger),
     Column("ended_ms", BigInteger),
@@ -235,7 +289,7 @@ effects = Table(
     Column("generation", Integer, nullable=False),
     Column("identity_hash", String(80), nullable=False),
     Column("params_hash", String(80), nullable=False),
-    Column("params", Json, nullable=False),
+    Column("params", Sealed("effects.params"), nullable=False),
     Column("run_id", String(255), nullable=False),
     Column("step_id", String(80), nullable=False),
     Column("undoes", String(80)),
@@ -255,6 +309,9 @@ effects = Table(
     Column("settle_ms", BigInteger),
     Column("window_ms", BigInteger),
     Column("first_call_ms", BigInteger),
+    # The epoch in which it was claimed first, or put in doubt because of the restore; 0: none was
+    # open. What an open epoch finds of an earlier one may have been called since, unrecorded.
+    Column("epoch", Integer, nullable=False),
     # Since when an outcome is missing that an earlier attempt should have recorded.
     Column("recovering_ms", BigInteger),
     # An earlier call of this entry may have happened: only a commit or a lookup settles it.
@@ -263,17 +320,19 @@ effects = Table(
     Column("failures", Json, nullable=False),
     Column("approval_id", String(400)),
     # What a lookup by state has said before the newest call.
-    Column("observed", Json),
-    Column("receipt", Json),
-    Column("answer", Json),
-    Column("evidence", Json),
-    Column("error", Text),
+    Column("observed", Sealed("effects.observed")),
+    Column("receipt", Sealed("effects.receipt")),
+    Column("answer", Sealed("effects.answer")),
+    Column("evidence", Sealed("effects.evidence")),
+    Column("error", SealedText("effects.error")),
     # Its place among all that was committed: effects are undone by it, last first.
     Column("commit_no", BigInteger),
     # Why it was left as it is when the run that it belongs to was undone.
-    Column("left_because", Text),
+    Column("left_because", SealedText("effects.left_because")),
     Column("claimed_ms", BigInteger, nullable=False),
     Column("settled_ms", BigInteger),
+    # When params, receipt and all else that it carries were deleted: the rest protects its key.
+    Column("content_deleted_ms", BigInteger),
     CheckConstraint(one_of("state", ENTRY_STATES), name="state"),
     CheckConstraint(
         "(state = 'claimed') = (lease_until_ms IS NOT NULL)", name="leased_while_claimed"
@@ -350,11 +409,54 @@ artifacts = Table(
     Column("uri", String(400), nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("bytes", BigInteger, nullable=False),
+    # The run at the top of the tree with whose key it is encrypted; NULL: it is in plain.
+    Column("sealed_for", String(255)),
     # What the artifact store did not take when an outcome was in hand.
     Column("content", LargeBinary),
     Column("created_ms", BigInteger, nullable=False),
     UniqueConstraint("tenant_id", "run_id", "step_id", "sha256"),
     Index("ix_artifacts_sha256", "tenant_id", "sha256"),
+    run_reference(),
+)
+
+_UNENDED = text("ended_ms IS NULL")
+
+drafts = Table(
+    "drafts",
+    metadata,
+    *tenant_columns(),
+    Column("step_id", String(80), primary_key=True),
+    # Counts the step's: whoever begins anew writes the next one.
+    Column("number", Integer, primary_key=True),
+    # Of the call that it is written by: another call does not go on with it.
+    Column("params_hash", String(80), nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    # What is in the artifact store, in order: name, sha256 and bytes of each part.
+    Column("parts", Json, nullable=False),
+    # What comes after that, too small to be a part of its own; NULL: removed, as the parts are.
+    Column("tail", LargeBinary),
+    Column("begun_ms", BigInteger, nullable=False),
+    # When nothing more may be written.
+    Column("ended_ms", BigInteger),
+    Column("removed_ms", BigInteger),
+    CheckConstraint("number >= 1 AND bytes >= 0", name="counts"),
+    CheckConstraint("(tail IS NULL) = (removed_ms IS NOT NULL)", name="removed_at_a_time"),
+    CheckConstraint("removed_ms IS NULL OR ended_ms IS NOT NULL", name="ended_when_removed"),
+    Index(
+        "uq_drafts_under_way",
+        "tenant_id",
+        "run_id",
+        "step_id",
+        unique=True,
+        sqlite_where=_UNENDED,
+        postgresql_where=_UNENDED,
+    ),
+    Index(
+        "ix_drafts_kept",
+        "tenant_id",
+        sqlite_where=text("removed_ms IS NULL"),
+        postgresql_where=text("removed_ms IS NULL"),
+    ),
     run_reference(),
 )
 
@@ -397,22 +499,38 @@ events = Table(
     Column("seq", BigInteger, primary_key=True),
     Column("type", String(64), nullable=False),
     Column("step_id", String(80)),
-    Column("body", Json, nullable=False),
+    Column("body", SealedEvent(), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
     Column("previous", String(80), nullable=False),
     Column("hash", String(80), nullable=False),
     CheckConstraint("seq >= 1", name="seq"),
     # What has happened since: for statistics, which must not read the whole ledger.
     Index("ix_events_at", "tenant_id", "at_ms"),
+    # Each claim asks whether its run has read content from outside.
+    Index(
+        "ix_events_foreign",
+        "tenant_id",
+        "run_id",
+        sqlite_where=text("type = 'run.marked_foreign'"),
+        postgresql_where=text("type = 'run.marked_foreign'"),
+    ),
     run_reference(),
 )
 
-#: Defined beside these for their size: what people are asked and say.
+#: Defined beside these for their size: what people are asked and say, what tenants may use, of
+#: which cell they are, when the ledger was restored, what is hidden and deleted.
 approvals: Final = people_tables.approvals
 decisions: Final = people_tables.decisions
 steerings: Final = people_tables.steerings
 interventions: Final = people_tables.interventions
-#: Tables whose rows are written once and never changed; triggers refuse UPDATE and DELETE.
+epochs: Final = epoch_table.epochs
+quotas: Final = quota_tables.quotas
+quota_usage: Final = quota_tables.quota_usage
+retentions: Final = retention_tables.retentions
+holds: Final = retention_tables.holds
+tenants: Final = cell_tables.tenants
+#: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for
+#: retention.
 APPEND_ONLY: Final = ("events", "steerings", people_tables.principal_changes.name)
-#: All tables, for row-level security and grants.
-ALL: Final = tuple(table.name for table in metadata.sorted_tables)
+#: All tables of tenants, for row-level security and grants; `epochs` is the whole ledger's.
+ALL: Final = tuple(table.name for table in metadata.sorted_tables if table is not epochs)

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import structlog
-from sqlalchemy import Connection, CursorResult, Table, bindparam
+from sqlalchemy import BindParameter, Connection, CursorResult, Insert, Table, Update, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import StatementError
 
 from surehand.activities.ledger.core.engine import lock_name, read_clock, try_lock_names
+from surehand.activities.ledger.core.sealed import (
+    OF_RUN,
+    Cell,
+    KeyNeeded,
+    KnownKey,
+    Members,
+    Sealing,
+    sealed_body,
+    sealing,
+)
 from surehand.activities.ledger.core.statements import OF_TENANT, insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.tables import events, runs
+from surehand.process.sources import KEYS
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.identity import canonical_json
+from surehand.workflows.encryption import KeyErased
+from surehand.workflows.identity import canonical_json, digest
 
 #: The head of a run that has no event yet.
 GENESIS: Final = "sha256:" + "0" * 64
@@ -43,6 +56,13 @@ class RunNotFound(Exception):
         self.run_id = run_id
 
 
+class NoKeys(Exception):
+    """Rows are sealed, and this process has no key-encryption keys."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is encrypted, and {KEYS} is not set here")
+
+
 class Observer(Protocol):
     """Told what the ledger does; it must be quick and never raise."""
 
@@ -52,6 +72,10 @@ class Observer(Protocol):
     def event(self, type_: str, body: Mapping[str, Any]) -> None:
         """Take note of an event that is committed."""
 
+
+_CLOSED: Final = (Cell, Members)
+#: An answer that is the same in all runs: whether somebody has given another one is asked in SQL.
+_TELLS_NOTHING: Final = frozenset((digest("accept"),))
 
 # Made once: to make a statement takes longer than to run it.
 _CHAIN: Final = (
@@ -72,6 +96,9 @@ class PendingEvent:
     type: str
     step_id: str | None
     body: dict[str, Any]
+    """As it is chained."""
+    said: dict[str, Any]
+    """What of it may be told outside of the ledger."""
     seq: int = 0
     """Its place, once it has one."""
 
@@ -88,6 +115,8 @@ class Transaction:
     """This process's own clock before that was read: a lease that is written lasts from then on."""
     channels: tuple[str, ...] = ()
     """The notifiers by which people are told what happens in it."""
+    passkey_origins: tuple[str, ...] = ()
+    """The pages whose passkeys' proofs count in it."""
     pending: dict[str, list[PendingEvent]] = field(default_factory=lambda: defaultdict(list))
     has_news: bool = False
     """There is something in it to tell people."""
@@ -95,6 +124,8 @@ class Transaction:
     """The head of each run that got an event or was watched; filled when the transaction ends."""
     last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
     """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
+    keys: KnownKey | None = None
+    """The keys of runs that are at hand; ``None``: nothing is sealed."""
     _watched: set[str] = field(default_factory=set)
     _locked: dict[str, ChainHead] = field(default_factory=dict)
 
@@ -144,8 +175,12 @@ class Transaction:
 
     def event(self, run_id: str, type_: str, *, step_id: str | None = None, **body: Any) -> None:
         """Add an event to a run; it gets its ``seq`` when the transaction ends."""
-        item = PendingEvent(type_, step_id, {k: v for k, v in body.items() if v is not None})
-        self.pending[run_id].append(item)
+        said = stored = {k: v for k, v in body.items() if v is not None}
+        if self.keys is not None:
+            of = Sealing(self.tenant, run_id, self.keys)
+            stored = sealed_body(of, said, _TELLS_NOTHING)
+            said = {name: value for name, value in said.items() if stored[name] is value}
+        self.pending[run_id].append(PendingEvent(type_, step_id, stored, said))
 
     def lock_chain(self, run_id: str) -> ChainHead:
         """Take a run's chain now, after every other row lock, and return its head."""
@@ -156,12 +191,55 @@ class Transaction:
     def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""
         row = self._run(statement, values).mappings().first()
-        return None if row is None else {str(name): value for name, value in row.items()}
+        return None if row is None else self._opened(statement, values, [row])[0]
 
     def all(self, statement: Any) -> list[dict[str, Any]]:
         """Return all rows of a statement."""
-        rows = self._run(statement, {}).mappings().all()
-        return [{str(name): value for name, value in row.items()} for row in rows]
+        return self._opened(statement, {}, self._run(statement, {}).mappings().all())
+
+    def _opened(
+        self, statement: Any, values: Mapping[str, Any], rows: Sequence[Mapping[Any, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return rows with their sealed cells opened, as the statement's options say.
+
+        Options: ``stored`` leaves them as they are, ``shown`` marks those of erased runs.
+        """
+        found = [{str(name): value for name, value in row.items()} for row in rows]
+        closed = [
+            (row, name, value)
+            for row in found
+            for name, value in row.items()
+            if type(value) in _CLOSED
+        ]
+        if not closed:
+            return found
+        how = statement.get_execution_options().get("sealed")
+        if how == "stored":
+            for row, name, value in closed:
+                row[name] = value.stored if isinstance(value, Members) else value
+            return found
+        if self.keys is None:
+            raise NoKeys(f"what run {next(iter(closed[0][2].roots()))} has sent and kept")
+        missing = {root for _, _, value in closed for root in value.roots()}
+        missing = {root for root in missing if self.keys(root) is None}
+        if missing:
+            raise KeyNeeded(missing, make=False)
+        of_run, shown = self._run_of(statement, values), how == "shown"
+        for row, name, value in closed:
+            run_id = row.get("run_id", of_run)
+            row[name] = value.opened(self.tenant, run_id, self.keys, shown=shown)
+        return found
+
+    def _run_of(self, statement: Any, values: Mapping[str, Any]) -> str | None:
+        """Return the run that a statement names."""
+        of_run = statement.get_execution_options().get(OF_RUN, values.get("run_id"))
+        if isinstance(of_run, BindParameter):
+            of_run = values.get(of_run.key)
+        return of_run if isinstance(of_run, str) else None
+
+    def count(self, statement: Any) -> int:
+        """Return what a statement counts: the one value of its one row."""
+        return int(self._run(statement, {}).scalar_one())
 
     def execute(self, statement: Any, **values: Any) -> int:
         """Run a statement and return the number of rows it touched."""
@@ -169,13 +247,24 @@ class Transaction:
 
     def _run(self, statement: Any, values: Mapping[str, Any]) -> CursorResult[Any]:
         """Run what is a statement of this tenant by this alone."""
-        return self.connection.execute(statement, {**values, OF_TENANT.key: self.tenant})
+        given = {**values, OF_TENANT.key: self.tenant}
+        if self.keys is None or not isinstance(statement, Insert | Update):
+            return self.connection.execute(statement, given)
+        try:
+            with sealing(Sealing(self.tenant, self._run_of(statement, values), self.keys)):
+                return self.connection.execute(statement, given)
+        except StatementError as error:
+            # As it was raised where a value was sealed.
+            if isinstance(error.orig, KeyNeeded | KeyErased):
+                raise error.orig from None
+            raise
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
         """Insert this tenant's rows that are not there yet, and return how many those are."""
         dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
         values = [{"tenant_id": OF_TENANT, **row} for row in rows]
         inserting = dialect.insert(table).values(values).on_conflict_do_nothing()
+        inserting = inserting.execution_options(of_run=rows[0].get("run_id"))
         # Of an INSERT the count is forgotten unless it is asked for.
         return self.execute(inserting.execution_options(preserve_rowcount=True))
 
@@ -240,6 +329,6 @@ class Transaction:
         for run_id, waiting in self.pending.items():
             for item in waiting:
                 where = {"run_id": run_id, "step_id": item.step_id, "seq": item.seq}
-                log.info(item.type, **{**item.body, **where})
+                log.info(item.type, **{**item.said, **where})
                 if observer is not None:
-                    observer.event(item.type, item.body)
+                    observer.event(item.type, item.said)

@@ -13,17 +13,21 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of, upda
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects
 from surehand.activities.ledger.effects import recovery
-from surehand.activities.ledger.effects.compensations import still_stands
+from surehand.activities.ledger.effects.compensations import still_remains
+from surehand.activities.ledger.effects.epochs import Epoch, note_restored, open_epoch
 from surehand.activities.ledger.effects.in_doubt import give_back
 from surehand.activities.ledger.effects.undone import (
     must_be_told,
     waits_to_be_told,
 )
 from surehand.activities.ledger.people.starts import forbidden
+from surehand.activities.ledger.quotas.limits import OverQuota, limits_calls
+from surehand.activities.ledger.quotas.usage import room_for_effect
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.bars import EVERY_STEP
 from surehand.activities.ledger.steps.batches import overtaken
 from surehand.activities.ledger.steps.entries import (
+    FORGOTTEN,
     UNASKED,
     Barred,
     Claimed,
@@ -37,6 +41,7 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.activities.ledger.steps.executions import ActsElsewhere, acting_instead
+from surehand.activities.ledger.steps.foreign import is_marked, marked_here
 from surehand.workflows.contracts.tools import Recovery
 
 #: Before a batch that another attempt has made its own is tried again, if it is still wanted.
@@ -56,6 +61,9 @@ _LOOK_AROUND: Final = select(
     acting_instead(_OF["acting_run"], _OF["execution"]).label("acting_instead"),
     waits_to_be_told(_OF["run"]).label("untold"),
     rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
+    is_marked(_OF["run"]).label("foreign"),
+    limits_calls().label("limited"),
+    open_epoch().label("epoch"),
 )
 _FIRST: Final = insert_row(effects).returning(effects)
 
@@ -67,13 +75,19 @@ class Seen:
     barred: bool
     """The step has been undone."""
     overtaken: bool
-    """The batch that it is made in is given up, or another attempt's."""
+    """The batch that it is made in is revoked, or another attempt's."""
     acting_instead: str | None
     """The execution that acts for the run, if it is not the one that calls."""
     untold: bool
     """A human has to take note of something first."""
     fresh: bool
     """No entry has this business key."""
+    foreign: bool
+    """The run has read content from outside."""
+    limited: str | None
+    """What of the tenant's calls its quotas limit (``quotas/limits.py``)."""
+    epoch: int | None
+    """The epoch that is open: the ledger was restored (``epochs.py``)."""
 
     def require_acting(self, request: ClaimRequest) -> None:
         """Make sure that the call is made for the execution that acts.
@@ -105,17 +119,109 @@ def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         acting_instead=found["acting_instead"],
         untold=found["untold"],
         fresh=not found["known"],
+        foreign=found["foreign"] or bool(marked_here(tx, request.run_id)),
+        limited=found["limited"],
+        epoch=found["epoch"],
     )
 
 
 def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) -> ClaimResult:
     """Insert the entry of a new generation."""
     entry_id = entry_id_for(request.tenant, request.tool, request.key, generation)
-    refused = _authorise(tx, request, seen, entry_id, generation)
+    # The entry's first call; whatever is tried again afterwards is the same effect.
+    refused = _authorise(tx, request, seen, entry_id, generation, first=True)
     if refused is not None:
         return refused
-    values = {
-        "entry_id": entry_id,
+    row = tx.one(_FIRST, **_new(tx, request, seen, generation))
+    assert row is not None
+    return _claimed(tx, request, Entry.from_row(row))
+
+
+def doubt_first(
+    tx: Transaction, request: ClaimRequest, seen: Seen, generation: int, epoch: Epoch
+) -> Entry:
+    """Insert the entry of a new generation in doubt: it may be there already, and forgotten.
+
+    No approval is used for that: nothing is called.
+    """
+    row = tx.one(
+        _FIRST,
+        **{
+            **_new(tx, request, seen, generation),
+            "state": "in_doubt",
+            "holder": None,
+            "lease_until_ms": None,
+            "approval_id": None,
+            "observed": {"answer": FORGOTTEN},
+            # A provider may have begun to count then; and the last call began before the opening.
+            "first_call_ms": epoch.restored_to_ms,
+            "deadline_ms": epoch.opened_ms + milliseconds(request.timeout),
+            "recovering_ms": tx.now_ms,
+        },
+    )
+    assert row is not None
+    entry = Entry.from_row(row)
+    _begin_undo(tx, request)
+    note_restored(tx, entry, epoch)
+    if not request.undoes:
+        step_rows.start(tx, request.step_attempt)
+    return entry
+
+
+def doubt_again(
+    tx: Transaction, entry: Entry, epoch: Epoch, *, by: ClaimRequest | None = None
+) -> Entry:
+    """Put an entry in doubt that may have been called since, unrecorded; its row is locked.
+
+    Args:
+        tx: The transaction.
+        entry: The entry.
+        epoch: The restore that may have forgotten a call.
+        by: The claim that takes it over. What another run has left there is that run's, which may
+            have been erased or deleted meanwhile.
+    """
+    taken: dict[str, Any] = {}
+    if by is not None and not entry.owned_by(by.run_id, by.step_id):
+        taken = {
+            **_lease(tx, by),
+            "approval_id": None,
+            "failures": {},
+            "error": None,
+            "evidence": None,
+            "receipt": None,
+        }
+    row = tx.one(
+        update_rows(effects, entry_id=entry.entry_id)
+        .values(
+            **{
+                **taken,
+                "state": "in_doubt",
+                "fencing_token": entry.fencing_token + 1,
+                "holder": None,
+                "lease_until_ms": None,
+                # Whoever called it last began before the epoch was opened.
+                "deadline_ms": max(entry.deadline_ms or 0, epoch.opened_ms + entry.timeout_ms),
+                # What was so before that call is forgotten, too.
+                "observed": {"answer": FORGOTTEN},
+                "answer": None,
+                "recovering_ms": tx.now_ms,
+                "settled_ms": None,
+                "epoch": epoch.number,
+            }
+        )
+        .returning(effects)
+        .execution_options(of_run=taken.get("run_id", entry.run_id))
+    )
+    assert row is not None, "entries are never deleted"
+    doubted = Entry.from_row(row)
+    note_restored(tx, doubted, epoch)
+    return doubted
+
+
+def _new(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) -> dict[str, Any]:
+    """Return the values of an entry that is claimed for the first time."""
+    return {
+        "entry_id": entry_id_for(request.tenant, request.tool, request.key, generation),
         "tool": request.tool,
         "key": request.key,
         "generation": generation,
@@ -123,6 +229,7 @@ def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: i
         "undoes": request.undoes,
         "fencing_token": 1,
         "first_call_ms": tx.now_ms,
+        "epoch": seen.epoch or 0,
         "observed": UNASKED if request.observes else None,
         "unproven": False,
         "calls": 1,
@@ -131,9 +238,6 @@ def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: i
         **_lease(tx, request),
         **_limits(tx, request, None),
     }
-    row = tx.one(_FIRST, **values)
-    assert row is not None
-    return _claimed(tx, request, Entry.from_row(row))
 
 
 def take(
@@ -160,11 +264,14 @@ def take(
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
             # Where the first call may have happened, what was so before it still counts.
-            **({} if rule is Recovery.DEDUPES else {"observed": observed}),
+            observed=entry.observed if rule is Recovery.DEDUPES else observed,
+            # What another run's call has left is that run's.
+            **({} if mine else {"error": None, "evidence": None, "receipt": None}),
             **_lease(tx, request),
             **_limits(tx, request, entry if rule is Recovery.DEDUPES else None),
         )
         .returning(effects)
+        .execution_options(of_run=request.run_id)
     )
     if row is None:
         return Held(timedelta(seconds=1))
@@ -181,7 +288,11 @@ def keep_observed(
     """
     row = tx.one(
         update_rows(
-            effects, entry_id=entry.entry_id, state="claimed", fencing_token=entry.fencing_token
+            effects,
+            entry_id=entry.entry_id,
+            run_id=entry.run_id,
+            state="claimed",
+            fencing_token=entry.fencing_token,
         )
         .values(
             observed={"answer": answer, "evidence": evidence},
@@ -205,7 +316,7 @@ def find_again(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry)
     if refused is not None:
         return give_back(tx, request, entry, refused)
     row = tx.one(
-        update_rows(effects, entry_id=entry.entry_id)
+        update_rows(effects, entry_id=entry.entry_id, run_id=entry.run_id)
         .values(
             # However long ago it has looked at the world: it looks again.
             **({} if entry.unproven or entry.observed is None else {"observed": UNASKED}),
@@ -230,6 +341,7 @@ def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
         "activity_key": request.activity_key,
         "settled_ms": None,
         "left_because": None,
+        "content_deleted_ms": None,
     }
 
 
@@ -273,12 +385,7 @@ def _claimed(
     *,
     found: str | None = None,
 ) -> Claimed:
-    if request.undoes:
-        tx.execute(
-            update_rows(effects, entry_id=request.undoes, state="committed").values(
-                state="compensating"
-            )
-        )
+    _begin_undo(tx, request)
     if rule:
         tx.event(
             request.run_id,
@@ -309,10 +416,17 @@ def _claimed(
     return Claimed(entry)
 
 
-def _authorise(
-    tx: Transaction, request: ClaimRequest, seen: Seen, entry_id: str, generation: int
-) -> ClaimResult | None:
-    """Return why this call may not go forward, or ``None`` once its approval is consumed."""
+def _begin_undo(tx: Transaction, request: ClaimRequest) -> None:
+    if request.undoes:
+        tx.execute(
+            update_rows(effects, entry_id=request.undoes, state="committed").values(
+                state="compensating"
+            )
+        )
+
+
+def stopped(tx: Transaction, request: ClaimRequest, seen: Seen) -> ClaimResult | None:
+    """Return why this call may not begin at all, whoever has allowed it, or ``None``."""
     if seen.barred and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
     if seen.overtaken and not request.undoes:
@@ -321,13 +435,35 @@ def _authorise(
         told = must_be_told(tx, request.run_id)
         if told is not None:
             return told
-    if request.undoes and not still_stands(tx, request.undoes):
+    if request.undoes and not still_remains(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
+    return None
+
+
+def _authorise(
+    tx: Transaction,
+    request: ClaimRequest,
+    seen: Seen,
+    entry_id: str,
+    generation: int,
+    *,
+    first: bool = False,
+) -> ClaimResult | None:
+    """Return why this call may not go forward, or ``None`` once its approval is consumed."""
+    refused = stopped(tx, request, seen)
+    if refused is not None:
+        return refused
     reason = forbidden(*(tx, request.run_id, request.user, request.permissions, request.assurance))
     if reason is not None:
         return Forbidden(reason)
     if request.drift:
         return Drifted(request.drift)
-    if not request.gated:
-        return None
-    return approval_rows.consume(tx, request, entry_id, generation)
+    limited = seen.limited if first and not request.undoes else None
+    room = room_for_effect(tx, limited)
+    if isinstance(room, OverQuota):
+        return room
+    request = request.in_run(foreign=seen.foreign)
+    refused = approval_rows.consume(tx, request, entry_id, generation) if request.gated else None
+    if refused is None:
+        room.take(tx)
+    return refused

@@ -10,17 +10,22 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, assert_never
 
+from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.claim_entry import (
     Seen,
+    doubt_again,
+    doubt_first,
     find_again,
     look_around,
+    stopped,
     take,
     take_first,
 )
 from surehand.activities.ledger.effects.clock_jumps import lease_left
+from surehand.activities.ledger.effects.epochs import Epoch, may_be_forgotten
 from surehand.activities.ledger.effects.in_doubt import doubt
 from surehand.activities.ledger.effects.interventions import (
     called_off,
@@ -28,6 +33,7 @@ from surehand.activities.ledger.effects.interventions import (
 )
 from surehand.activities.ledger.effects.undone import note_replay
 from surehand.activities.ledger.outbox.notifications import write_pause
+from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -48,6 +54,7 @@ from surehand.activities.ledger.steps.entries import (
     Mismatch,
     milliseconds,
 )
+from surehand.activities.ledger.steps.foreign import mark
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.tools import Recovery
 
@@ -67,13 +74,15 @@ def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     seen = look_around(tx, request)
     seen.require_acting(request)
     if seen.fresh:
-        result = take_first(tx, request, seen, generation=1)
+        result = _first(tx, request, seen, generation=1)
     else:
         row = tx.one(
             rows_of(effects, tool=request.tool, key=request.key)
             .order_by(effects.c.generation.desc())
             .limit(1)
             .with_for_update()
+            # Its run may have been erased: its key is kept, and says what has happened.
+            .execution_options(sealed="shown")
         )
         assert row is not None, "entries are never deleted"
         # It may have waited for the row: what was seen before is old.
@@ -93,14 +102,35 @@ def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
     if not tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
         return None
     seen = look_around(tx, request)
-    if not seen.fresh or seen.acting_instead is not None:
+    # A quota is its tenant's alone at any time: for that, too, it does not wait.
+    # Nor for what a restore may have forgotten, which has to be asked about.
+    there = (seen.acting_instead, seen.limited, seen.epoch)
+    if not seen.fresh or any(one is not None for one in there):
         return None
     result = take_first(tx, request, seen, generation=1)
     return result if isinstance(result, Claimed) else None
 
 
+def _first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) -> ClaimResult:
+    """Claim a generation that has no entry; where that may be forgotten, it is in doubt first."""
+    epoch = may_be_forgotten(tx, request, seen.epoch)
+    if epoch is None:
+        return take_first(tx, request, seen, generation)
+    refused = stopped(tx, request, seen)
+    if refused is not None:
+        return refused
+    entry = doubt_first(tx, request, seen, generation, epoch)
+    return _look_at_doubtful(tx, request, seen, entry)
+
+
+def _forgotten(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> Epoch | None:
+    """Return the open epoch if nobody has touched the entry in it: it may have been called."""
+    epoch = may_be_forgotten(tx, request, seen.epoch)
+    return epoch if epoch is not None and epoch.doubts(entry) else None
+
+
 def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
-    same = entry.identity_hash == request.identity_hash
+    same = request.is_same(entry.identity_hash)
     mine = entry.owned_by(request.run_id, request.step_id)
     if entry.undoes != request.undoes:
         undone = entry.undoes or "nothing"
@@ -111,19 +141,36 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
             return Barred(f"it did not happen, and {actor} has called it off", called_off=True)
     match entry.state:
         case "failed" if not same:
-            return take_first(tx, request, seen, generation=entry.generation + 1)
+            return _first(tx, request, seen, generation=entry.generation + 1)
         case "failed" if entry.answer is not None and mine:
             return Answered(entry)
         case "failed":
-            return take(tx, request, seen, entry)
+            epoch = _forgotten(tx, request, seen, entry)
+            if epoch is None:
+                return take(tx, request, seen, entry)
+            refused = stopped(tx, request, seen)
+            if refused is not None:
+                return refused
+            doubted = doubt_again(tx, entry, epoch, by=request)
+            return _look_at_doubtful(tx, request, seen, doubted)
         case "compensated" if mine:
             return Barred(f"the effect {entry.entry_id} of this step has been undone")
         case "compensated":
-            return take_first(tx, request, seen, generation=entry.generation + 1)
+            return _first(tx, request, seen, generation=entry.generation + 1)
         case _ if not same:
             return Mismatch(
                 f"the key is taken by {entry.entry_id} ({entry.state}) of run"
                 f" {entry.run_id!r} with other params"
+            )
+        case "committed" if entry.content_deleted_ms is not None:
+            return Mismatch(
+                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
+                " whose content was deleted: it is not made again, and nobody has its receipt"
+            )
+        case "committed" if isinstance(entry.receipt, Erased):
+            return Mismatch(
+                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
+                " which was erased: it is not made again, and nobody has its receipt"
             )
         case "committed":
             return Committed(entry)
@@ -143,7 +190,8 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
 def _look_at_claimed(
     tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
 ) -> ClaimResult:
-    if entry.holder == request.holder:
+    epoch = _forgotten(tx, request, seen, entry)
+    if entry.holder == request.holder and epoch is None:
         if _may_call_now(tx, request, entry):
             return find_again(tx, request, seen, entry)
         reason = "it was to be called again, and was held up until that was no way to settle it"
@@ -153,8 +201,10 @@ def _look_at_claimed(
     # request the provider will recognise by its key.
     rule = _rule_to_call_again(tx, request, entry)
     takeover = entry.activity_key == request.activity_key and rule is not None
-    if left > 0 and not takeover:
+    if left > 0 and (not takeover or epoch is not None):
         return Held(timedelta(milliseconds=left))
+    if epoch is not None:
+        return _look_at_doubtful(tx, request, seen, doubt_again(tx, entry, epoch))
     if rule is not None:
         return take(tx, request, seen, entry, rule=rule)
     return Doubtful(doubt(tx, entry, "its lease ran out before an outcome was recorded"))
@@ -168,6 +218,9 @@ def _look_at_doubtful(
         return Asked(entry, question["intervention_id"], question["question"])
     if question is not None and question["outcome"] == "give_up":
         return Barred(f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown")
+    epoch = _forgotten(tx, request, seen, entry)
+    if epoch is not None:
+        entry = doubt_again(tx, entry, epoch)
     rule = _rule_to_call_again(tx, request, entry)
     if rule is not None:
         return take(tx, request, seen, entry, rule=rule)
@@ -216,6 +269,8 @@ def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
             type_ = "effect.replayed"
             body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
             note_replay(tx, request, entry)
+            if request.foreign:
+                mark(tx, request.run_id, [request.content])
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             artifact_rows.record(tx, request.run_id, request.step_id, receipt)
         case (
@@ -230,6 +285,9 @@ def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
             if isinstance(result, Forbidden):
                 step = (request.run_id, request.step_id, request.first_attempt)
                 write_pause(tx, *step, tool=request.tool, reason=reason)
+        case OverQuota():
+            result.note(tx, request.run_id, request.step_id)
+            return
         case Claimed() | Answered() | Held() | Doubtful() | Asked():
             return
         case _:

@@ -24,7 +24,7 @@ _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 
 @dataclass(frozen=True)
 class NothingToUndo:
-    """The effect does not stand."""
+    """The effect does not remain."""
 
     reason: str
 
@@ -85,7 +85,7 @@ def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
     return None
 
 
-def still_stands(tx: Transaction, original: str) -> bool:
+def still_remains(tx: Transaction, original: str) -> bool:
     """Return whether the effect to undo is there to be undone, under its row's lock.
 
     It is not while a human is asked about it, who may be undoing it by hand, nor after one has

@@ -47,9 +47,7 @@ def open_intervention(
     )
     if already is not None:
         return str(already["intervention_id"])
-    count = tx.one(rows_of(interventions, func.count().label("n"), entry_id=entry.entry_id))
-    assert count is not None
-    number = count["n"] + 1
+    number = tx.count(rows_of(interventions, func.count(), entry_id=entry.entry_id)) + 1
     intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
     tx.execute(
         insert_row(

@@ -31,6 +31,7 @@ _COMMIT_CLAIMED: Final = (
     update_rows(
         effects,
         entry_id=bindparam("of_entry"),
+        run_id=bindparam("of_run"),
         state="claimed",
         fencing_token=bindparam("of_token"),
         recovering_ms=None,
@@ -43,6 +44,7 @@ _COMMIT_CLAIMED: Final = (
 def _guard(entry: Entry) -> dict[str, Any]:
     return {
         "entry_id": entry.entry_id,
+        "run_id": entry.run_id,
         "state": entry.state,
         "fencing_token": entry.fencing_token,
     }
@@ -89,6 +91,7 @@ def commit(
         done = tx.one(
             _COMMIT_CLAIMED,
             of_entry=entry.entry_id,
+            of_run=entry.run_id,
             of_token=entry.fencing_token,
             **values,
         )
@@ -325,7 +328,7 @@ def ask_human(
 
 
 def note_late_receipt(tx: Transaction, entry: Entry, receipt: Kept) -> None:
-    """Keep the receipt of an attempt that was fenced out as evidence."""
+    """Keep the receipt of an attempt that was fenced out as evidence: an artifact of its run."""
     artifact_rows.record(tx, entry.run_id, entry.step_id, receipt)
     entry.tell(
         tx,

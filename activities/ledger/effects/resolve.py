@@ -112,7 +112,9 @@ def _settle(
         if row["resolution_id"] == resolution_id:
             return True, f"settled: {row['outcome']}"
         return False, f"already settled by {row['actor']}: {row['outcome']}"
-    entry_row = tx.one(rows_of(effects, entry_id=row["entry_id"]).with_for_update())
+    effect = rows_of(effects, entry_id=row["entry_id"]).with_for_update()
+    # Of a run that was erased nothing is to be settled but that others have taken note of it.
+    entry_row = tx.one(effect.execution_options(sealed="shown"))
     assert entry_row is not None
     entry = Entry.from_row(entry_row)
     answers = {
@@ -139,7 +141,12 @@ def _settle(
     if not noted:
         _apply(tx, entry, state, resolution)
     tx.execute(
-        update_rows(interventions, intervention_id=resolution.intervention_id, state="open").values(
+        update_rows(
+            interventions,
+            intervention_id=resolution.intervention_id,
+            run_id=row["run_id"],
+            state="open",
+        ).values(
             state="settled",
             outcome=resolution.outcome.value,
             actor=resolution.actor,
@@ -216,9 +223,12 @@ def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) ->
         by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
         values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt
     tx.execute(
-        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token).values(
-            **values
-        )
+        update_rows(
+            effects,
+            entry_id=entry.entry_id,
+            run_id=entry.run_id,
+            fencing_token=entry.fencing_token,
+        ).values(**values)
     )
     if state == "committed":
         mark_compensated(tx, entry)

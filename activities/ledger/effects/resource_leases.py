@@ -15,6 +15,7 @@ from typing import Any
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import leases
+from surehand.activities.ledger.effects.epochs import least_token
 from surehand.activities.ledger.steps.entries import milliseconds
 
 
@@ -129,10 +130,10 @@ def _take(
     row: Mapping[str, Any] | None,
     waited: timedelta | None,
 ) -> Lease:
-    token, others_after_ms, rule = 1, 0, None
+    token, others_after_ms, rule = least_token(tx), 0, None
     lease_ms = milliseconds(request.lease)
     if row is not None:
-        token, others_after_ms = row["fencing_token"] + 1, row["others_after_ms"]
+        token, others_after_ms = max(token, row["fencing_token"] + 1), row["others_after_ms"]
         # An attempt that lost the answer to its own request has called nothing under it.
         if row["holder"] not in (None, request.holder):
             others_after_ms = max(others_after_ms, row["lease_until_ms"])

@@ -214,26 +214,24 @@ def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
     return found
 
 
-def how_many_stand(tx: Transaction, run_id: str) -> int:
-    """Return how many effects of a run and its child runs stand."""
-    query = _effects(tree(run_id), func.count().label("n"))
-    row = tx.one(query.where(effects.c.state.in_(REMAINING)))
-    return int(row["n"]) if row is not None else 0
+def how_many_remain(tx: Transaction, run_id: str) -> int:
+    """Return how many effects of a run and its child runs remain."""
+    query = _effects(tree(run_id), func.count())
+    return tx.count(query.where(effects.c.state.in_(REMAINING)))
 
 
 def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> tuple[list[Made], int]:
     """Return the newest effects of a run and its child runs, undos included, and how many more."""
     found = tree(run_id)
     mine = effects.c.run_id == found.c.run_id
-    counted = tx.one(rows_of(effects, func.count().label("n")).join(found, mine))
+    counted = tx.count(rows_of(effects, func.count()).join(found, mine))
     rows = tx.all(
         rows_of(effects, effects, found.c.child, found.c.inside)
         .join(found, mine)
         .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
         .limit(newest)
     )
-    assert counted is not None
-    return [Made.from_row(row) for row in reversed(rows)], int(counted["n"]) - len(rows)
+    return [Made.from_row(row) for row in reversed(rows)], counted - len(rows)
 
 
 def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
@@ -283,12 +281,13 @@ def bar_with_parent(tx: Transaction, run_id: str, parent: str, step_id: str) -> 
         _bar_run(tx, run_id)
 
 
-def leave(tx: Transaction, entry_ids: Iterable[str], reason: str) -> None:
-    """Note why effects are left as they are."""
+def leave(tx: Transaction, run_id: str, entry_ids: Iterable[str], reason: str) -> None:
+    """Note why effects of a run's tree are left as they are."""
     tx.execute(
         update_rows(effects)
         .where(effects.c.entry_id.in_(list(entry_ids)), effects.c.state.in_(REMAINING))
         .values(left_because=reason)
+        .execution_options(of_run=run_id)
     )
 
 

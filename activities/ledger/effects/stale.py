@@ -9,7 +9,9 @@ from sqlalchemy import ColumnElement, and_, or_
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.effects.claim_entry import doubt_again
 from surehand.activities.ledger.effects.clock_jumps import lease_left
+from surehand.activities.ledger.effects.epochs import current
 from surehand.activities.ledger.effects.in_doubt import doubt
 from surehand.activities.ledger.effects.interventions import newest_intervention
 from surehand.activities.ledger.steps.entries import Entry, milliseconds
@@ -89,5 +91,8 @@ def take_over(tx: Transaction, seen: Entry) -> Entry | None:
     question = newest_intervention(tx, seen.entry_id)
     if question is not None and (question["state"] == "open" or question["outcome"] == "give_up"):
         return None
+    epoch = current(tx)
+    if epoch is not None and epoch.doubts(entry):
+        entry = doubt_again(tx, entry, epoch)
     reason = "its lease ran out and nobody took it over" if seen.state == "claimed" else None
     return doubt(tx, entry, reason, rule="stale")

@@ -1,4 +1,4 @@
-"""Outputs that another run takes over: they are facts only while what made them stands (G4)."""
+"""Outputs that another run takes over: they are facts only while what made them remains (G4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from surehand.activities.ledger.core.tables import effects, events, replays
 from surehand.activities.ledger.effects import run_tree
 from surehand.workflows.plan.plan import ITERATION
 
-#: States of an effect that does not stand any more, or not for long.
+#: States of an effect that does not remain, or not for long.
 _UNDONE = frozenset({"compensated", "compensating"})
 
 
@@ -37,7 +37,7 @@ class Fact:
 
 
 def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[Fact]:
-    """Return what stands behind steps of a run, its child runs' effects too, and lock that.
+    """Return what remains behind steps of a run, its child runs' effects too, and lock that.
 
     Nobody begins to undo any of it until the transaction ends: by then ``watch`` has noted who is
     to be told.
@@ -114,7 +114,8 @@ def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
                 f"what step {undone[0]} of run {run_id} has done or taken over has been undone: its"
                 f" output is no fact any more; begin at {undone[0]}, or before it"
             )
-        opened = tx.one(rows_of(events, events.c.body, run_id=run_id, seq=1))
+        first = rows_of(events, events.c.body, run_id=run_id, seq=1)
+        opened = tx.one(first.execution_options(sealed="stored"))  # it may have been erased
         # What that run has itself taken over, another one has made.
         body = opened["body"] if opened is not None else {}
         wanted &= set(body.get("taken_over") or ())

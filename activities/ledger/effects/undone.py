@@ -13,6 +13,7 @@ from surehand.activities.ledger.core.tables import (
     effects,
     interventions,
     replays,
+    run_keys,
     runs,
 )
 from surehand.activities.ledger.effects.interventions import (
@@ -22,6 +23,7 @@ from surehand.activities.ledger.effects.interventions import (
 from surehand.activities.ledger.outbox import notifications
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.steps.entries import Asked, ClaimRequest, Entry
+from surehand.workflows.identity import root_run_id
 
 #: Runs that the owner's event names; each of them has an event of its own.
 _MOST_NAMED: Final = 100
@@ -113,7 +115,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
 
 
 def _replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
-    return tx.all(
+    found = tx.all(
         rows_of(
             replays,
             replays.c.run_id,
@@ -127,6 +129,15 @@ def _replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
         .where(or_(runs.c.closed_ms.is_(None), runs.c.state == "completed"))
         .order_by(replays.c.run_id, replays.c.step_id)
     )
+    if not found:
+        return found
+    roots = {root_run_id(row["run_id"]) for row in found}
+    erased = rows_of(run_keys, run_keys.c.run_id).where(
+        run_keys.c.run_id.in_(roots), run_keys.c.erased_ms.is_not(None)
+    )
+    # Nobody can be asked what that means for a run that nobody can read.
+    gone = {row["run_id"] for row in tx.all(erased)}
+    return [row for row in found if root_run_id(row["run_id"]) not in gone]
 
 
 def undone_under(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
@@ -151,6 +162,8 @@ def must_be_told(tx: Transaction, run_id: str) -> Asked | None:
     if not waiting:
         return None
     first = waiting[0]
-    row = tx.one(rows_of(effects, entry_id=first["entry_id"]))
+    # The run that has undone it may have been erased since.
+    effect = rows_of(effects, entry_id=first["entry_id"])
+    row = tx.one(effect.execution_options(sealed="shown"))
     assert row is not None, "entries are never deleted"
     return Asked(Entry.from_row(row), first["intervention_id"], first["question"])

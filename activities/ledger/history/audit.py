@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from surehand.activities.ledger.approvals.votes import folded
 from surehand.activities.ledger.core.expiry import has_expired
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
+from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
+from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.standing import standing_label
 from surehand.workflows.identity import NotCanonical
@@ -71,6 +74,36 @@ def verify_chain(events: Sequence[Event], heads: Iterable[ChainHead] = ()) -> Br
         if hashes[head.seq] != head.hash:
             return Break(head.seq, "is not the one that was recorded when it was written")
     return None
+
+
+@dataclass(frozen=True)
+class RecordedHead:
+    """A head as Temporal's history has it."""
+
+    head: ChainHead
+    at_ms: int
+    """When the server took it, by its own clock."""
+
+
+def without_forgotten(
+    events: Sequence[Event], heads: Iterable[RecordedHead], restores: Sequence[Epoch]
+) -> tuple[list[ChainHead], int]:
+    """Return the heads that a chain must pass through, and how many a restore explains.
+
+    Args:
+        events: All events of a run, in order.
+        heads: Heads that Temporal's history has.
+        restores: The ledger's epochs: what was recorded in between is forgotten, unless it fits.
+    """
+    hashes = {event["seq"]: event["hash"] for event in events}
+    kept, forgotten = [], 0
+    for one in heads:
+        fits = hashes.get(one.head.seq) == one.head.hash
+        if not fits and any(epoch.forgets(one.at_ms) for epoch in restores):
+            forgotten += 1
+        else:
+            kept.append(one.head)
+    return kept, forgotten
 
 
 @dataclass
@@ -134,6 +167,9 @@ def _tell(story: _Story, event: Event) -> str | None:
             return _consume(story, body, event["at_ms"])
         case "effect.claimed":
             return _claim(story, event["step_id"], body)
+        case "effect.in_doubt" if body.get("rule") == RESTORED:
+            # It may have been claimed: of that, and its approval, the ledger has forgotten all.
+            story.claimed.setdefault(body["entry_id"], body)
         case "effect.committed":
             return _commit(story, body)
         case "intervention.settled" if body.get("action") == "committed":
@@ -144,11 +180,28 @@ def _tell(story: _Story, event: Event) -> str | None:
 
 
 def _vote(story: _Story, body: Mapping[str, Any], outcome: str | None) -> None:
-    asked = story.asked.get(body["approval_id"])
-    proven = body.get("verified") or asked is None or asked.get("assurance") != "signed"
-    if outcome == "approve" and proven:
+    asked = story.asked.get(body["approval_id"], {})
+    if outcome == "approve" and _given(body).satisfies(asked_assurance(asked.get("assurance"))):
         votes = story.votes.setdefault(body["approval_id"], set())
         votes.add(folded(body.get("approver") or ""))
+
+
+def asked_assurance(said: str | None) -> Assurance:
+    """Return what has to prove an approval's votes, as its event or its row says."""
+    try:
+        return Assurance.OPEN if said is None else Assurance(said)
+    except ValueError:
+        return Assurance.DEVICE_PASSKEY  # whatever it is: nothing less is enough
+
+
+def _given(body: Mapping[str, Any]) -> Assurance:
+    """Return what proves a vote, as its event says."""
+    if not body.get("verified"):
+        return Assurance.OPEN
+    try:
+        return Assurance(str(body.get("proof")))
+    except ValueError:
+        return Assurance.SIGNED
 
 
 def _approve(story: _Story, approval_id: str) -> str | None:
@@ -201,6 +254,20 @@ def _commit(story: _Story, body: Mapping[str, Any]) -> str | None:
     if entry in story.committed:
         return f"entry {entry} was committed twice"
     story.committed.add(entry)
+    return None
+
+
+def erasure(events: Sequence[Event]) -> str | None:
+    """Return when a run was erased, by whom, and why; ``None``: it was not.
+
+    Args:
+        events: All events of a run, in order.
+    """
+    for event in events:
+        if event["type"] == "run.erased":
+            at, body = datetime.fromtimestamp(event["at_ms"] / 1000, UTC), event["body"]
+            why = f": {body['because']}" if body.get("because") else ""
+            return f"on {at:%Y-%m-%d %H:%M} UTC by {body['actor']}{why}"
     return None
 
 

@@ -17,6 +17,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
+from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.identity import child_run_id
 from surehand.workflows.plan.plan import Plan
@@ -38,9 +39,10 @@ class Evidence:
     steps: list[Row]
     """One row for each attempt."""
     claims: list[Row]
-    """Each claim's own words: the bodies of ``effect.claimed``, with ``step_id``."""
+    """Each claim's own words: the bodies of ``effect.claimed``, with ``step_id``, and ``foreign``:
+    whether the run had read content from outside by then."""
     waived: list[Row]
-    """The bodies of ``approval.waived``, with ``step_id``."""
+    """The bodies of ``approval.waived``, in the same form."""
     answered: frozenset[str]
     """Steps whose tools have asked a human something: the answers are part of what is approved."""
     changes: list[Row]
@@ -84,7 +86,12 @@ def evidence_of(tx: Transaction, run_id: str) -> Evidence:
     )
 
     def bodies(type_: str) -> list[Row]:
-        return [{**e["body"], "step_id": e["step_id"]} for e in told if e["type"] == type_]
+        found, marked = list[Row](), False
+        for event in told:
+            marked = marked or event["type"] == foreign.MARKED
+            if event["type"] == type_:
+                found.append({**event["body"], "step_id": event["step_id"], "foreign": marked})
+        return found
 
     return Evidence(
         user=run["user_id"],

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: Ends of a run after which an effect that stands should have been undone.
+from surehand.activities.ledger.effects.epochs import RESTORED
+
+#: Ends of a run after which an effect that remains should have been undone.
 _UNDOES: Final = frozenset({"run.failed", "run.cancelled", "run.stopped"})
 #: What an entry is whose question was opened by a rule; in doubt by any other.
 _ASKED: Final = {"partial": "partial", "compensation_failed": "compensating"}
@@ -55,7 +57,7 @@ def leftovers(events: Sequence[Mapping[str, Any]]) -> Leftovers:
         return [
             told.names.get(entry, entry)
             for entry, state in told.states.items()
-            # That an undo stands is as it should be.
+            # That an undo remains is as it should be.
             if state in states and not (state == "committed" and entry in told.undos)
         ]
 
@@ -67,17 +69,25 @@ def leftovers(events: Sequence[Mapping[str, Any]]) -> Leftovers:
     )
 
 
+def _begin(told: Told, event: Mapping[str, Any], state: str) -> None:
+    body = event["body"]
+    entry = str(body["entry_id"])
+    told.names[entry] = f"{body.get('tool')} (step {event['step_id']}, entry {entry})"
+    told.states[entry] = state
+    if body.get("undoes"):
+        told.undos.add(entry)
+        told.states[str(body["undoes"])] = "compensating"
+
+
 def hear(told: Told, event: Mapping[str, Any]) -> None:
     """Take in a run's next event."""
     body = event["body"]
     entry = str(body.get("entry_id", ""))
     match event["type"]:
         case "effect.claimed":
-            told.names[entry] = f"{body.get('tool')} (step {event['step_id']}, entry {entry})"
-            told.states[entry] = "claimed"
-            if body.get("undoes"):
-                told.undos.add(entry)
-                told.states[str(body["undoes"])] = "compensating"
+            _begin(told, event, "claimed")
+        case "effect.in_doubt" if body.get("rule") == RESTORED:
+            _begin(told, event, "in_doubt")
         case "effect.in_doubt":
             if told.states.get(entry) != "partial":
                 told.states[entry] = "in_doubt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import func
 from sqlalchemy.exc import DBAPIError
@@ -20,6 +20,7 @@ from surehand.activities.ledger.core.tables import (
     notifications,
     runs,
 )
+from surehand.activities.ledger.retention.hiding import hidden, require_shown
 from surehand.workflows.contracts.base import ChainHead
 
 
@@ -51,6 +52,8 @@ def effects_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     rows = tx.all(
         rows_of(effects, *columns, run_id=run_id).order_by(effects.c.claimed_ms, effects.c.entry_id)
     )
+    if hidden(tx, run_id, "outputs") is not None:
+        rows = [{**row, "receipt": None} for row in rows]
     return [_readable(row) for row in rows]
 
 
@@ -61,22 +64,29 @@ def events_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
         RunNotFound: No such run in this tenant.
     """
     require_run(tx, run_id)
-    rows = tx.all(rows_of(events, run_id=run_id).order_by(events.c.seq))
+    query = rows_of(events, run_id=run_id).execution_options(sealed="shown")
+    rows = tx.all(query.order_by(events.c.seq))
     return [_readable(row) for row in rows]
 
 
 def chain_of(
-    tx: Transaction, run_id: str
+    tx: Transaction, run_id: str, *, sealed: Literal["stored", "opened"] = "stored"
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], ChainHead]:
-    """Return a run's events and entries as stored, and the head that its row records.
+    """Return a run's events and entries, and the head that its row records.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        sealed: What of them is sealed, as it is stored: so they are proven without the run's key.
 
     Raises:
         RunNotFound: No such run in this tenant.
     """
     # Locked: what is read here and there belongs together, however busy the run is.
     head = tx.lock_chain(run_id)
-    chain = tx.all(rows_of(events, run_id=run_id).order_by(events.c.seq))
-    entries = tx.all(rows_of(effects, run_id=run_id))
+    written = rows_of(events, run_id=run_id).order_by(events.c.seq)
+    chain = tx.all(written.execution_options(sealed=sealed))
+    entries = tx.all(rows_of(effects, run_id=run_id).execution_options(sealed=sealed))
     return chain, entries, head
 
 
@@ -87,7 +97,7 @@ def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
         RunNotFound: No such run in this tenant.
     """
     columns = [column for column in artifacts.c if column is not artifacts.c.content]
-    require_run(tx, run_id)
+    require_run(tx, run_id, "artifacts")
     rows = tx.all(
         rows_of(artifacts, *columns, run_id=run_id).order_by(
             artifacts.c.created_ms, artifacts.c.artifact_id
@@ -104,7 +114,7 @@ def interventions_of(
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    query = rows_of(interventions)
+    query = rows_of(interventions).execution_options(sealed="shown")
     if run_id is not None:
         require_run(tx, run_id)
         query = query.where(interventions.c.run_id == run_id)
@@ -132,9 +142,9 @@ def notifications_of(
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    query = rows_of(notifications)
+    query = rows_of(notifications).execution_options(sealed="shown")
     if run_id is not None:
-        require_run(tx, run_id)
+        require_run(tx, run_id, "messages")
         query = query.where(notifications.c.run_id == run_id)
     if only_failed:
         query = query.where(
@@ -153,33 +163,29 @@ def run_of_intervention(tx: Transaction, intervention_id: str) -> str | None:
 
 def open_interventions(tx: Transaction) -> int:
     """Return how many questions of a tenant wait for a human."""
-    query = rows_of(interventions, func.count().label("n"), state="open")
-    row = tx.one(query)
-    return int(row["n"]) if row else 0
+    return tx.count(rows_of(interventions, func.count(), state="open"))
 
 
 def knows_run(tx: Transaction, run_id: str) -> bool:
-    """Return whether the run is recorded; without its tables a ledger knows none."""
+    """Return whether the run is recorded, hidden or not; without its tables a ledger knows none."""
     try:
-        require_run(tx, run_id)
-    except RunNotFound:
-        return False
+        return tx.one(rows_of(runs, runs.c.run_id, run_id=run_id)) is not None
     except DBAPIError as error:
         if unreachable(error):
             raise
         return False
-    return True
 
 
-def require_run(tx: Transaction, run_id: str) -> None:
-    """See that the tenant has a run.
+def require_run(tx: Transaction, run_id: str, kind: str = "runs") -> None:
+    """See that the tenant has a run, and that this kind of its data is not hidden.
 
     Raises:
-        RunNotFound: It has none of that id.
+        RunNotFound: It has none of that id, or it is hidden.
     """
     row = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
+    require_shown(tx, run_id, kind)
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import plans, runs
 from surehand.activities.ledger.history.open_items import Told, hear
 from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
 from surehand.workflows.contracts.checkpoint import PendingCall, SideEffect
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
@@ -72,6 +74,8 @@ class Rebuilt(BaseModel):
     pending_interrupts: list[str]
     """Everything that waited for a human, approvals first."""
     artifact_refs: None = None
+    foreign: list[ForeignContent]
+    """What had brought the run content from outside."""
     permissions_snapshot: dict[str, str]
     budget: None = None
     last_error: str | None
@@ -105,6 +109,8 @@ class Past:
     """Tool and step by entry."""
     progress: dict[str, str] = field(default_factory=dict)
     """Digest by step."""
+    foreign: list[ForeignContent] = field(default_factory=list)
+    """What had brought it content from outside."""
     last_error: str | None = None
 
     @property
@@ -139,7 +145,7 @@ def checkpoint_at(tx: Transaction, run_id: str, seq: int) -> Rebuilt:
         RunNotFound: No such run in this tenant.
         NoSuchEvent: It has no such event.
     """
-    events, entries, _ = chain_of(tx, run_id)
+    events, entries, _ = chain_of(tx, run_id, sealed="opened")
     if not 1 <= seq <= len(events):
         raise NoSuchEvent(f"run {run_id} has events 1 to {len(events)}, none of number {seq}")
     [run] = tx.all(rows_of(runs, run_id=run_id))
@@ -189,6 +195,7 @@ def rebuilt(
             for entry, (tool, _) in past.effects.items()
         ],
         pending_interrupts=list(past.told.questions) if ended else waiting,
+        foreign=past.foreign,
         permissions_snapshot={"user": run["user_id"], "tenant": run["tenant_id"]},
         last_error=run["error"] if ended else past.last_error,
         not_rebuilt={
@@ -204,11 +211,13 @@ def _hear(past: Past, event: Mapping[str, Any], versions: Mapping[int, Plan]) ->
     match event["type"]:
         case "run.amended":
             past.plan_version = int(body["plan_version"])
+        case foreign.MARKED:
+            past.foreign.append(foreign.of_event(event["step_id"], body))
         case "step.succeeded" | "effect.replayed":
             past.done.add(step_id)
         case "step.progress":
             past.progress |= {step_id: str(body["progress"])} if "progress" in body else {}
-        case "effect.claimed":
+        case "effect.claimed" | "effect.in_doubt":
             past.effects.setdefault(str(body["entry_id"]), (str(body["tool"]), step_id))
         case "effect.committed" | "intervention.settled":
             entry = str(body.get("entry_id", ""))

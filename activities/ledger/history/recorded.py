@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import tuple_
 
 from surehand.activities.ledger.core.statements import ours, rows_of
-from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     effects,
     plans,
@@ -80,6 +80,8 @@ class Recording:
     """Steps whose output a human has looked at and not accepted; what they gave is not recorded."""
     children: Mapping[str, RecordedChild] = field(default_factory=dict)
     """By step."""
+    foreign: bool = False
+    """Whether it had read content from outside then."""
     source: Recording | None = None
     """The run that this one begins from, as of its end."""
     taken_over: frozenset[str] = frozenset()
@@ -99,30 +101,18 @@ class KeyEntry:
     receipt: Any
 
 
-def recording_of(ledger: Ledger, tenant: str, run_id: str, seq: int | None = None) -> Recording:
+def recording_of(tx: Transaction, run_id: str, seq: int | None = None) -> Recording:
     """Return what a run has recorded, seen from one of its events; ``None``: from the newest.
 
     Raises:
         RunNotFound: No such run in this tenant.
         NoSuchEvent: It has no such event.
     """
-    with ledger.transaction(tenant) as tx:
-        events, entries, _ = chain_of(tx, run_id)
+    events, entries, _ = chain_of(tx, run_id, sealed="opened")
     last = len(events) if seq is None else seq
     if not 1 <= last <= len(events):
         raise NoSuchEvent(f"run {run_id} has events 1 to {len(events)}, none of number {last}")
-    with ledger.transaction(tenant) as tx:
-        versions = {row["plan_version"]: row for row in tx.all(rows_of(plans, run_id=run_id))}
-        rows = tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt))
-        replayed = tx.all(
-            rows_of(
-                replays,
-                effects,
-                replays.c.step_id.label("by_step"),
-                replays.c.replayed_ms,
-                run_id=run_id,
-            ).join(effects, ours(effects, entry_id=replays.c.entry_id))
-        )
+    versions, rows, replayed = _told_by(tx, run_id)
     known = {number: Plan.model_validate(row["plan"]) for number, row in versions.items()}
     then = events[:last]
     past = past_of(then, known)
@@ -151,10 +141,26 @@ def recording_of(ledger: Ledger, tenant: str, run_id: str, seq: int | None = Non
         rejected=frozenset(past.rejected),
         undone=frozenset(past.undone),
         replaced=frozenset(past_of(events, known).replaced),
-        children=_children(ledger, tenant, run_id, at_ms),
-        source=recording_of(ledger, tenant, source) if source and taken_over else None,
+        foreign=bool(past.foreign),
+        children=_children(tx, run_id, at_ms),
+        source=recording_of(tx, source) if source and taken_over else None,
         taken_over=taken_over,
     )
+
+
+def _told_by(
+    tx: Transaction, run_id: str
+) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a run's plans, its attempts, and the effects of others that it has replayed."""
+    versions = {row["plan_version"]: row for row in tx.all(rows_of(plans, run_id=run_id))}
+    rows = tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt))
+    by_step = (replays.c.step_id.label("by_step"), replays.c.replayed_ms)
+    replayed = tx.all(
+        rows_of(replays, effects, *by_step, run_id=run_id)
+        .join(effects, ours(effects, entry_id=replays.c.entry_id))
+        .execution_options(sealed="shown")
+    )
+    return versions, rows, replayed
 
 
 def _calls(
@@ -193,27 +199,27 @@ def _calls(
     return [call for _, call in sorted(found, key=lambda one: one[0])]
 
 
-def _children(ledger: Ledger, tenant: str, run_id: str, at_ms: int) -> dict[str, RecordedChild]:
+def _children(tx: Transaction, run_id: str, at_ms: int) -> dict[str, RecordedChild]:
     """Return the newest completed child of each step that is a plan."""
-    with ledger.transaction(tenant) as tx:
-        rows = tx.all(
-            rows_of(
-                runs,
-                runs.c.run_id,
-                runs.c.parent_step_id,
-                runs.c.closed_ms,
-                plans.c.plan,
-                parent_run_id=run_id,
-                state="completed",
-            )
-            .join(plans, ours(plans, run_id=runs.c.run_id, plan_version=1))
-            .order_by(runs.c.closed_ms)
+    query = (
+        rows_of(
+            runs,
+            runs.c.run_id,
+            runs.c.parent_step_id,
+            runs.c.closed_ms,
+            plans.c.plan,
+            parent_run_id=run_id,
+            state="completed",
         )
+        .join(plans, ours(plans, run_id=runs.c.run_id, plan_version=1))
+        .order_by(runs.c.closed_ms)
+    )
+    rows = tx.all(query)
     return {
         row["parent_step_id"]: RecordedChild(
             row["run_id"],
             Plan.model_validate(row["plan"]),
-            recording_of(ledger, tenant, row["run_id"]),
+            recording_of(tx, row["run_id"]),
             before=row["closed_ms"] <= at_ms,
         )
         for row in rows
@@ -228,9 +234,10 @@ def key_entries(
     if not wanted:
         return {}
     rows = tx.all(
-        rows_of(effects).where(
-            tuple_(effects.c.tool, effects.c.key).in_(wanted), effects.c.state.in_(_HOLDING)
-        )
+        rows_of(effects)
+        .where(tuple_(effects.c.tool, effects.c.key).in_(wanted), effects.c.state.in_(_HOLDING))
+        # Another run's may be gone; its key holds all the same.
+        .execution_options(sealed="shown")
     )
     names = KeyEntry.__dataclass_fields__
     return {(r["tool"], r["key"]): KeyEntry(**{name: r[name] for name in names}) for r in rows}

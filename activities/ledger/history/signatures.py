@@ -21,6 +21,7 @@ from surehand.activities.ledger.core.tables import approvals, decisions, runs
 from surehand.activities.ledger.history.audit import (
     Break,
     Event,
+    asked_assurance,
     from_lines,
     lines_of,
     verify_chain,
@@ -52,15 +53,17 @@ def first_unproven(tx: Transaction, run_id: str, events: Sequence[Event]) -> Bre
     found = _start(tx, run_id, events)
     if found is not None:
         return found
-    strict = _asked_strictly(tx, run_id, events)
+    asked = _asked(tx, run_id, events)
     rows = tx.all(
-        rows_of(decisions, run_id=run_id, verdict="accepted").order_by(
-            decisions.c.at_ms, decisions.c.decision_id
-        )
+        rows_of(decisions, run_id=run_id, verdict="accepted")
+        .order_by(decisions.c.at_ms, decisions.c.decision_id)
+        # What is proven is nothing that is sealed: so it is of a run that was erased, too.
+        .execution_options(sealed="stored")
     )
     told = {_name(event["body"]): event for event in events if event["type"] in _TOLD_BY}
     for row in rows:
-        found = _decision(tx, row, told.get(_name(row)), strict=row["approval_id"] in strict)
+        wanted = asked.get(row["approval_id"], Assurance.OPEN)
+        found = _decision(tx, row, told.get(_name(row)), wanted)
         if found is not None:
             return found
     return None
@@ -100,18 +103,24 @@ def _start(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | Non
     return None if why is None else Break(opened["seq"], f"nothing proves who started it: {why}")
 
 
-def _asked_strictly(tx: Transaction, run_id: str, events: Sequence[Event]) -> set[str]:
-    """Return the approvals whose votes have to be signed, by their rows or their events."""
-    rows = tx.all(
-        rows_of(approvals, approvals.c.approval_id, run_id=run_id, assurance=Assurance.SIGNED.value)
-    )
-    said = (event["body"] for event in events if event["type"] == "approval.requested")
-    strict = {body["approval_id"] for body in said if body.get("assurance") == Assurance.SIGNED}
-    return strict | {row["approval_id"] for row in rows}
+def _asked(tx: Transaction, run_id: str, events: Sequence[Event]) -> dict[str, Assurance]:
+    """Return what has to prove an approval's votes, by their rows and their events."""
+    id_, what = approvals.c.approval_id, approvals.c.assurance
+    said = [
+        (row["approval_id"], row["assurance"])
+        for row in tx.all(rows_of(approvals, id_, what, run_id=run_id))
+    ]
+    bodies = (event["body"] for event in events if event["type"] == "approval.requested")
+    said += [(body["approval_id"], body.get("assurance")) for body in bodies]
+    found: dict[str, Assurance] = {}
+    for approval_id, assurance in said:
+        before = found.get(approval_id, Assurance.OPEN)
+        found[approval_id] = before.stricter(asked_assurance(assurance))
+    return found
 
 
 def _decision(
-    tx: Transaction, row: Mapping[str, Any], told: Event | None, *, strict: bool
+    tx: Transaction, row: Mapping[str, Any], told: Event | None, asked: Assurance
 ) -> Break | None:
     what = f"decision {row['decision_id']} of {row['approver']}"
     if told is None:
@@ -119,18 +128,28 @@ def _decision(
     body = told["body"]
     if (body.get("approver"), bool(body.get("verified"))) != (row["approver"], row["verified"]):
         return Break(told["seq"], f"{what} is another in the ledger's row")
-    if not (strict or row["verified"] or row["signature"] is not None):
+    if asked is Assurance.OPEN and not row["verified"] and row["signature"] is None:
         return None
-    why = _given(tx, row) if row["standing_id"] else unproven(tx, row, in_force=False)
+    given = row["standing_id"] is not None
+    why = _given(tx, row, asked) if given else unproven(tx, row, asked, in_force=False)
     return None if why is None else Break(told["seq"], f"nothing proves {what}: {why}")
 
 
-def _given(tx: Transaction, row: Mapping[str, Any]) -> str | None:
+def _given(tx: Transaction, row: Mapping[str, Any], asked: Assurance) -> str | None:
     """Return why the vote of a standing approval is none."""
     found = standing.given_by(tx, row["standing_id"])
     if found is None or not is_of(row, found):
         return "there is no such standing approval"
-    return standing.unsigned(tx, found, in_force=False)
+    why = standing.unsigned(tx, found, in_force=False)
+    if why is not None:
+        return why
+    if not found.assurance.satisfies(asked):
+        return f"decisions {asked.as_text()}"
+    scope = {"tool": found.scope.tool, "tool_version": found.scope.version}
+    id_ = approvals.c.approval_id
+    if tx.one(rows_of(approvals, id_, approval_id=row["approval_id"], **scope)) is None:
+        return "its standing approval is for another tool"
+    return None if standing.is_within(tx, found) else "more was used than was granted"
 
 
 #: The one field of the last line.

@@ -12,9 +12,16 @@ from sqlalchemy import Select, Subquery, Table, case, func, or_, select
 
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
-from surehand.activities.ledger.core.tables import effects, events, interventions, runs, steps
+from surehand.activities.ledger.core.tables import (
+    effects,
+    events,
+    interventions,
+    runs,
+    steps,
+)
+from surehand.activities.ledger.effects.epochs import current
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
-from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.history.reads import chain_of, require_run
 from surehand.activities.ledger.history.stats_shapes import (
     BrokenRun,
     Compensations,
@@ -29,6 +36,7 @@ from surehand.activities.ledger.history.stats_shapes import (
     Stats,
     rate,
 )
+from surehand.activities.ledger.retention.hiding import is_deleted
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,7 @@ class Scope:
 
 def count_of(tx: Transaction, query: Select[Any]) -> int:
     """Return how many rows a query has."""
-    row = tx.one(select(func.count().label("n")).select_from(query.subquery()))
-    return int(row["n"]) if row else 0
+    return tx.count(select(func.count()).select_from(query.subquery()))
 
 
 def text_of(name: str) -> Any:
@@ -169,6 +176,7 @@ def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:
     invariants = _audit(ledger, scope)
     with ledger.transaction(scope.tenant) as tx:
         told = _told(tx, scope)
+        epoch = current(tx)
         recoveries = _recoveries(tx, scope, told)
         duplicates = _duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
@@ -193,6 +201,7 @@ def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:
             settled=told.of("intervention.settled"),
             open=open_now,
         ),
+        epoch=None if epoch is None else epoch.number,
         checkpoint=_probe(ledger, scope, probes) if probes else None,
         invariants=invariants,
         only_in_metrics=list(ONLY_IN_METRICS),
@@ -297,13 +306,15 @@ def _duplicates(tx: Transaction, scope: Scope, told: _Told) -> Duplicates:
 
 def _audit(ledger: Ledger, scope: Scope) -> Invariants:
     """Audit the runs that were open since then, one after the other."""
-    if scope.run_id is not None:
-        found = [scope.run_id]
-    else:
-        with ledger.transaction(scope.tenant) as tx:
-            still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
-            rows = tx.all(scope.rows(runs, runs.c.run_id).where(still).order_by(runs.c.run_id))
-        found = [str(row["run_id"]) for row in rows]
+    # Of deleted ones there is no chain any more: `audit RUN --file` proves their exports.
+    there = scope.rows(runs, runs.c.run_id).where(~is_deleted())
+    if scope.run_id is None:
+        still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
+        there = there.where(still)
+    with ledger.transaction(scope.tenant) as tx:
+        if scope.run_id is not None:
+            require_run(tx, scope.run_id)
+        found = [str(row["run_id"]) for row in tx.all(there.order_by(runs.c.run_id))]
     broken = []
     for run_id in found:
         with ledger.transaction(scope.tenant) as tx:

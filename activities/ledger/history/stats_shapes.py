@@ -38,7 +38,7 @@ class Recoveries(Figures):
 
     begun: dict[str, int]
     """How they began: ``lease_over``, ``stale``, ``call_ended_without_an_outcome``,
-    ``no_to_a_repeat``."""
+    ``no_to_a_repeat``, ``restored``."""
     branches: dict[str, int]
     """What was done about them: ``rule: action``."""
     ended: int
@@ -148,6 +148,8 @@ class Stats(Figures):
     leases: Leases
     compensations: Compensations
     interventions: Interventions
+    epoch: int | None
+    """The epoch that is open: the ledger was restored."""
     checkpoint: Probe | None
     """With ``--probe``."""
     invariants: Invariants

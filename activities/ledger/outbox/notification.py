@@ -2,26 +2,31 @@
 
 A notifier of your own is an object with ``async def send(self, notification)``, named in
 ``SUREHAND_NOTIFY`` by its dotted path: ``acme.pager:notifier``. It is called in a thread of its
-own, so it may block; after ``SEND_LIMIT`` the attempt counts as failed. Each notification is sent
-at least once: what a worker has sent and did not live to record is sent again, under the same
-``delivery_id``.
+own, so it may block; after ``SEND_LIMIT`` nobody waits for it, and what has become of it is
+unknown. Each notification is sent at least once: what a worker has sent and did not live to record
+is sent again, under the same ``delivery_id``.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from surehand.process.program import command
+from surehand.process.program import shared_program
+from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.identity import DEFAULT_TENANT, digest
 from surehand.workflows.plain_text import plain
 
 #: How long one attempt to send may take.
 SEND_LIMIT: Final = timedelta(seconds=10)
+#: What our own notifiers take of it, so that they can say what has become of it.
+ANSWER_LIMIT: Final = SEND_LIMIT - timedelta(seconds=1)
 #: Characters of a line that a tool, a model or a stranger wrote: more would bury the rest.
 _LONGEST_LINE: Final = 500
 #: Characters of a title: it becomes the subject of a mail, or the text on a lock screen.
@@ -42,6 +47,10 @@ class NotDelivered(Exception):
         """Say why, and how long the receiver wants to be left alone."""
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class MaybeDelivered(NotDelivered):
+    """Nobody has said whether it has arrived: it is tried again, less and less often."""
 
 
 class ReceiverGone(NotDelivered):
@@ -80,8 +89,12 @@ class Facts(BaseModel):
     asked_by: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     """Whose approvals are asked for."""
+    foreign: str = ""
+    """What has brought its run content from outside; empty: nothing."""
     signed: bool = False
     """Only signed decisions count."""
+    passkey: bool = False
+    """Only those count that are signed by a passkey: no command makes one."""
     until: datetime | None = None
 
 
@@ -108,6 +121,27 @@ class Notification(Facts):
     """Of a reminder: how many intervals after the request; else 0, or the step's attempt."""
     at: datetime
     """When it was written, by the ledger's clock."""
+    page: str | None = None
+    """Where people decide or answer in a browser, where the worker knows. It decides nothing."""
+
+    def linked(self, approvals_url: str) -> Notification:
+        """Return it with its page on an approvals server.
+
+        Args:
+            approvals_url: The server's origin; ``{tenant}`` in it stands for the tenant. Empty:
+                there is none.
+        """
+        match self.kind:
+            case Kind.APPROVAL | Kind.REMINDER:
+                path, about = "approval", self.subject
+            case Kind.INTERVENTION | Kind.QUESTION:
+                path, about = "run", self.run_id
+            case _:
+                return self
+        if not approvals_url:
+            return self
+        server = approvals_url.replace("{tenant}", self.tenant)
+        return self.model_copy(update={"page": f"{server}/{path}?{urlencode({'id': about})}"})
 
     @property
     def title(self) -> str:
@@ -138,6 +172,8 @@ class Notification(Facts):
         """The command lines to look at it and to decide, ready to paste."""
         show = self._command("show", self.run_id)
         match self.kind:
+            case Kind.APPROVAL | Kind.REMINDER if self.passkey:
+                return (self._command("show", self.subject),)
             case Kind.APPROVAL | Kind.REMINDER:
                 decide = [self.subject, "--params-hash", self.params_hash or ""]
                 decide += ["--key", "KEYFILE"] if self.signed else []
@@ -174,8 +210,11 @@ class Notification(Facts):
             "hash": [self.params_hash],
             "undo": [self.undo],
             "asked by": [" and ".join(self.asked_by)],
+            "foreign": [self.foreign],
             "needs": self.needs,
+            "decisions": [Assurance.PASSKEY.as_text() if self.passkey else None],
             "until": [until],
+            "page": [self.page],
         }
         for name, values in told.items():
             yield from (f"  {name:<9} {one_line(value)}" for value in values if value)
@@ -186,7 +225,7 @@ class Notification(Facts):
 
     def _command(self, *parts: str) -> str:
         tenant = [] if self.tenant == DEFAULT_TENANT else ["--tenant", self.tenant]
-        return plain(command(*parts, *tenant))
+        return plain(f"{shared_program()} {shlex.join([*parts, *tenant])}")
 
 
 class Notifier(Protocol):

@@ -25,6 +25,9 @@ from surehand.activities.ledger.outbox.notification import (
     one_line,
 )
 from surehand.activities.ledger.steps.entries import milliseconds
+from surehand.activities.ledger.steps.foreign import content_of
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.plan.policy import Needs
 
@@ -97,7 +100,9 @@ def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: 
         needs=tuple(
             requirement.as_text() for requirement in Needs.model_validate(row["needs"]).requirements
         ),
-        signed=row["assurance"] == "signed",
+        foreign=one_line(foreign_text(content_of(tx, row["run_id"]))),
+        signed=Assurance(row["assurance"]) is not Assurance.OPEN,
+        passkey=Assurance(row["assurance"]).by_passkey,
         until=_moment(row["expires_ms"]),
     )
     where = {"run_id": row["run_id"], "step_id": row["step_id"]}

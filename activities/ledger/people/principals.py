@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -24,6 +24,7 @@ from surehand.activities.ledger.core.people_tables import (
 )
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.people.public_keys import Passkey
 
 Kind = Literal["role", "permission"]
 
@@ -40,6 +41,8 @@ class Principal:
     roles: frozenset[str] = frozenset()
     permissions: frozenset[str] = frozenset()
     keys: tuple[str, ...] = ()
+    passkeys: tuple[str, ...] = ()
+    """Those of the keys that are passkeys'."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Key:
     principal: str
     public_key: Mapping[str, Any]
     revoked_ms: int | None = None
+    passkey: Passkey | None = None
+    """``None``: it signs JWS."""
 
     @property
     def revoked(self) -> bool:
@@ -107,12 +112,19 @@ def revoke(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> boo
 
 
 def add_key(
-    tx: Transaction, name: str, kid: str, public_key: Mapping[str, Any], actor: str
+    tx: Transaction,
+    name: str,
+    kid: str,
+    public_key: Mapping[str, Any],
+    actor: str,
+    *,
+    passkey: Passkey | None = None,
 ) -> bool:
     """Register a public key; returns whether that changed anything.
 
     Raises:
-        PrincipalError: There is no such principal, the key is another's, or it was revoked.
+        PrincipalError: There is no such principal, the key is another's or of another kind, or it
+            was revoked.
     """
     _known(tx, name)
     known = key(tx, kid)
@@ -120,9 +132,16 @@ def add_key(
         raise PrincipalError(f"key {kid} belongs to {known.principal!r}: one key, one person")
     if known is not None and known.revoked:
         raise PrincipalError(f"key {kid} was revoked: a revoked key never counts again")
+    if known is not None and known.passkey != passkey:
+        raise PrincipalError(f"key {kid} is registered as another kind of key, or otherwise")
     if known is not None:
         return False
-    values = {"kid": kid, "principal": name, "public_key": dict(public_key)}
+    values = {
+        "kid": kid,
+        "principal": name,
+        "public_key": dict(public_key),
+        "passkey": None if passkey is None else asdict(passkey),
+    }
     tx.execute(insert_row(principal_keys, added_ms=tx.now_ms, **values))
     _note(tx, name, "key_added", kid, actor)
     return True
@@ -151,7 +170,8 @@ def key(tx: Transaction, kid: str) -> Key | None:
     row = tx.one(rows_of(principal_keys, kid=kid))
     if row is None:
         return None
-    return Key(kid, row["principal"], row["public_key"], row["revoked_ms"])
+    passkey = None if row["passkey"] is None else Passkey.of(row["passkey"])
+    return Key(kid, row["principal"], row["public_key"], row["revoked_ms"], passkey)
 
 
 def all_principals(tx: Transaction) -> list[Principal]:
@@ -170,7 +190,13 @@ def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
         )
     )
     keys = tx.all(
-        rows_of(principal_keys, principal_keys.c.principal, principal_keys.c.kid, revoked_ms=None)
+        rows_of(
+            principal_keys,
+            principal_keys.c.principal,
+            principal_keys.c.kid,
+            principal_keys.c.passkey,
+            revoked_ms=None,
+        )
         .where(principal_keys.c.principal.in_(names))
         .order_by(principal_keys.c.added_ms, principal_keys.c.kid)
     )
@@ -186,6 +212,7 @@ def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
             of(name, "role"),
             of(name, "permission"),
             tuple(row["kid"] for row in keys if row["principal"] == name),
+            tuple(row["kid"] for row in keys if row["principal"] == name and row["passkey"]),
         )
         for name in names
     }
@@ -236,7 +263,7 @@ _DENIED: Final = "42501"
 
 @contextmanager
 def administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
-    """Open a transaction that changes who may decide: all of it is written, or nothing.
+    """Open a transaction of an administrator's: all of it is written, or nothing.
 
     Raises:
         PrincipalError: A change cannot be made, or not with this role of the database.
@@ -250,8 +277,8 @@ def administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
             raise
         raise PrincipalError(
             f"permission denied: database role {ledger.engine.url.username!r} may not change"
-            " principals or standing approvals; name the role that owns the ledger's tables in"
-            " SUREHAND_DATABASE_URL"
+            " principals, standing approvals, quotas, keys of runs, epochs or a tenant's cell; name"
+            " the role that owns the ledger's tables in SUREHAND_DATABASE_URL"
         ) from error
 
 

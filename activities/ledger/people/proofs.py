@@ -13,14 +13,21 @@ from typing import Any, TypeVar
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
-from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people import passkeys, principals
+from surehand.activities.ledger.people.principals import Key
 from surehand.activities.ledger.people.signatures import (
     BadSignature,
     header_kid,
     matches,
+    require_in_time,
     verify,
 )
-from surehand.workflows.contracts.approvals import Decision, DecisionOutcome, VerdictCode
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    Decision,
+    DecisionOutcome,
+    VerdictCode,
+)
 from surehand.workflows.contracts.signing import Claims, DecisionClaims, audience
 from surehand.workflows.identity import NotCanonical, digest
 
@@ -35,6 +42,8 @@ class Proof:
 
     kid: str | None = None
     claims: DecisionClaims | None = None
+    assurance: Assurance = Assurance.OPEN
+    """How much it proves."""
 
     @property
     def verified(self) -> bool:
@@ -47,9 +56,10 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
     if decision.signature is None:
         return Proof()
     try:
-        kid, claims = signed_by(tx, decision.signature, decision.approver, DecisionClaims)
+        proof = decided_by(tx, decision.signature, decision.approver)
     except BadSignature as error:
         return VerdictCode.BAD_SIGNATURE, str(error)
+    claims = _claims_of(proof)
     differs = matches(claims, decision, run_id, tx.tenant)
     if differs is None and not _signs_edit(claims, decision):
         differs = "it is for other edited params"
@@ -66,7 +76,42 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
     )
     if used is not None:
         return VerdictCode.USED_SIGNATURE, "this signature has counted already"
-    return Proof(kid, claims)
+    return proof
+
+
+def decided_by(
+    tx: Transaction,
+    token: str,
+    signer: str,
+    *,
+    arrived_ms: int | None = None,
+    in_force: bool = True,
+) -> Proof:
+    """Return what a signature or a passkey's proof on a decision proves.
+
+    Args:
+        tx: The transaction.
+        token: The compact JWS, or the passkey's proof.
+        signer: Whose key it has to be.
+        arrived_ms: When it was taken, where it is looked at again.
+        in_force: Whether the key has to count now, and the page that has asked for the gesture.
+
+    Raises:
+        BadSignature: Nothing: it is none, or its key is another's, or was revoked.
+    """
+    if not passkeys.is_gesture(token):
+        how: dict[str, Any] = {"arrived_ms": arrived_ms, "in_force": in_force}
+        return Proof(*signed_by(tx, token, signer, DecisionClaims, **how), Assurance.SIGNED)
+    arrived = tx.now_ms if arrived_ms is None else arrived_ms
+    gesture = passkeys.read(token)
+    key = _key(tx, gesture.kid, signer, arrived, in_force=in_force)
+    if key.passkey is None:
+        raise BadSignature(f"key {key.kid} is no passkey's")
+    origins = tx.passkey_origins if in_force else None
+    claims = passkeys.authentic(gesture, key.public_key, key.passkey, origins=origins)
+    require_in_time(claims, arrived // 1000)
+    bound = key.passkey.device_bound
+    return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
 
 
 def signed_by(
@@ -94,13 +139,20 @@ def signed_by(
         BadSignature: It is none, or its key is another's, or was revoked.
     """
     kid = header_kid(token, claims_of.typ)
+    arrived = tx.now_ms if arrived_ms is None else arrived_ms
+    key = _key(tx, kid, signer, arrived, in_force=in_force)
+    if key.passkey is not None:
+        raise BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
+    return kid, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
+
+
+def _key(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: bool) -> Key:
     key = principals.key(tx, kid)
     if key is None or key.principal != signer:
         raise BadSignature(f"{signer} has no key {kid}")
-    arrived = tx.now_ms if arrived_ms is None else arrived_ms
-    if key.revoked_ms is not None and (in_force or key.revoked_ms < arrived):
+    if key.revoked_ms is not None and (in_force or key.revoked_ms < arrived_ms):
         raise BadSignature(f"key {kid} was revoked")
-    return kid, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
+    return key
 
 
 @dataclass(frozen=True)
@@ -132,15 +184,21 @@ def still_signed(tx: Transaction, kept: Signed, claims_of: type[C], *, in_force:
     kid, claims = signed_by(
         tx, kept.signature, kept.signer, claims_of, arrived_ms=kept.taken_ms, in_force=in_force
     )
+    _require_kept(tx, kept, kid, claims)
+    return claims
+
+
+def _require_kept(tx: Transaction, kept: Signed, kid: str | None, claims: Claims) -> None:
     nonce = claims.jti if kept.nonce is None else kept.nonce
     if (claims.aud, claims.sub, claims.jti, kid) != (
         audience(tx.tenant), kept.signer, nonce, kept.kid
     ):  # fmt: skip
         raise BadSignature("its signature is for something else")
-    return claims
 
 
-def unproven(tx: Transaction, row: Mapping[str, Any], *, in_force: bool = True) -> str | None:
+def unproven(
+    tx: Transaction, row: Mapping[str, Any], asked: Assurance, *, in_force: bool = True
+) -> str | None:
     """Return why nothing proves a decision on record to be its approver's; ``None``: it is proven.
 
     Not for votes of standing approvals: those are as good as what they were granted by.
@@ -148,11 +206,18 @@ def unproven(tx: Transaction, row: Mapping[str, Any], *, in_force: bool = True) 
     Args:
         tx: The transaction.
         row: Of ``decisions``.
+        asked: What has to prove it, at least.
         in_force: Whether its key has to count now, or had to when it was taken.
     """
     kept = Signed(row["signature"], row["approver"], row["kid"], row["nonce"], row["at_ms"])
+    if kept.signature is None:
+        return "it is not signed"
     try:
-        claims = still_signed(tx, kept, DecisionClaims, in_force=in_force)
+        proof = decided_by(
+            tx, kept.signature, kept.signer, arrived_ms=kept.taken_ms, in_force=in_force
+        )
+        claims = _claims_of(proof)
+        _require_kept(tx, kept, proof.kid, claims)
         decision = Decision(
             approval_id=row["approval_id"],
             params_hash=row["params_hash"],
@@ -161,7 +226,14 @@ def unproven(tx: Transaction, row: Mapping[str, Any], *, in_force: bool = True) 
         )
     except (BadSignature, ValueError) as error:
         return str(error)
+    if not proof.assurance.satisfies(asked):
+        return f"decisions {asked.as_text()}"
     return matches(claims, decision, row["run_id"], tx.tenant)
+
+
+def _claims_of(proof: Proof) -> DecisionClaims:
+    assert proof.claims is not None, "what proves a decision has claims"
+    return proof.claims
 
 
 def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:

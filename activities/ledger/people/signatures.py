@@ -70,7 +70,7 @@ def header_kid(token: str, typ: str) -> str:
         header, _, _ = (decoded(part) for part in parts)
     except ValueError as error:
         raise BadSignature("a part of the signature is not base64url") from error
-    members = _object(header, "the signature's header")
+    members = json_object(header, "the signature's header")
     if members.get("alg") != ALGORITHM:
         raise BadSignature(f"the signature's algorithm is not {ALGORITHM}")
     if members.get("typ") != typ:
@@ -100,6 +100,16 @@ def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now
         BadSignature: It does not count.
     """
     claims = authentic(token, public_jwk, claims_of)
+    require_in_time(claims, now_s)
+    return claims
+
+
+def require_in_time(claims: Claims, now_s: int) -> None:
+    """Make sure that a signature is still valid, and made for no longer than one may be.
+
+    Raises:
+        BadSignature: It is not.
+    """
     if claims.exp <= now_s:
         raise BadSignature("the signature has expired")
     longest = int(LONGEST_SIGNATURE.total_seconds())
@@ -107,7 +117,6 @@ def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now
         raise BadSignature(f"the signature is not made for 1 to {longest} s")
     if claims.iat > now_s + CLOCKS_APART.total_seconds():
         raise BadSignature("the signature is made in the future: the signer's clock is ahead")
-    return claims
 
 
 def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> S:
@@ -132,7 +141,7 @@ def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> 
         signed = jws.deserialize_compact(token, OKPKey.import_key({**key}), registry=PINNED)
     except JoseError as error:
         raise BadSignature("the signature does not fit what it signs") from error
-    return _claims(signed.payload, claims_of)
+    return claims_in(signed.payload, claims_of)
 
 
 def claimed(token: str, claims_of: type[S]) -> S:
@@ -142,7 +151,7 @@ def claimed(token: str, claims_of: type[S]) -> S:
         BadSignature: It has not the form of such a signature.
     """
     header_kid(token, claims_of.typ)
-    return _claims(decoded(token.split(".")[1]), claims_of)
+    return claims_in(decoded(token.split(".")[1]), claims_of)
 
 
 def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str) -> str | None:
@@ -166,8 +175,13 @@ def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str
     return None
 
 
-def _claims(payload: bytes, claims_of: type[S]) -> S:
-    members = _object(payload, "what is signed")
+def claims_in(payload: bytes, claims_of: type[S]) -> S:
+    """Return the claims that are signed.
+
+    Raises:
+        BadSignature: They are not such claims.
+    """
+    members = json_object(payload, "what is signed")
     try:
         return claims_of.model_validate(members)
     except ValidationError as error:
@@ -177,8 +191,12 @@ def _claims(payload: bytes, claims_of: type[S]) -> S:
         ) from error
 
 
-def _object(raw: bytes, what: str) -> dict[str, Any]:
-    """Return a JSON object with each name once: readers disagree about which of two counts."""
+def json_object(raw: bytes, what: str) -> dict[str, Any]:
+    """Return a JSON object with each name once: readers disagree about which of two counts.
+
+    Raises:
+        BadSignature: It is none; ``what`` says of what.
+    """
     try:
         value = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
         # JSON can escape half a character, which no database takes.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import events, runs, steerings
+from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import (
     Signed,
@@ -22,7 +22,6 @@ from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.signing import StartClaims, audience
 from surehand.workflows.contracts.starting import OpenRun, StartRun
-from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import NotCanonical, digest, is_child_of
 
 _EVIDENCE: Final = ("start_signature", "start_kid")
@@ -70,26 +69,6 @@ def start_of(
     if used is not None:
         raise StartRefused(f"this signature has started run {used['run_id']} already")
     return _columns(starter, taken_ms, request.signature, kid, claims.jti)
-
-
-def planners(tx: Transaction, run_id: str) -> frozenset[str]:
-    """Return who is on record to have started a run, or to have amended it or what it is in.
-
-    The plan of a child run is its parent's.
-    """
-    people = {str((_row(tx, run_id))["started_by"])}
-    while run_id:
-        told_by = events.c.body["steering_id"].as_string()
-        amended = tx.all(
-            rows_of(steerings, steerings.c.actor, run_id=run_id, verb=Verb.AMEND.value).where(
-                rows_of(events, run_id=steerings.c.run_id, type="run.amended")
-                .where(told_by == steerings.c.steering_id)
-                .exists()
-            )
-        )
-        people.update(row["actor"] for row in amended)
-        run_id = (_row(tx, run_id))["parent_run_id"]
-    return frozenset(people)
 
 
 def marked_starter(tx: Transaction, run_id: str) -> str:
@@ -172,11 +151,7 @@ def _columns(
 
 
 def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
-    row = tx.one(
-        rows_of(
-            runs, runs.c.user_id, runs.c.parent_run_id, runs.c.start_nonce, *_START, run_id=run_id
-        )
-    )
+    row = tx.one(rows_of(runs, runs.c.user_id, runs.c.start_nonce, *_START, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     return row

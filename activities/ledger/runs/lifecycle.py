@@ -10,8 +10,10 @@ from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import plans, runs, steps
 from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree, taken_over
-from surehand.activities.ledger.people.starts import start_of
-from surehand.activities.ledger.steps import executions
+from surehand.activities.ledger.people.starts import StartRefused, start_of
+from surehand.activities.ledger.quotas.admission import at_opening
+from surehand.activities.ledger.retention.hiding import hidden, require_shown
+from surehand.activities.ledger.steps import executions, foreign
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.controls import AmendRun
 from surehand.workflows.contracts.effects import EffectView
@@ -53,6 +55,7 @@ def open_run(
         StartRefused: Nothing proves who has started it, or its parent is not recorded.
         RunNotFound: The run that it continues is not recorded.
         TakesOverUndone: The effect of a step that it takes over has been undone.
+        QuotaUsedUp: Its tenant has as many open runs as it may have, and what is over is rejected.
     """
     request, parent = asked.request, asked.request.parent
     if parent is not None:
@@ -68,9 +71,16 @@ def open_run(
     start = start_of(tx, asked, assurance, above)
     taken: list[taken_over.Fact] = []
     if request.linked is not None:
+        # Nothing of it is deleted meanwhile; afterwards this run keeps it.
+        tx.share_run(request.linked.run_id)
+        gone = hidden(tx, request.linked.run_id)
+        if gone is not None:
+            raise StartRefused(f"nothing can be taken over: {gone.told()}")
         taken = taken_over.effects_behind(tx, request.linked.run_id, request.linked.outputs)
         taken_over.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
+    # A child run is part of its parent, which holds the place.
+    admitted_ms = tx.now_ms if parent is not None else at_opening(tx)
     tx.execute(
         insert_row(
             runs,
@@ -80,6 +90,7 @@ def open_run(
             execution=execution or asked.execution,
             parent_run_id=parent.run_id if parent else None,
             parent_step_id=parent.step_id if parent else None,
+            linked_run_id=request.linked.run_id if request.linked else None,
             user_id=request.user,
             plan_name=request.plan.name,
             input=plan["input"],
@@ -87,6 +98,7 @@ def open_run(
             seq=0,
             head=GENESIS,
             opened_ms=tx.now_ms,
+            admitted_ms=admitted_ms,
         )
     )
     taken_over.watch(tx, request.run_id, taken)
@@ -115,7 +127,10 @@ def open_run(
         taken_over=sorted(request.linked.outputs) or None if request.linked else None,
         store=store,
     )
+    if request.linked is not None and request.linked.outputs:
+        foreign.hand_on(tx, request.linked.run_id, request.run_id)
     if parent is not None:
+        foreign.hand_on(tx, parent.run_id, request.run_id)
         run_tree.bar_with_parent(tx, request.run_id, parent.run_id, parent.step_id)
 
 
@@ -170,6 +185,10 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
     if execution is not None:
         executions.require(tx, asked.run_id, execution)
     give_back(tx, asked.run_id)
+    row = tx.one(rows_of(runs, runs.c.parent_run_id, run_id=asked.run_id))
+    if row is not None and row["parent_run_id"] is not None:
+        # Before its end is told: what it returns, and why it has failed, is its parent's then.
+        foreign.hand_on(tx, asked.run_id, row["parent_run_id"])
     touched = tx.execute(
         update_rows(runs, run_id=asked.run_id, closed_ms=None).values(
             state=asked.state.value, error=asked.error, closed_ms=tx.now_ms
@@ -188,7 +207,7 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
 def effect_views(
     tx: Transaction, run_id: str, newest: int
 ) -> tuple[list[EffectView], list[EffectView], int]:
-    """Return effects of a run and its child runs, those that stand, and how many are not listed.
+    """Return effects of a run and its child runs, those that remain, and how many are not listed.
 
     The newest ones, in the order of their claims.
 
@@ -198,8 +217,8 @@ def effect_views(
     require_run(tx, run_id)
     made, more = run_tree.effects_of_tree(tx, run_id, newest)
     page = run_tree.remaining(tx, run_id, limit=newest)
-    stand = sorted(page.effects, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id))
-    return [one.view() for one in made], [one.view() for one in stand], more
+    remaining = sorted(page.effects, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id))
+    return [one.view() for one in made], [one.view() for one in remaining], more
 
 
 def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
@@ -212,8 +231,9 @@ def require_run(tx: Transaction, run_id: str) -> None:
     """Make sure that a run is recorded.
 
     Raises:
-        RunNotFound: No such run in this tenant.
+        RunNotFound: No such run in this tenant, or it is hidden.
     """
     known = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
     if known is None:
         raise RunNotFound(run_id)
+    require_shown(tx, run_id)

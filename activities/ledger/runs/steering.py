@@ -218,8 +218,7 @@ def _fits(asked: Steer) -> None:
     if asked.refused is not None:
         raise _Refused(SteeringCode.NOT_WAITING, asked.refused)
     largest = LARGEST_EVENT + 2048 if asked.verb is Verb.EVENT else LARGEST_ANSWER * 4
-    # An amended plan may be as large as its run has looked at (``checked`` in the run's
-    # control/steering.py).
+    # How large an amended plan may be, its run has looked at (``LARGEST_PLAN``).
     if asked.verb is not Verb.AMEND and len(json.dumps(asked.content)) > largest:
         raise _Refused(SteeringCode.BAD_ANSWER, f"it is too large for a {asked.verb}")
     for given in asked.answers:

@@ -64,8 +64,7 @@ def close(tx: Transaction, run_id: str) -> bool:
 
 def times_stopped(tx: Transaction, run_id: str) -> int:
     """Return how often it is on record that a run was stopped."""
-    row = tx.one(rows_of(events, func.count().label("n"), run_id=run_id, type="run.stopped"))
-    return int(row["n"]) if row is not None else 0
+    return tx.count(rows_of(events, func.count(), run_id=run_id, type="run.stopped"))
 
 
 def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:

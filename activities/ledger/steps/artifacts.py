@@ -9,7 +9,7 @@ from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts, events
 from surehand.workflows.contracts.artifacts import Artifact
-from surehand.workflows.identity import digest
+from surehand.workflows.identity import digest, root_run_id
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ def record(tx: Transaction, run_id: str, step_id: str, kept: Kept) -> None:
         "uri": artifact.uri,
         "sha256": artifact.sha256,
         "bytes": artifact.bytes,
+        "sealed_for": artifact.sealed_for,
         "content": kept.content,
         "created_ms": tx.now_ms,
     }
@@ -55,9 +56,30 @@ def record(tx: Transaction, run_id: str, step_id: str, kept: Kept) -> None:
     )
 
 
+def was_given(tx: Transaction, run_id: str, sha256: str) -> bool:
+    """Return whether a run may read what another one has kept.
+
+    So it is for the receipt of an effect that stood already, and for what a run has kept that this
+    one was forked from.
+    """
+    roots, left = set[str](), [run_id]
+    while left:
+        root = root_run_id(left.pop())
+        if root in roots:
+            continue
+        roots.add(root)
+        # What is sealed of it is not needed, and its run may have been erased.
+        first = rows_of(events, events.c.body, run_id=root, seq=1)
+        opened = tx.one(first.execution_options(sealed="stored"))
+        left += [source] if opened and (source := opened["body"].get("linked")) else []
+    refer = tx.all(rows_of(artifacts, artifacts.c.run_id, sha256=sha256))
+    return any(root_run_id(row["run_id"]) in roots for row in refer)
+
+
 def store_of(tx: Transaction, run_id: str) -> str | None:
     """Return which artifact store the worker had that has opened a run, if that is recorded."""
-    opened = tx.one(rows_of(events, events.c.body, run_id=run_id, seq=1))
+    first = rows_of(events, events.c.body, run_id=run_id, seq=1)
+    opened = tx.one(first.execution_options(sealed="stored"))
     return None if opened is None else opened["body"].get("store")
 
 

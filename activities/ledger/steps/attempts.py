@@ -13,6 +13,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
 from surehand.activities.ledger.steps.batches import overtaken
 from surehand.workflows.contracts.tools import RecordRefusal
+from surehand.workflows.contracts.usage import Usage
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"
@@ -238,6 +239,14 @@ def finish(
     return finished == 1
 
 
+def still_ours(tx: Transaction, attempt: StepAttempt) -> bool:
+    """Lock an attempt's row and return whether its end would still be recorded."""
+    own = {"holder": attempt.holder, "state": "running", "attempt": attempt.attempt}
+    row = rows_of(steps, literal(1), run_id=attempt.run_id, step_id=attempt.step_id, **own)
+    late = overtaken(literal(attempt.run_id), literal(attempt.batch, steps.c.holder.type))
+    return tx.one(row.where(~late).with_for_update()) is not None
+
+
 def has_ended(tx: Transaction, attempt: StepAttempt) -> bool:
     """Return whether an attempt that names its holder has recorded its end already."""
     row = tx.one(
@@ -278,3 +287,30 @@ def refuse(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
         return
     body = {"tool": asked.tool, "reason": asked.reason[:LONGEST_REASON], "told_by": told_by}
     tx.event(asked.run_id, "step.refused", step_id=asked.step_id, **body)
+
+
+def keep_usage(tx: Transaction, run_id: str, step_id: str, usage: Usage, told_by: str) -> bool:
+    """Keep what an attempt has used that is tried again; the same teller tells it once.
+
+    Returns:
+        Whether it had not been told.
+    """
+    if any(row["told_by"] == told_by for row in _usages(tx, run_id, step_id)):
+        return False
+    body = {"tokens": usage.tokens, "money": usage.money, "told_by": told_by}
+    tx.event(run_id, "step.spent", step_id=step_id, **body)
+    return True
+
+
+def kept_usage(tx: Transaction, run_id: str, step_id: str, holders: str) -> list[Usage]:
+    """Return what those have used whose names begin so, and that were tried again."""
+    return [
+        Usage(tokens=body["tokens"], money=body["money"])
+        for body in _usages(tx, run_id, step_id)
+        if body["told_by"].startswith(holders)
+    ]
+
+
+def _usages(tx: Transaction, run_id: str, step_id: str) -> list[dict[str, Any]]:
+    rows = rows_of(events, events.c.body, run_id=run_id, step_id=step_id, type="step.spent")
+    return [row["body"] for row in tx.all(rows)]

@@ -1,4 +1,4 @@
-"""Who may claim and read in a batch: the attempt that began last, unless it is given up.
+"""Who may claim and read in a batch: the attempt that began last, unless it is revoked.
 
 A run has one batch at a time. Whoever runs it makes it its own first, so that a worker that is
 cut off from Temporal, and goes on with it or with an earlier one, does nothing more.
@@ -48,7 +48,7 @@ class Holding:
         return cls(int(scheduled_ms), execution, int(number), holder)
 
 
-class GivenUp(Exception):
+class Revoked(Exception):
     """Nobody waits for a batch any more."""
 
 
@@ -71,12 +71,12 @@ def begin(tx: Transaction, run_id: str, mine: Holding) -> bool:
         Whether another attempt may have begun it, so that what that has read counts.
 
     Raises:
-        GivenUp: It was given up.
+        Revoked: It was revoked.
         Overtaken: It is too late, by Temporal's clock.
     """
     tx.lock_run(run_id)
     if is_barred(tx, run_id, mine.name):
-        raise GivenUp(f"{mine.name} was given up: this attempt is late")
+        raise Revoked(f"{mine.name} was revoked: this attempt is late")
     before = _holding(tx, run_id)
     if before is not None and before.scheduled_ms > mine.scheduled_ms:
         raise Overtaken(f"{mine.name}: another worker has begun this batch, or a later one")
@@ -84,12 +84,12 @@ def begin(tx: Transaction, run_id: str, mine: Holding) -> bool:
     return before is not None and before.name == mine.name
 
 
-def give_up(tx: Transaction, run_id: str, batches: Iterable[str]) -> None:
+def revoke(tx: Transaction, run_id: str, batches: Iterable[str]) -> None:
     """Refuse what is claimed in batches from now on: their worker may be cut off."""
     for name in sorted(batches):
         tx.lock_run(run_id)
         if bar_name(tx, run_id, name):
-            tx.event(run_id, "batch.given_up", batch=name, action="refuse_late_attempts")
+            tx.event(run_id, "batch.revoked", batch=name, action="refuse_late_attempts")
         held = _holding(tx, run_id)
         if held is not None and held.name == name:
             _set(tx, run_id, replace(held, holder=""))

@@ -6,18 +6,22 @@ database's own: what is called after another effect was recorded has the greater
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import BigInteger
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import provider_key
 from surehand.workflows.plan.policy import Requirement
@@ -48,6 +52,14 @@ def _on_sqlite(element: next_commit_no, compiler: Any, **how: Any) -> str:
     return f"(coalesce(({newest} WHERE every.tenant_id = effects.tenant_id), 0) + 1)"
 
 
+def continue_numbers(tx: Transaction) -> None:
+    """Have the next number be behind those that were copied from another database."""
+    if tx.connection.dialect.name == "postgresql":
+        newest = "coalesce((SELECT max(commit_no) FROM effects), 1)"
+        last = f"(SELECT last_value FROM {SEQUENCE})"
+        tx.connection.exec_driver_sql(f"SELECT setval('{SEQUENCE}', greatest({last}, {newest}))")
+
+
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
 _ENTRY_DIGITS = 24
 
@@ -56,6 +68,9 @@ NO_MORE_REPEATS = "no_more_repeats"
 
 #: What stands in an entry until its lookup by state has been asked: before that nothing is called.
 UNASKED: Final = {"answer": "unasked"}
+
+#: The answer that stands in an entry which was put in doubt because the ledger was restored.
+FORGOTTEN: Final = "forgotten"
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -66,6 +81,31 @@ def milliseconds(duration: timedelta) -> int:
 def entry_id_for(tenant: str, tool: str, key: str, generation: int) -> str:
     """Return the id of the entry of one generation of a business key."""
     return "ef-" + provider_key(tenant, tool, key, generation)[3 : 3 + _ENTRY_DIGITS]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """That a call lies within a scope, and what it adds to the sum, if that is limited."""
+
+    amount: Decimal | None = None
+
+
+#: Says whether the scope of a standing approval covers a call.
+Covers = Callable[[Scope], Covered | None]
+
+
+def covers_nothing(scope: Scope) -> None:
+    """Cover no call: of one whose tool nobody knows, people decide."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What policies ask for before a call."""
+
+    gated: bool
+    requirements: tuple[Requirement, ...]
+    standing: bool
+    proof: Assurance
 
 
 @dataclass(frozen=True)
@@ -105,6 +145,14 @@ class ClaimRequest:
     """What has to prove each vote, as this worker sees it; the row may be stricter."""
     standing: bool = True
     """Whether the policies let standing approvals count now."""
+    proof: Assurance = Assurance.OPEN
+    """What the policies want to prove each vote now."""
+    if_foreign: Asking | None = None
+    """What they ask for where the run has read content from outside; ``None``: the same."""
+    foreign: bool = False
+    """Whether the call itself brings in such content."""
+    covers: Covers = field(default=covers_nothing, compare=False)
+    """Which of them do, by this call's own tool and params."""
     precondition: str | None = None
     """Digest of what the tool's precondition says now."""
     permissions: frozenset[str] = frozenset()
@@ -113,6 +161,8 @@ class ClaimRequest:
     """Why a forward call is not allowed any more; what is settled is still returned."""
     undoes: str | None = None
     """The entry this call compensates."""
+    also_known_by: tuple[str, ...] = ()
+    """Other identity hashes that its entry may have: it may be from before runs had keys."""
     observes: bool = False
     """Whether the tool's lookup is asked before the call: it goes by the state of the world."""
     withdrawn: Literal["intervention", "notification"] = "intervention"
@@ -125,6 +175,28 @@ class ClaimRequest:
     """The run that undoes it, where it is a child run's: the execution is that run's then."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
+
+    def in_run(self, *, foreign: bool) -> ClaimRequest:
+        """Return the call with what is asked for in a run that has, or has not, such content."""
+        if not foreign or self.if_foreign is None:
+            return self
+        asking = self.if_foreign
+        return replace(
+            self,
+            gated=asking.gated,
+            requirements=asking.requirements,
+            standing=asking.standing,
+            proof=asking.proof,
+        )
+
+    def is_same(self, identity_hash: str) -> bool:
+        """Return whether an entry is of the same tool and params."""
+        return identity_hash in (self.identity_hash, *self.also_known_by)
+
+    @property
+    def content(self) -> ForeignContent:
+        """What the call brings in, where it brings in any from outside."""
+        return ForeignContent(tool=self.tool, step_id=self.step_id)
 
     @property
     def acting_run(self) -> str:
@@ -163,6 +235,8 @@ class Entry:
     window_ms: int | None
     """For how long its provider recognises what was called; ``None``: it was not asked to."""
     first_call_ms: int | None
+    epoch: int
+    """The epoch of its first claim, or of its doubt because of a restore; 0: none was open."""
     claimed_ms: int
     recovering_ms: int | None
     unproven: bool
@@ -174,6 +248,8 @@ class Entry:
     commit_no: int | None
     undoes: str | None
     left_because: str | None
+    content_deleted_ms: int | None
+    """When what it carried was deleted."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Entry:
@@ -187,6 +263,18 @@ class Entry:
     def provider_key(self) -> str:
         """The opaque key that the outside system deduplicates on."""
         return provider_key(self.tenant, self.tool, self.key, self.generation)
+
+    @property
+    def observed_answer(self) -> str | None:
+        """What stands in it as the answer of a lookup before the newest call."""
+        return (self.observed or {}).get("answer")
+
+    @property
+    def unknown_because(self) -> str:
+        """Why nobody knows whether it has happened, as one clause."""
+        if self.observed_answer == FORGOTTEN:
+            return "the ledger was restored, and has forgotten whether it was called"
+        return "a crash left its outcome unknown"
 
     def view(self, *, state: str | None = None) -> EffectView:
         """Return the entry as people see it."""
@@ -321,4 +409,5 @@ ClaimResult = (
     | Forbidden
     | Barred
     | Drifted
+    | OverQuota
 )

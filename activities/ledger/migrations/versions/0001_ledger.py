@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from alembic import op
 
+from surehand.activities.ledger.migrations import deletion
 from surehand.activities.ledger.migrations.protection import (
     keep_tenants_apart,
     make_append_only,
@@ -28,28 +29,53 @@ TABLES: Final = (
     "bars",
     "checkpoints",
     "decisions",
+    "drafts",
     "effects",
     "events",
     "grants",
+    "holds",
     "interventions",
     "leases",
     "notifications",
     "plans",
     "principal_changes",
     "principal_keys",
+    "quota_usage",
+    "quotas",
     "replays",
+    "retentions",
+    "run_keys",
     "steerings",
     "steps",
     "standing_uses",
+    "tenants",
+)
+#: Tables that nobody changes of a tenant which has left: runs, each change of which changes its
+#: row, and what people may do.
+LEFT_ALONE: Final = (
+    "runs",
+    "grants",
+    "principal_changes",
+    "principal_keys",
+    "principals",
+    "quotas",
+    "standing_approvals",
 )
 #: Tables whose rows are written once.
-APPEND_ONLY: Final = ("events", "principal_changes", "steerings")
-#: By table: what was granted or used, which stands, and the end that is all that is ever added.
+APPEND_ONLY: Final = ("principal_changes",)
+#: By table: what was asked, granted or used, which stands, and the end, which is set once.
 KEPT: Final = {
+    "approvals": (
+        "approval_id, run_id, step_id, tool, tool_version, key, params_hash, user_id, editors,"
+        " needs, asked_of, assurance, precondition, requested_ms, expires_ms",
+        "consumed_entry, consumed_generation",
+    ),
+    "epochs": ("number, restored_to_ms, opened_ms, opened_by", "closed_ms, closed_by"),
+    "run_keys": ("run_id, created_ms", "erased_ms, erased_by"),
     "standing_approvals": (
         "standing_id, granter, tool, tool_version, schema_hash, condition, most_uses, total_of,"
-        " most_total, until_ms, reason, nonce, signature, kid, granted_ms",
-        "revoked_ms",
+        " most_total, foreign_too, until_ms, reason, nonce, signature, kid, granted_ms",
+        "revoked_ms, revoked_by",
     ),
     "standing_uses": ("approval_id, standing_id, run_id, step_id, amount, used_ms", "returned_ms"),
 }
@@ -69,6 +95,51 @@ def upgrade() -> None:
         make_append_only(table)
     for table, (columns, end) in KEPT.items():
         _keep(table, columns, end)
+    _keep_columns("runs", "parent_run_id, parent_step_id, linked_run_id")
+    deletion.guard()
+    _leave_alone()
+
+
+def _leave_alone() -> None:
+    left, leaves = "this tenant has left this cell", "this tenant leaves this cell"
+    if on_postgresql():
+        op.execute(
+            "CREATE FUNCTION refuse_left() RETURNS trigger LANGUAGE plpgsql AS $$"
+            " DECLARE found text; BEGIN"
+            # Who says that it leaves, or has left, waits for all that was let pass here.
+            " PERFORM pg_advisory_xact_lock_shared("
+            "hashtextextended('tenant:' || NEW.tenant_id, 0));"
+            " SELECT state INTO found FROM tenants WHERE tenant_id = NEW.tenant_id;"
+            f" IF found = 'gone' THEN RAISE EXCEPTION '{left}'; END IF;"
+            " IF found = 'leaving' AND TG_TABLE_NAME = 'runs' THEN"
+            " IF TG_OP = 'INSERT' THEN IF NEW.parent_run_id IS NULL THEN"
+            f" RAISE EXCEPTION '{leaves}'; END IF;"
+            " ELSIF OLD.closed_ms IS NOT NULL AND NEW.closed_ms IS NULL THEN"
+            f" RAISE EXCEPTION '{leaves}'; END IF; END IF;"
+            " RETURN NEW; END $$"
+        )
+        for table in LEFT_ALONE:
+            op.execute(
+                f"CREATE TRIGGER {table}_left BEFORE INSERT OR UPDATE ON {table}"
+                " FOR EACH ROW EXECUTE FUNCTION refuse_left()"
+            )
+        return
+    begins = {
+        "INSERT": "NEW.parent_run_id IS NULL",
+        "UPDATE": "OLD.closed_ms IS NOT NULL AND NEW.closed_ms IS NULL",
+    }
+    for table in LEFT_ALONE:
+        for verb, is_begun in begins.items():
+            for state, refused in (("gone", left), ("leaving", leaves)):
+                if state == "leaving" and table != "runs":
+                    continue
+                more = f" AND {is_begun}" if state == "leaving" else ""
+                op.execute(
+                    f"CREATE TRIGGER {table}_{state}_{verb.lower()} BEFORE {verb} ON {table}"
+                    " WHEN EXISTS (SELECT 1 FROM tenants WHERE tenants.tenant_id = NEW.tenant_id"
+                    f" AND tenants.state = '{state}'){more}"
+                    f" BEGIN SELECT RAISE(ABORT, '{refused}'); END"
+                )
 
 
 def downgrade() -> None:
@@ -80,18 +151,26 @@ def _keep(table: str, columns: str, end: str) -> None:
     if on_postgresql():
         refuse(table, "no_delete", "DELETE")
         refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")
-        refused = "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
-        again = f"FOR EACH ROW WHEN (OLD.{end} IS NOT NULL) EXECUTE FUNCTION refuse_change()"
     else:
         op.execute(
             f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} BEGIN"
             f" SELECT RAISE(ABORT, '{table} are kept'); END"
         )
-        refused = "BEGIN SELECT RAISE(ABORT, 'what was granted is not changed'); END"
-        ended = "SELECT RAISE(ABORT, 'what has ended has ended')"
-        again = f"WHEN OLD.{end} IS NOT NULL BEGIN {ended}; END"
+    _keep_columns(table, columns)
+    has_ended = f"OLD.{end.partition(',')[0]} IS NOT NULL"
+    if on_postgresql():
+        again = f"FOR EACH ROW WHEN ({has_ended}) EXECUTE FUNCTION refuse_change()"
+    else:
+        again = f"WHEN {has_ended} BEGIN SELECT RAISE(ABORT, 'what has ended has ended'); END"
+    op.execute(f"CREATE TRIGGER {table}_ended BEFORE UPDATE OF {end} ON {table} {again}")
+
+
+def _keep_columns(table: str, columns: str) -> None:
+    if on_postgresql():
+        refused = "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+    else:
+        refused = "BEGIN SELECT RAISE(ABORT, 'what was recorded is not changed'); END"
     op.execute(f"CREATE TRIGGER {table}_kept BEFORE UPDATE OF {columns} ON {table} {refused}")
-    op.execute(f"CREATE TRIGGER {table}_ended BEFORE UPDATE ON {table} {again}")
 
 
 def _tables() -> None:
@@ -110,6 +189,7 @@ def _tables() -> None:
         sa.Column("execution", sa.String(length=80), nullable=False),
         sa.Column("parent_run_id", sa.String(length=255), nullable=True),
         sa.Column("parent_step_id", sa.String(length=80), nullable=True),
+        sa.Column("linked_run_id", sa.String(length=255), nullable=True),
         sa.Column("user_id", sa.String(length=200), nullable=False),
         sa.Column("started_by", sa.String(length=200), nullable=False),
         sa.Column("start_signature", sa.Text(), nullable=True),
@@ -123,6 +203,7 @@ def _tables() -> None:
         sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("head", sa.String(length=80), nullable=False),
         sa.Column("opened_ms", sa.BigInteger(), nullable=False),
+        sa.Column("admitted_ms", sa.BigInteger(), nullable=True),
         sa.Column("closed_ms", sa.BigInteger(), nullable=True),
         sa.Column("batch", sa.String(length=400), nullable=True),
         sa.CheckConstraint(
@@ -141,11 +222,32 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_runs")),
     )
     op.create_index(
+        "ix_runs_open",
+        "runs",
+        ["tenant_id", "opened_ms"],
+        sqlite_where=sa.text("closed_ms IS NULL AND parent_run_id IS NULL"),
+        postgresql_where=sa.text("closed_ms IS NULL AND parent_run_id IS NULL"),
+    )
+    op.create_index(
         "ix_runs_parent",
         "runs",
         ["tenant_id", "parent_run_id", "parent_step_id"],
         sqlite_where=sa.text("parent_run_id IS NOT NULL"),
         postgresql_where=sa.text("parent_run_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_runs_linked",
+        "runs",
+        ["tenant_id", "linked_run_id"],
+        sqlite_where=sa.text("linked_run_id IS NOT NULL"),
+        postgresql_where=sa.text("linked_run_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_runs_closed",
+        "runs",
+        ["tenant_id", "closed_ms"],
+        sqlite_where=sa.text("closed_ms IS NOT NULL AND parent_run_id IS NULL"),
+        postgresql_where=sa.text("closed_ms IS NOT NULL AND parent_run_id IS NULL"),
     )
     op.create_index(
         "uq_runs_start_nonce",
@@ -167,6 +269,7 @@ def _tables() -> None:
         sa.Column("most_uses", sa.Integer(), nullable=True),
         sa.Column("total_of", sa.String(length=200), nullable=True),
         sa.Column("most_total", sa.String(length=40), nullable=True),
+        sa.Column("foreign_too", sa.Boolean(), nullable=False),
         sa.Column("until_ms", sa.BigInteger(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("nonce", sa.String(length=100), nullable=False),
@@ -201,11 +304,13 @@ def _tables() -> None:
         sa.Column("key", sa.String(length=400), nullable=False),
         sa.Column("params_hash", sa.String(length=80), nullable=False),
         sa.Column("params", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("answers", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("description", sa.Text(), nullable=False),
         sa.Column("undo", sa.Text(), nullable=False),
         sa.Column("user_id", sa.String(length=200), nullable=False),
         sa.Column("editors", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("needs", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("asked_of", sa.String(length=1000), nullable=False),
         sa.Column("assurance", sa.String(length=16), nullable=False),
         sa.Column("precondition", sa.String(length=80), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
@@ -220,7 +325,10 @@ def _tables() -> None:
             "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
             name=op.f("ck_approvals_decided_by_someone"),
         ),
-        sa.CheckConstraint("assurance IN ('open', 'signed')", name=op.f("ck_approvals_assurance")),
+        sa.CheckConstraint(
+            "assurance IN ('open', 'signed', 'passkey', 'device_passkey')",
+            name=op.f("ck_approvals_assurance"),
+        ),
         sa.CheckConstraint(
             "consumed_entry IS NULL OR state = 'approved'",
             name=op.f("ck_approvals_only_approved_is_consumed"),
@@ -241,6 +349,20 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "approval_id", name=op.f("pk_approvals")),
     )
     op.create_index(
+        "ix_approvals_pending",
+        "approvals",
+        ["tenant_id", "expires_ms", "approval_id"],
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    )
+    op.create_index(
+        "ix_approvals_asked",
+        "approvals",
+        ["tenant_id", "asked_of", "tool", "expires_ms", "approval_id"],
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    )
+    op.create_index(
         "ix_approvals_remind",
         "approvals",
         ["tenant_id", "remind_ms"],
@@ -257,6 +379,7 @@ def _tables() -> None:
         sa.Column("uri", sa.String(length=400), nullable=False),
         sa.Column("sha256", sa.String(length=64), nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("sealed_for", sa.String(length=255), nullable=True),
         sa.Column("content", sa.LargeBinary(), nullable=True),
         sa.Column("created_ms", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -274,6 +397,46 @@ def _tables() -> None:
         ),
     )
     op.create_index("ix_artifacts_sha256", "artifacts", ["tenant_id", "sha256"])
+    op.create_table(
+        "drafts",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("step_id", sa.String(length=80), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("params_hash", sa.String(length=80), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("parts", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("tail", sa.LargeBinary(), nullable=True),
+        sa.Column("begun_ms", sa.BigInteger(), nullable=False),
+        sa.Column("ended_ms", sa.BigInteger(), nullable=True),
+        sa.Column("removed_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint("number >= 1 AND bytes >= 0", name=op.f("ck_drafts_counts")),
+        sa.CheckConstraint(
+            "(tail IS NULL) = (removed_ms IS NOT NULL)", name=op.f("ck_drafts_removed_at_a_time")
+        ),
+        sa.CheckConstraint(
+            "removed_ms IS NULL OR ended_ms IS NOT NULL", name=op.f("ck_drafts_ended_when_removed")
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_drafts_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "step_id", "number", name=op.f("pk_drafts")),
+    )
+    op.create_index(
+        "uq_drafts_under_way",
+        "drafts",
+        ["tenant_id", "run_id", "step_id"],
+        unique=True,
+        sqlite_where=sa.text("ended_ms IS NULL"),
+        postgresql_where=sa.text("ended_ms IS NULL"),
+    )
+    op.create_index(
+        "ix_drafts_kept",
+        "drafts",
+        ["tenant_id"],
+        sqlite_where=sa.text("removed_ms IS NULL"),
+        postgresql_where=sa.text("removed_ms IS NULL"),
+    )
     op.create_table(
         "bars",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -364,6 +527,7 @@ def _tables() -> None:
         sqlite_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
         postgresql_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
     )
+    op.create_index("ix_decisions_approval", "decisions", ["tenant_id", "approval_id"])
     op.create_index(
         "uq_decisions_vote",
         "decisions",
@@ -401,6 +565,7 @@ def _tables() -> None:
         sa.Column("settle_ms", sa.BigInteger(), nullable=True),
         sa.Column("window_ms", sa.BigInteger(), nullable=True),
         sa.Column("first_call_ms", sa.BigInteger(), nullable=True),
+        sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("recovering_ms", sa.BigInteger(), nullable=True),
         sa.Column("unproven", sa.Boolean(), nullable=False),
         sa.Column("calls", sa.Integer(), nullable=False),
@@ -415,6 +580,7 @@ def _tables() -> None:
         sa.Column("left_because", sa.Text(), nullable=True),
         sa.Column("claimed_ms", sa.BigInteger(), nullable=False),
         sa.Column("settled_ms", sa.BigInteger(), nullable=True),
+        sa.Column("content_deleted_ms", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
             "(commit_no IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
             name=op.f("ck_effects_committed_has_number"),
@@ -470,6 +636,21 @@ def _tables() -> None:
         postgresql_where=sa.text("undoes IS NOT NULL AND state != 'failed'"),
     )
     op.create_table(
+        "epochs",
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("restored_to_ms", sa.BigInteger(), nullable=False),
+        sa.Column("opened_ms", sa.BigInteger(), nullable=False),
+        sa.Column("opened_by", sa.String(length=200), nullable=False),
+        sa.Column("closed_ms", sa.BigInteger(), nullable=True),
+        sa.Column("closed_by", sa.String(length=200), nullable=True),
+        sa.CheckConstraint("number >= 1", name=op.f("ck_epochs_number")),
+        sa.CheckConstraint("restored_to_ms <= opened_ms", name=op.f("ck_epochs_opened_later")),
+        sa.CheckConstraint(
+            "(closed_ms IS NULL) = (closed_by IS NULL)", name=op.f("ck_epochs_closed_whole")
+        ),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_epochs")),
+    )
+    op.create_table(
         "events",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
         sa.Column("run_id", sa.String(length=255), nullable=False),
@@ -487,6 +668,13 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "run_id", "seq", name=op.f("pk_events")),
     )
     op.create_index("ix_events_at", "events", ["tenant_id", "at_ms"])
+    op.create_index(
+        "ix_events_foreign",
+        "events",
+        ["tenant_id", "run_id"],
+        sqlite_where=sa.text("type = 'run.marked_foreign'"),
+        postgresql_where=sa.text("type = 'run.marked_foreign'"),
+    )
     op.create_table(
         "grants",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -651,6 +839,7 @@ def _tables() -> None:
         sa.Column("kid", sa.String(length=80), nullable=False),
         sa.Column("principal", sa.String(length=200), nullable=False),
         sa.Column("public_key", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("passkey", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("added_ms", sa.BigInteger(), nullable=False),
         sa.Column("revoked_ms", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(
@@ -659,6 +848,43 @@ def _tables() -> None:
             name=op.f("fk_principal_keys_principals"),
         ),
         sa.PrimaryKeyConstraint("tenant_id", "kid", name=op.f("pk_principal_keys")),
+    )
+    op.create_table(
+        "quotas",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("open_runs", sa.Integer(), nullable=True),
+        sa.Column("effects_per_hour", sa.Integer(), nullable=True),
+        sa.Column("pending_approvals", sa.Integer(), nullable=True),
+        sa.Column("tokens_per_day", sa.BigInteger(), nullable=True),
+        sa.Column("money_per_day", sa.String(length=40), nullable=True),
+        sa.Column("over", sa.String(length=8), nullable=False),
+        sa.Column("weight", sa.Double(), nullable=False),
+        sa.Column("set_by", sa.String(length=200), nullable=False),
+        sa.Column("set_ms", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("over IN ('queue', 'reject')", name=op.f("ck_quotas_over")),
+        sa.CheckConstraint("weight >= 0.001 AND weight <= 1000", name=op.f("ck_quotas_weight")),
+        sa.CheckConstraint(
+            "(open_runs IS NULL OR open_runs >= 0)"
+            " AND (effects_per_hour IS NULL OR effects_per_hour >= 0)"
+            " AND (pending_approvals IS NULL OR pending_approvals >= 0)"
+            " AND (tokens_per_day IS NULL OR tokens_per_day >= 0)",
+            name=op.f("ck_quotas_at_least_nothing"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_quotas")),
+    )
+    op.create_table(
+        "quota_usage",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("window_start_ms", sa.BigInteger(), nullable=False),
+        sa.Column("used", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            "kind IN ('effects', 'tokens', 'money')", name=op.f("ck_quota_usage_kind")
+        ),
+        sa.CheckConstraint("used >= 0", name=op.f("ck_quota_usage_used")),
+        sa.PrimaryKeyConstraint(
+            "tenant_id", "kind", "window_start_ms", name=op.f("pk_quota_usage")
+        ),
     )
     op.create_table(
         "replays",
@@ -679,6 +905,75 @@ def _tables() -> None:
         ),
     )
     op.create_index("ix_replays_entry", "replays", ["tenant_id", "entry_id"])
+    op.create_table(
+        "retentions",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("hidden_ms", sa.BigInteger(), nullable=False),
+        sa.Column("hidden_by", sa.String(length=200), nullable=False),
+        sa.Column("delete_after_ms", sa.BigInteger(), nullable=False),
+        sa.Column("going_ms", sa.BigInteger(), nullable=True),
+        sa.Column("deleted_ms", sa.BigInteger(), nullable=True),
+        sa.Column("deleted_by", sa.String(length=200), nullable=True),
+        sa.Column("export", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "kind IN ('runs', 'steps', 'outputs', 'artifacts', 'messages')",
+            name=op.f("ck_retentions_kind"),
+        ),
+        sa.CheckConstraint("delete_after_ms >= hidden_ms", name=op.f("ck_retentions_grace")),
+        sa.CheckConstraint(
+            "deleted_ms IS NULL OR going_ms IS NOT NULL",
+            name=op.f("ck_retentions_going_before_deleted"),
+        ),
+        sa.CheckConstraint(
+            "(deleted_ms IS NULL) = (deleted_by IS NULL)",
+            name=op.f("ck_retentions_deleted_by_somebody"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"],
+            ["runs.tenant_id", "runs.run_id"],
+            name=op.f("fk_retentions_runs"),
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", "kind", name=op.f("pk_retentions")),
+    )
+    op.create_index(
+        "ix_retentions_hidden",
+        "retentions",
+        ["tenant_id", "delete_after_ms"],
+        sqlite_where=sa.text("deleted_ms IS NULL"),
+        postgresql_where=sa.text("deleted_ms IS NULL"),
+    )
+    op.create_table(
+        "holds",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("kept_by", sa.String(length=200), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("kept_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_holds_runs")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_holds")),
+    )
+    op.create_table(
+        "run_keys",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("run_id", sa.String(length=255), nullable=False),
+        sa.Column("kek_id", sa.String(length=80), nullable=False),
+        sa.Column("wrapped", sa.LargeBinary(), nullable=True),
+        sa.Column("created_ms", sa.BigInteger(), nullable=False),
+        sa.Column("erased_ms", sa.BigInteger(), nullable=True),
+        sa.Column("erased_by", sa.String(length=200), nullable=True),
+        sa.CheckConstraint(
+            "(wrapped IS NULL) = (erased_ms IS NOT NULL)",
+            name=op.f("ck_run_keys_erased_at_a_time"),
+        ),
+        sa.CheckConstraint(
+            "(erased_ms IS NULL) = (erased_by IS NULL)", name=op.f("ck_run_keys_erased_by_somebody")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_run_keys")),
+    )
     op.create_table(
         "steerings",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -772,3 +1067,16 @@ def _tables() -> None:
     )
     op.create_index("ix_standing_uses_run", "standing_uses", ["tenant_id", "run_id", "step_id"])
     op.create_index("ix_standing_uses_standing", "standing_uses", ["tenant_id", "standing_id"])
+    op.create_table(
+        "tenants",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("state", sa.String(length=8), nullable=False),
+        sa.Column("cell", sa.String(length=64), nullable=False),
+        sa.Column("came_from", sa.String(length=64), nullable=True),
+        sa.Column("set_by", sa.String(length=200), nullable=False),
+        sa.Column("set_ms", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint(
+            "state IN ('here', 'leaving', 'gone', 'arriving')", name=op.f("ck_tenants_state")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_tenants")),
+    )

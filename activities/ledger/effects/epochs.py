@@ -1,0 +1,177 @@
+"""Epochs: after a restore, what the ledger may have forgotten is in doubt before it is called (G1).
+
+A ledger that was restored to an earlier instant knows nothing of what was claimed since. While the
+epoch of that restore is open, a key that has no entry, and an entry that nobody has touched since,
+are in doubt first: what settles any doubt settles these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from sqlalchemy import ScalarSelect, func
+
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects, epochs, events, runs
+from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
+from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.identity import forward_key, step_key
+
+#: Fencing tokens between one epoch and the next: more than are ever given out in between, and few
+#: enough that a token stays below 2^53, which JSON keeps.
+_TOKENS: Final = 2**32
+#: What an open epoch means, as people are told.
+MEANING: Final = (
+    "the ledger was restored: what it may have forgotten is looked up, or asked about, before it is"
+    " called, until `ledger restored --done`"
+)
+#: The rule in the event of an entry that is in doubt because of a restore.
+RESTORED: Final = "restored"
+
+
+class EpochError(Exception):
+    """An epoch cannot be opened, or closed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A restore of the ledger, and what follows from it until it is closed."""
+
+    number: int
+    restored_to_ms: int
+    opened_ms: int
+    opened_by: str
+    closed_ms: int | None = None
+    closed_by: str | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Epoch:
+        """Return the epoch of a row."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+    def forgets(self, at_ms: int) -> bool:
+        """Return whether what was recorded at that time may be what the restore has forgotten."""
+        return self.restored_to_ms <= at_ms <= self.opened_ms
+
+    def doubts(self, entry: Entry) -> bool:
+        """Return whether nobody has touched an entry since: it may have been called, unrecorded."""
+        return entry.epoch < self.number and entry.state != "partial"
+
+
+def open_epoch() -> ScalarSelect[int]:
+    """Return the query of the number of the epoch that is open; NULL: none is."""
+    return rows_of(epochs, func.max(epochs.c.number), closed_ms=None).scalar_subquery()
+
+
+def epochs_of(tx: Transaction) -> list[Epoch]:
+    """Return all epochs, the newest last."""
+    return [Epoch.from_row(row) for row in tx.all(rows_of(epochs).order_by(epochs.c.number))]
+
+
+def current(tx: Transaction) -> Epoch | None:
+    """Return the epoch that is open."""
+    row = tx.one(rows_of(epochs, closed_ms=None).order_by(epochs.c.number.desc()))
+    return None if row is None else Epoch.from_row(row)
+
+
+def newest_event_ms(tx: Transaction) -> int | None:
+    """Return when the tenant's newest event was recorded."""
+    row = tx.one(rows_of(events, func.max(events.c.at_ms).label("at_ms")))
+    return None if row is None else row["at_ms"]
+
+
+def least_token(tx: Transaction) -> int:
+    """Return the least fencing token that a resource may be leased under.
+
+    Outside systems refuse tokens below the greatest that they have seen, and that may be forgotten.
+    """
+    row = tx.one(rows_of(epochs, func.max(epochs.c.number).label("number")))
+    return 1 + _TOKENS * ((row and row["number"]) or 0)
+
+
+def open_at(tx: Transaction, restored_to_ms: int, actor: str) -> Epoch:
+    """Open an epoch; only the role that owns the tables may.
+
+    Args:
+        tx: The transaction.
+        restored_to_ms: The instant that the ledger was restored to.
+        actor: Who says so.
+
+    Raises:
+        EpochError: One is open, or that instant is still to come.
+    """
+    lock_name(tx.connection, "epochs")
+    before = current(tx)
+    if before is not None:
+        raise EpochError(f"epoch {before.number} is open already; close it first (--done)")
+    if restored_to_ms > tx.now_ms:
+        raise EpochError("that is still to come, by the ledger's clock")
+    known = epochs_of(tx)
+    opened = Epoch(known[-1].number + 1 if known else 1, restored_to_ms, tx.now_ms, actor)
+    tx.execute(insert_row(epochs, **vars(opened)))
+    return opened
+
+
+def close(tx: Transaction, actor: str) -> Epoch:
+    """Close the epoch that is open: from now on keys without an entry are called at once.
+
+    Raises:
+        EpochError: None is open.
+    """
+    lock_name(tx.connection, "epochs")
+    epoch = current(tx)
+    if epoch is None:
+        raise EpochError("no epoch is open")
+    ended = {"closed_ms": tx.now_ms, "closed_by": actor}
+    tx.execute(update_rows(epochs, number=epoch.number).values(**ended))
+    return Epoch(**{**vars(epoch), **ended})
+
+
+def may_be_forgotten(tx: Transaction, request: ClaimRequest, number: int | None) -> Epoch | None:
+    """Return the open epoch whose restore may have forgotten a call of this key; else ``None``.
+
+    Args:
+        tx: The transaction.
+        request: The claim.
+        number: Of the open epoch.
+    """
+    if number is None or request.recovery is Recovery.TRANSACTIONAL:
+        # What such a tool has done lies in the ledger's database, and was forgotten with its entry.
+        return None
+    epoch = current(tx)
+    if epoch is None:
+        return None
+    if request.undoes is not None and _made_since(tx, request.undoes, epoch):
+        return None
+    if request.key == forward_key(step_key(request.run_id, request.step_id)):
+        run = tx.one(rows_of(runs, runs.c.start_ms, run_id=request.run_id))
+        # The key is the run's own, and the server took that start only after the restore.
+        if run is not None and run["start_ms"] > epoch.opened_ms:
+            return None
+    return epoch
+
+
+def _made_since(tx: Transaction, entry_id: str, epoch: Epoch) -> bool:
+    """Return whether an effect was made after the opening, not found: nobody has undone it then."""
+    row = tx.one(
+        rows_of(effects, effects.c.epoch, effects.c.evidence, effects.c.unproven, entry_id=entry_id)
+    )
+    if row is None or row["epoch"] != epoch.number:
+        return False
+    return row["evidence"] is None and not row["unproven"]
+
+
+def note_restored(tx: Transaction, entry: Entry, epoch: Epoch) -> None:
+    """Record that an entry is in doubt because of a restore."""
+    entry.tell(
+        tx,
+        "effect.in_doubt",
+        rule=RESTORED,
+        evidence=f"epoch {epoch.number}: the ledger was restored, and may have forgotten a call",
+        action="reconcile",
+        undoes=entry.undoes,
+    )

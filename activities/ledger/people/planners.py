@@ -1,0 +1,99 @@
+"""Who has decided what a run calls, and with what: none of them is a second pair of eyes (G3).
+
+Nobody traces which param rests on which value. Whoever has given any to the run counts, and so does
+whoever has given one to a run whose plan or output it may have. What people send is kept in rows
+that nobody changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import CTE, ColumnElement, and_, or_, select
+
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import events, runs, steerings
+from surehand.workflows.contracts.effects import ResolutionOutcome
+from surehand.workflows.contracts.interrupts import InterruptKind
+from surehand.workflows.contracts.judging import SteeringCode
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.identity import digest
+
+#: The answer that leaves an output as it is.
+_ACCEPT: Final = digest("accept")
+
+
+def planners(tx: Transaction, run_id: str) -> frozenset[str]:
+    """Return who is on record to have started or amended a run, or to have given it a value.
+
+    Or any of the runs that it is in, those that it has started or was forked from, and those beside
+    it that had ended when it was opened.
+    """
+    above = _above(tx, run_id)
+    sources = [body["linked"] for body, _ in above.values() if body.get("linked")]
+    own = _tree([run_id, *sources], "own")
+    whole = _tree([id_ for id_, (body, _) in above.items() if not body.get("parent")], "whole")
+    opened, opened_ms = above[run_id]
+    told_by = or_(
+        steerings.c.run_id.in_(above),
+        steerings.c.run_id.in_(select(own.c.run_id)),
+        steerings.c.run_id.in_(select(whole.c.run_id).where(whole.c.closed_ms <= opened_ms)),
+    )
+    accepted = rows_of(steerings, steerings.c.actor, code=SteeringCode.ACCEPTED.value)
+    told = tx.all(accepted.where(told_by, _decides_params()).distinct())
+    return frozenset((opened["started_by"], *(row["actor"] for row in told)))
+
+
+def _above(tx: Transaction, run_id: str) -> dict[str, tuple[dict[str, Any], int]]:
+    """Return how and when a run was opened, and each that it is in or was forked from."""
+    found: dict[str, tuple[dict[str, Any], int]] = {}
+    left: set[str] = {run_id}
+    while left:
+        id_ = left.pop()
+        first = rows_of(events, run_id=id_, seq=1)
+        row = tx.one(first.execution_options(sealed="stored"))  # it may have been erased
+        if row is not None:  # Whoever starts a run may say that it was forked from one that is not.
+            found[id_] = (row["body"], row["at_ms"])
+            left |= {row["body"].get(how) for how in ("parent", "linked")} - {None, *found}
+    if run_id not in found:
+        raise RunNotFound(run_id)
+    return found
+
+
+def _tree(run_ids: list[str], name: str) -> CTE:
+    """Return runs and all below them."""
+    top = rows_of(runs, runs.c.run_id, runs.c.closed_ms).where(runs.c.run_id.in_(run_ids))
+    found = top.cte(name, recursive=True)
+    child = runs.alias()
+    return found.union(
+        rows_of(child, child.c.run_id, child.c.closed_ms, parent_run_id=found.c.run_id)
+    )
+
+
+def _decides_params() -> ColumnElement[bool]:
+    """Return the condition that what somebody has sent can have come into the params of a call."""
+    verb, content, body = steerings.c.verb, steerings.c.content, events.c.body
+    answered = or_(
+        body["kind"].as_string().in_([InterruptKind.ASK.value, InterruptKind.TOOL.value]),
+        and_(
+            body["kind"].as_string() == InterruptKind.AFTER.value,
+            body["answer"].as_string() != _ACCEPT,
+        ),
+    )
+    return or_(
+        and_(verb == Verb.AMEND.value, _followed("run.amended")),
+        and_(verb == Verb.ANSWER.value, _followed("interrupt.answered", answered)),
+        verb == Verb.EVENT.value,
+        and_(verb == Verb.RESUME.value, content["params"].as_string().is_not(None)),
+        and_(
+            verb == Verb.RESOLVE.value,
+            content["outcome"].as_string() == ResolutionOutcome.HAPPENED.value,
+        ),
+    )
+
+
+def _followed(type_: str, *where: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that the run has followed what was sent."""
+    told_by = events.c.body["steering_id"].as_string() == steerings.c.steering_id
+    return rows_of(events, run_id=steerings.c.run_id, type=type_).where(told_by, *where).exists()

@@ -1,0 +1,219 @@
+"""Deleting what was hidden for as long as its grace.
+
+In three parts, each of which may be done again: a row says that it is going, then files go, then
+the rows. What stays of a run protects its effects: the run's row with the head of its chain, and
+its effects by their business keys. Its id is never free again, nor is a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Table, literal_column, null
+
+from surehand.activities.ledger.core.statements import delete_rows, ours, rows_of, update_rows
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    artifacts,
+    checkpoints,
+    decisions,
+    drafts,
+    effects,
+    events,
+    interventions,
+    notifications,
+    plans,
+    replays,
+    retentions,
+    run_keys,
+    runs,
+    steerings,
+    steps,
+)
+from surehand.activities.ledger.retention.hiding import tree, why_kept
+from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
+from surehand.workflows.contracts.base import ChainHead
+
+#: By kind: the tables whose rows go with it.
+_ROWS: Final[Mapping[str, tuple[Table, ...]]] = {
+    "runs": (
+        artifacts,
+        checkpoints,
+        decisions,
+        drafts,
+        interventions,
+        notifications,
+        plans,
+        replays,
+        steerings,
+        steps,
+        events,
+    ),
+    "steps": (steps, drafts),
+    "outputs": (),
+    "artifacts": (artifacts,),
+    "messages": (notifications,),
+}
+#: What an empty value is in a column that has to have one: neither is encrypted.
+_NO_JSON: Final[Any] = literal_column("'{}'")
+_NO_TEXT: Final[Any] = literal_column("''")
+#: Of an effect, what says what it was about. That it was made, and under which key, stays.
+_OF_EFFECTS: Final = {
+    "params": _NO_JSON,
+    "failures": _NO_JSON,
+    **dict.fromkeys(("observed", "receipt", "answer", "evidence", "error", "left_because"), null()),
+}
+
+
+class Moved(Exception):
+    """The chain of a run has grown since it was exported: it is exported once more."""
+
+
+@dataclass(frozen=True)
+class Going:
+    """A kind of data of a run and its child runs, on its way out."""
+
+    root: str
+    kind: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """How many rows have gone, and how many effects stay by their business keys."""
+
+    rows: int
+    effects_kept: int
+
+
+def over(tx: Transaction) -> list[tuple[str, str]]:
+    """Return the runs, by the one at the top, of which a kind goes now: its grace is over."""
+    rows = tx.all(
+        rows_of(retentions, retentions.c.run_id, retentions.c.kind, deleted_ms=None)
+        .join(runs, ours(runs, run_id=retentions.c.run_id))
+        .where(retentions.c.delete_after_ms <= tx.now_ms, runs.c.parent_run_id.is_(None))
+        .order_by(retentions.c.delete_after_ms, retentions.c.run_id, retentions.c.kind)
+    )
+    return [(row["run_id"], row["kind"]) for row in rows]
+
+
+def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
+    """Let a kind of data of a run and its child runs go; returns why not, where it is kept.
+
+    From then on nothing of the run is claimed, and nobody takes it back.
+    """
+    found = tree(tx, root)
+    for run_id in found:
+        tx.lock_run(run_id)
+    of_kind = retentions.c.run_id.in_(found), retentions.c.kind == kind
+    waiting = rows_of(retentions, retentions.c.run_id, going_ms=None).where(*of_kind)
+    if tx.all(waiting):
+        kept = why_kept(tx, root)
+        if kept is not None:
+            return kept
+        going = update_rows(retentions, going_ms=None, deleted_ms=None).where(*of_kind)
+        tx.execute(going.values(going_ms=tx.now_ms))
+        for run_id in found:
+            if kind == "runs":
+                bar_name(tx, run_id, EVERY_STEP)
+            tx.event(run_id, "run.deleted", actor=by, kinds=[kind])
+    return Going(root, kind, tuple(found))
+
+
+def delete(
+    tx: Transaction,
+    going: Going,
+    *,
+    by: str,
+    heads: Mapping[str, ChainHead],
+    exports: Mapping[str, str],
+) -> Deleted:
+    """Delete the rows of what is going, and say so; its files are gone.
+
+    Args:
+        tx: The transaction.
+        going: What.
+        by: Who deletes it.
+        heads: Where each run's chain ended when it was exported; empty: it was not.
+        exports: Where each run's events were exported to.
+
+    Raises:
+        Moved: An export does not have the whole chain.
+    """
+    for run_id in going.runs:
+        tx.lock_run(run_id)
+    for run_id, head in sorted(heads.items()):
+        if tx.lock_chain(run_id) != head:
+            raise Moved(f"the chain of run {run_id} has grown since event {head.seq}")
+    rows = sum(tx.execute(_rows(table, going)) for table in _ROWS[going.kind])
+    kept = 0
+    if going.kind in ("runs", "outputs"):
+        kept = tx.execute(
+            update_rows(effects, content_deleted_ms=None)
+            .where(effects.c.run_id.in_(going.runs))
+            .values(**_OF_EFFECTS, content_deleted_ms=tx.now_ms)
+        )
+    if going.kind == "outputs":
+        mine = steps.c.run_id.in_(going.runs)
+        tx.execute(update_rows(steps).where(mine).values(output=null()))
+    if going.kind == "runs":
+        _leave_tombstones(tx, going, by)
+    for run_id in going.runs:
+        row = update_rows(retentions, run_id=run_id, kind=going.kind, deleted_ms=None)
+        export = exports.get(run_id)
+        tx.execute(row.values(deleted_ms=tx.now_ms, deleted_by=by, export=export))
+    return Deleted(rows, kept)
+
+
+def _rows(table: Table, going: Going) -> object:
+    mine: list[ColumnElement[bool]] = [table.c.run_id.in_(going.runs)]
+    if table is interventions:
+        # What a human has said of an entry that is not settled still counts.
+        settled = ("committed", "failed", "compensated")
+        mine.append(
+            table.c.entry_id.in_(
+                rows_of(effects, effects.c.entry_id).where(effects.c.state.in_(settled))
+            )
+        )
+    return delete_rows(table).where(*mine)
+
+
+def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
+    mine = going.runs
+    tx.execute(
+        update_rows(approvals)
+        .where(approvals.c.run_id.in_(mine))
+        .values(params=_NO_JSON, answers=null(), description=_NO_TEXT, undo=_NO_TEXT)
+    )
+    tx.execute(
+        update_rows(runs).where(runs.c.run_id.in_(mine)).values(input=_NO_JSON, error=null())
+    )
+    tx.execute(
+        update_rows(run_keys, erased_ms=None)
+        .where(run_keys.c.run_id.in_(mine))
+        .values(wrapped=null(), erased_ms=tx.now_ms, erased_by=by)
+    )
+    # What was hidden of it alone has gone with it.
+    tx.execute(
+        delete_rows(retentions).where(
+            retentions.c.run_id.in_(mine), retentions.c.going_ms.is_(None)
+        )
+    )
+
+
+def sweep_checkpoints(tx: Transaction) -> int:
+    """Delete rows of checkpoints whose own time is over, and what they referred to."""
+    gone = tx.execute(delete_rows(checkpoints).where(checkpoints.c.document.is_(None)))
+    kept = rows_of(checkpoints, literal_column("1"), run_id=artifacts.c.run_id).where(
+        artifacts.c.step_id == literal_column("'checkpoint:'") + checkpoints.c.name
+    )
+    over_ = artifacts.c.step_id.startswith("checkpoint:"), ~kept.exists()
+    return gone + tx.execute(delete_rows(artifacts).where(*over_))
+
+
+def referred_to(tx: Transaction) -> set[str]:
+    """Return the digests of all artifacts that a row of the tenant refers to."""
+    return {row["sha256"] for row in tx.all(rows_of(artifacts, artifacts.c.sha256).distinct())}

@@ -1,0 +1,1 @@
+"""Tools of MCP servers, as one reviewed file says of them."""

@@ -1,0 +1,216 @@
+"""One call of an MCP server's tool: what it offers is looked at, then it is called, once.
+
+The order decides what is proven. Before the request is sent nothing has been applied; from then on
+only the server's own word that it has refused the request says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from surehand.activities.mcp.server_file import Definition, McpFileError, McpServer, McpTool
+from surehand.activities.tools.failures import (
+    DependencyDown,
+    OutcomeUnknown,
+    Permanent,
+    ToolFault,
+    Transient,
+)
+from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.questions import NeedsAnswer
+from surehand.activities.tools.tool import ToolContext
+from surehand.process.named_objects import NotLoaded, load_extra
+from surehand.workflows.identity import NotCanonical, digest
+from surehand.workflows.plain_text import plain
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, InputRequiredResult
+
+    from surehand.activities.mcp.connection import Connection
+
+#: Our idempotency key in `_meta`, for servers that know it.
+KEY_IN_META: Final = "surehand/idempotency-key"
+#: Bytes of an output; of a larger one its beginning is kept.
+LARGEST_OUTPUT: Final = 4 * 1024 * 1024
+_LONGEST_ERROR: Final = 500
+_MOST_QUESTIONS: Final = 5
+#: JSON-RPC: the request itself was refused, so no tool has run.
+_REFUSED: Final = (-32601, -32602)
+
+
+def sdk() -> ModuleType:
+    """Return what connects, which needs the SDK: an extra, imported when it is first used.
+
+    Raises:
+        McpFileError: It is not installed.
+    """
+    try:
+        return load_extra("surehand.activities.mcp.connection", "mcp")
+    except NotLoaded as error:
+        raise McpFileError(f"SUREHAND_MCP needs the MCP SDK: {error}") from error
+
+
+def changed(full: str, pin: str, offered: Definition | None) -> str | None:
+    """Return how what a server offers differs from what was reviewed; ``None``: it does not.
+
+    Args:
+        full: The tool's name, with its server's.
+        pin: Digest of the reviewed definition.
+        offered: What the server offers under this name now; ``None``: nothing.
+    """
+    look = f"see `mcp diff`, then review and pin it: `mcp pin {full}`"
+    if offered is None:
+        return f"{full}: the server does not offer it any more (reviewed: {pin}); {look}"
+    try:
+        now = digest(offered)
+    except NotCanonical as error:
+        return f"{full}: its definition cannot be read: {error}"
+    if now == pin:
+        return None
+    return f"{full} has changed: reviewed was {pin}, the server offers {now}; {look}"
+
+
+class ReportedError(Permanent):
+    """The tool itself has reported an error, and nothing was applied."""
+
+    def __init__(self, message: str, said: str) -> None:
+        """Keep the tool's own words."""
+        super().__init__(message)
+        self.said = said
+
+
+@dataclass(frozen=True)
+class McpCall:
+    """A tool that can be called."""
+
+    server_name: str
+    server: McpServer
+    tool_name: str
+    tool: McpTool
+
+    @property
+    def full(self) -> str:
+        """Return its name in the toolbox."""
+        return f"{self.server_name}.{self.tool_name}"
+
+    async def make(self, params: dict[str, Any], ctx: ToolContext, limit: float) -> Any:
+        """Call it, and ask a human where the server wants to know more.
+
+        Args:
+            params: Its arguments.
+            ctx: Whose call.
+            limit: Seconds that connecting may take.
+
+        Raises:
+            ToolFault: Of the class that says whether it was applied.
+        """
+        sent = False
+        said: CallToolResult | NeedsAnswer | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(limit):
+                    opened = sdk().connected(self.server_name, self.server)
+                    connection = await stack.enter_async_context(opened)
+                    offered = (await connection.definitions()).get(self.tool_name)
+                if (problem := changed(self.full, str(self.tool.pin), offered)) is not None:
+                    raise Permanent(problem)
+                sent = True
+                said = await self._sent(connection, params, ctx)
+        except Exception as error:
+            # Closing may fail, too: an answer in hand counts all the same.
+            if said is None:
+                raise self._fault(innermost(error), sent) from error
+        if isinstance(said, NeedsAnswer):
+            raise said
+        assert said is not None, "it was answered, or has raised"
+        return self._output(said)
+
+    async def _sent(
+        self, connection: Connection, params: dict[str, Any], ctx: ToolContext
+    ) -> CallToolResult | NeedsAnswer:
+        """Send the request, and again with what humans have answered to the server's questions.
+
+        Where one is not answered yet, the call has ended without an effect. What says so is
+        returned: raised, it would become part of a group on its way out of the connection.
+        """
+        arguments = dict(params)
+        meta = {KEY_IN_META: ctx.idempotency_key} if ctx.idempotency_key else {}
+        if self.tool.dedupes is not None and self.tool.dedupes.argument is not None:
+            arguments[self.tool.dedupes.argument] = ctx.idempotency_key
+        answers: dict[str, Any] | None = None
+        state: str | None = None
+        for _ in range(_MOST_QUESTIONS):
+            said: Any = await connection.call(self.tool_name, arguments, meta, answers, state)
+            if said.result_type != "input_required":
+                answered: CallToolResult = said
+                return answered
+            try:
+                # A server takes its state back from the connection that it gave it to.
+                answers, state = await self._answered(said, ctx), said.request_state
+            except NeedsAnswer as unanswered:
+                return unanswered
+        raise Permanent(f"{self.full} asks more than {_MOST_QUESTIONS} times")
+
+    def _fault(self, error: BaseException, sent: bool) -> ToolFault:
+        if isinstance(error, ToolFault):
+            return error
+        what = plain(clean_text(f"{type(error).__name__}: {error}"))[:_LONGEST_ERROR]
+        if not sent:
+            return DependencyDown(f"{self.full}: the server cannot be reached: {what}")
+        if getattr(error, "code", None) in _REFUSED:
+            return Permanent(f"{self.full}: the server refuses the call: {what}")
+        return self._lost(f"{self.full}: its answer is lost: {what}")
+
+    def _lost(self, message: str) -> ToolFault:
+        return Transient(message) if self.tool.effect == "read" else OutcomeUnknown(message)
+
+    def _output(self, said: CallToolResult) -> Any:
+        if said.is_error:
+            texts = [getattr(part, "text", "") for part in said.content]
+            what = plain(clean_text(" ".join(filter(None, texts))))[:_LONGEST_ERROR]
+            message = f"{self.full} says: {what or 'an error'}"
+            proven = self.tool.effect == "read" or self.tool.errors == "not-applied"
+            raise ReportedError(message, what) if proven else OutcomeUnknown(message)
+        if said.structured_content is not None:
+            return _bounded(said.structured_content)
+        parts = [
+            part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in said.content
+        ]
+        if all(part["type"] == "text" for part in parts):
+            return _bounded({"text": "\n".join(part["text"] for part in parts)})
+        return _bounded({"content": parts})
+
+    async def _answered(self, said: InputRequiredResult, ctx: ToolContext) -> dict[str, Any]:
+        """Return what humans answer to the server's questions; the call begins anew for each."""
+        answers: dict[str, Any] = {}
+        for name, asked in (said.input_requests or {}).items():
+            params: Any = getattr(asked, "params", None)
+            schema = getattr(params, "requested_schema", None)
+            if schema is None:
+                raise Permanent(f"{self.full} asks for what no form can answer: {asked.method}")
+            try:
+                content = await ctx.ask(f"{self.full} asks: {params.message}", dict(schema))
+            except (ValueError, RuntimeError) as error:
+                raise Permanent(f"{self.full} asks what cannot be asked: {error}") from error
+            answers[name] = {"action": "accept", "content": content}
+        return answers
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return what went wrong first, out of the groups that task groups make of it."""
+    while isinstance(error, BaseExceptionGroup):
+        first: list[BaseException] = [*error.exceptions]
+        error = next((one for one in first if isinstance(one, ToolFault)), first[0])
+    return error
+
+
+def _bounded(output: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(output, ensure_ascii=False).encode(errors="replace")
+    if len(text) <= LARGEST_OUTPUT:
+        return output
+    return {"too_large": len(text), "begins": text[:2000].decode(errors="ignore")}

@@ -1,0 +1,181 @@
+"""A connection to an MCP server, by the SDK: made for one list or call, and closed behind it.
+
+So nothing has to be said about lost connections, and each call sees the tool as it is now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import httpx2
+import mcp_types
+from mcp import Client
+from mcp.client.session import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+from pydantic import TypeAdapter
+
+from surehand.activities.mcp.server_file import (
+    DEFINED,
+    Definition,
+    McpFileError,
+    McpServer,
+    from_environment,
+)
+from surehand.activities.mcp.stdio import TooLarge, program
+from surehand.process import VERSION
+
+#: Bytes of one response over HTTP.
+LARGEST_RESPONSE: Final = 16 * 1024 * 1024
+_MOST_PAGES: Final = 50
+_MOST_TOOLS: Final = 1000
+_ANSWER: Final[TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredResult]] = TypeAdapter(
+    mcp_types.CallToolResult | mcp_types.InputRequiredResult
+)
+
+
+class NotAnswered(Exception):
+    """A call came back without an answer of the server's."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An open one."""
+
+    session: ClientSession
+
+    async def definitions(self) -> dict[str, Definition]:
+        """Return what the server says of its tools, by name."""
+        found: dict[str, Definition] = {}
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await self.session.list_tools(
+                params=mcp_types.PaginatedRequestParams(cursor=cursor)
+            )
+            for tool in page.tools:
+                said = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+                found[tool.name] = {part: said[part] for part in DEFINED if part in said}
+            cursor = page.next_cursor
+            if cursor is None or len(found) > _MOST_TOOLS:
+                break
+        if cursor is not None or len(found) > _MOST_TOOLS:
+            raise TooLarge(f"it has more than {_MOST_TOOLS} tools, or {_MOST_PAGES} pages of them")
+        return found
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        meta: dict[str, Any],
+        answers: dict[str, Any] | None,
+        state: str | None,
+    ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
+        """Call a tool once.
+
+        Not by the client's own method: that sends again where a header does not fit, and looks at
+        the output by a schema of the server's, whose patterns nobody bounds.
+        """
+        params = mcp_types.CallToolRequestParams(
+            name=name,
+            arguments=arguments,
+            input_responses=answers,
+            request_state=state,
+            meta=cast(Any, meta),
+        )
+        return await self.session.send_request(mcp_types.CallToolRequest(params=params), _ANSWER)
+
+
+@asynccontextmanager
+async def connected(name: str, server: McpServer) -> AsyncIterator[Connection]:
+    """Connect to a server.
+
+    Raises:
+        McpFileError: A variable or program that the file names is not there.
+    """
+    async with AsyncExitStack() as stack:
+        if server.url is not None:
+            headers = {"Accept-Encoding": "identity"}  # what is counted is what is kept
+            if server.bearer:
+                token = from_environment(server.bearer, f"servers.{name}.bearer")
+                headers["Authorization"] = f"Bearer {token}"
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(
+                    headers=headers,
+                    timeout=httpx2.Timeout(None, connect=10),
+                    event_hooks={"response": [_bounded]},
+                )
+            )
+            transport: Any = streamable_http_client(server.url, http_client=http)
+        else:
+            transport = _program(name, server)
+        client = Client(
+            transport,
+            cache=None,
+            elicitation_callback=_not_in_the_middle,
+            client_info=mcp_types.Implementation(name="surehand", version=VERSION),
+        )
+        yield Connection((await stack.enter_async_context(client)).session)
+
+
+def _program(name: str, server: McpServer) -> AbstractAsyncContextManager[Any]:
+    """Return the program with nothing in its environment but what is named."""
+    assert server.command is not None, "a server has a URL or a command"
+    where = f"servers.{name}"
+    variables = {
+        one: from_environment(value, f"{where}.env.{one}") for one, value in server.env.items()
+    }
+    found = shutil.which(server.command[0])
+    if found is None:
+        raise McpFileError(f"{where}.command: there is no program {server.command[0]!r}")
+    return program([os.path.abspath(found), *server.command[1:]], variables)
+
+
+async def _not_in_the_middle(context: Any, params: Any) -> mcp_types.ErrorData:
+    """Answer what an older server asks while its tool runs: people take longer than a call may.
+
+    It is also what tells newer ones that they may ask; those end the call first.
+    """
+    return mcp_types.ErrorData(
+        code=mcp_types.INVALID_REQUEST, message="nobody can be asked in the middle of a call"
+    )
+
+
+async def _bounded(response: httpx2.Response) -> None:
+    response.stream = _Bounded(response.stream)
+    if response.status_code >= 400 and b'"tools/call"' in response.request.content:
+        # The SDK takes a bare 404 for the server's word that there is no such method. It may be of
+        # a gateway that has lost the answer.
+        body = await response.aread()
+        if not _is_rpc_error(body):
+            raise NotAnswered(f"HTTP {response.status_code}, and no answer of the server's")
+
+
+def _is_rpc_error(body: bytes) -> bool:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and "jsonrpc" in said and "error" in said
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A response that ends with an error when it becomes too large."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = LARGEST_RESPONSE
+        async for part in self._stream:
+            left -= len(part)
+            if left < 0:
+                raise TooLarge(f"a response has more than {LARGEST_RESPONSE:,} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

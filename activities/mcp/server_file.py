@@ -1,0 +1,241 @@
+"""The file that says of MCP servers which of their tools may be called, and as what.
+
+What a tool is stands beside it, in the pins: definitions as they were reviewed, by their digest.
+So the worker knows its tools without asking a server, and a server cannot change them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
+
+from surehand.activities.rules import condition_problem
+from surehand.activities.tools.toolbox import ToolboxError
+from surehand.process.json_schemas import schema_problem
+from surehand.process.yaml_file import Unreadable, read_document
+from surehand.workflows.identity import NotCanonical, canonical_json, digest
+from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, Written
+from surehand.workflows.plan.references import references, unclosed
+from surehand.workflows.plan.wording import reason_of
+
+#: What a definition consists of: all that a person or a model reads of a tool.
+DEFINED: Final = ("name", "description", "inputSchema", "outputSchema", "annotations")
+#: Bytes of one definition.
+LARGEST_DEFINITION: Final = 64 * 1024
+_PIN: Final = r"^sha256:[0-9a-f]{64}$"
+_VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_FROM_ENVIRONMENT: Final = re.compile(rf"env:({_VARIABLE})")
+_SERVER: Final = r"^[A-Za-z0-9_-]{1,40}$"
+_TOOL: Final = r"^[A-Za-z0-9_./-]{1,79}$"
+
+Definition = dict[str, Any]
+
+
+def _template(*roots: str) -> BeforeValidator:
+    def checked(value: Any) -> Any:
+        if any(unclosed(value)):
+            raise ValueError("a ${ begins no reference")
+        for _, reference in references(value):
+            if reference.partition(".")[0] not in roots:
+                allowed = " or ".join(f"${{{root}}}" for root in roots)
+                raise ValueError(f"${{{reference}}}: begin it with {allowed}")
+        return value
+
+    return BeforeValidator(checked)
+
+
+def _expression(value: Any) -> Any:
+    if isinstance(value, str) and (problem := condition_problem(value)) is not None:
+        raise ValueError(problem)
+    return value
+
+
+def _approval(value: Any) -> Any:
+    if value is False:
+        return "none"
+    return ApprovalPolicy() if value is True or value == "required" else value
+
+
+Expression = Annotated[str, Field(min_length=1, max_length=500), BeforeValidator(_expression)]
+Key = Annotated[str, Field(min_length=1, max_length=400), _template("params")]
+LookupParams = Annotated[dict[str, JsonValue], _template("params", "key")]
+UndoParams = Annotated[dict[str, JsonValue], _template("params", "receipt")]
+ToolName = Annotated[str, Field(pattern=_TOOL)]
+
+
+class McpDedupes(Written):
+    """The server makes one effect of calls with the same key."""
+
+    window: Duration
+    """For how long after the first call."""
+    argument: str | None = None
+    """Which argument carries the key; without one it is only in ``_meta``."""
+
+
+class McpLookup(Written):
+    """Another tool of the same server, a read, that tells whether the effect happened."""
+
+    tool: ToolName
+    params: LookupParams = {}
+    """Its params, with ``${params.x}`` of the call and ``${key}``, the key that was sent."""
+    found: Expression
+    """True of ``output``, ``params`` and ``key`` where the effect happened."""
+    not_found: Expression | None = None
+    """True where it did not; where neither is, a human is asked. By default, all else."""
+    not_found_error: str | None = Field(default=None, min_length=1, max_length=200)
+    """How the error begins that the tool reports where it did not happen, such as ``ENOENT``."""
+    settle: Duration | None = None
+    """How long after a call's deadline its effect may still appear."""
+
+
+class McpUndo(Written):
+    """Another tool of the same server that undoes the effect."""
+
+    tool: ToolName
+    params: UndoParams = {}
+    """Its params, with ``${params.x}`` of the call and ``${receipt.x}`` of its output."""
+
+
+class McpTool(Written):
+    """One tool; what is left out is taken for the worst."""
+
+    effect: Literal["read", "write"] = "write"
+    pin: Annotated[str, Field(pattern=_PIN)] | None = None
+    """Digest of the definition that was reviewed; ``mcp pin`` writes it."""
+    key: Key | None = None
+    """Business key, such as ``refund:${params.order_id}``."""
+    dedupes: McpDedupes | None = None
+    lookup: McpLookup | None = None
+    compensate: McpUndo | None = None
+    irreversible: bool = False
+    approval: Annotated[Literal["none"] | ApprovalPolicy | None, BeforeValidator(_approval)] = None
+    """``none``, ``required`` or a policy; by default a write needs one."""
+    permission: Annotated[str, Field(pattern=ROLE_FORM)] | None = None
+    errors: Literal["in-doubt", "not-applied"] = "in-doubt"
+    """What an error that the tool itself reports says of a write."""
+    foreign: bool | None = None
+    """Whether its output is content from outside; by default that of a read is, unless its
+    definition says ``openWorldHint: false``."""
+    timeout: Duration | None = None
+
+
+class McpServer(Written):
+    """One server, and those of its tools that may be called; all others are refused."""
+
+    url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    """Streamable HTTP."""
+    bearer: Annotated[str, Field(pattern=rf"^env:{_VARIABLE}$")] | None = None
+    """The variable that the token for the URL is in, as ``env:NAME``."""
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """A program that speaks over its standard input and output."""
+    env: dict[Annotated[str, Field(pattern=rf"^{_VARIABLE}$")], str] = {}
+    """All of the program's environment: values, or ``env:NAME`` for one of the worker's."""
+    tools: dict[ToolName, McpTool] = {}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> McpServer:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("has either url or command")
+        if self.command is None and self.env:
+            raise ValueError("env is for command")
+        if self.url is None and self.bearer:
+            raise ValueError("bearer is for url")
+        return self
+
+
+class McpFile(Written):
+    """``surehand.mcp.yaml``."""
+
+    servers: dict[Annotated[str, Field(pattern=_SERVER)], McpServer]
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """The file, and the definitions that its pins are digests of."""
+
+    path: Path
+    servers: Mapping[str, McpServer]
+    definitions: Mapping[str, Definition]
+
+
+class McpFileError(ToolboxError):
+    """The file cannot be used; the message says what is wrong, and where."""
+
+
+def pins_of(path: Path) -> Path:
+    """Return the file with the definitions, beside the one that names them."""
+    return path.with_suffix(".pins.json")
+
+
+def read_file(path: Path) -> Reviewed:
+    """Read the file, and the definitions beside it.
+
+    Raises:
+        McpFileError: One line: what is wrong, and where.
+    """
+    try:
+        parsed = McpFile.model_validate(read_document(path))
+    except Unreadable as error:
+        raise McpFileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise McpFileError(f"{path} (SUREHAND_MCP): {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "file"
+        raise McpFileError(f"{path}: {place}: {reason_of(first)}") from error
+    return Reviewed(path, parsed.servers, _definitions(pins_of(path)))
+
+
+def _definitions(path: Path) -> dict[str, Definition]:
+    """Return the definitions whose digest is right; what was changed is as if it were not there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise McpFileError(f"{path}: cannot be read: {error}; remove it, and pin anew") from error
+    try:
+        return {pin: one for pin, one in found.items() if digest(one) == pin}
+    except (NotCanonical, AttributeError) as error:
+        raise McpFileError(f"{path}: holds no definitions; remove it, and pin anew") from error
+
+
+def definition_problem(definition: Definition) -> str | None:
+    """Return why a tool of this definition cannot be called; ``None``: it can."""
+    try:
+        size = len(canonical_json(definition))
+    except NotCanonical as error:
+        return str(error)
+    if size > LARGEST_DEFINITION:
+        return f"its definition has {size:,} bytes; {LARGEST_DEFINITION:,} are read"
+    schema = definition.get("inputSchema")
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
+        return "its params have no schema"
+    problem = schema_problem(schema)
+    return None if problem is None else f"the schema of its params: {problem}"
+
+
+def from_environment(value: str, where: str) -> str:
+    """Return a value as it is written, or that of the variable that it names.
+
+    Raises:
+        McpFileError: There is no such variable.
+    """
+    named = _FROM_ENVIRONMENT.fullmatch(value)
+    if named is None:
+        return value
+    found = os.environ.get(named[1])
+    if not found:
+        raise McpFileError(f"{where}: the variable {named[1]} is not set")
+    found = found.strip()
+    if not found.isprintable():
+        # What sends it would refuse it, and show it.
+        raise McpFileError(f"{where}: the variable {named[1]} has a line break or the like in it")
+    return found

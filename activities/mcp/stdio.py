@@ -1,0 +1,118 @@
+"""A program that speaks MCP over its standard input and output, for as long as one connection.
+
+The SDK's own transport keeps whatever a program writes before a line's end, and gives it variables
+of the worker's. Here a line has a largest size, and the environment is what is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import anyio
+import mcp_types
+from mcp.shared.message import SessionMessage
+
+#: Bytes of one message.
+LARGEST_MESSAGE: Final = 10 * 1024 * 1024
+#: Seconds that a program has to end by itself once its input is closed, and once it was told to.
+_GRACE: Final = 2.0
+
+
+class TooLarge(Exception):
+    """A server says more than is read."""
+
+
+@asynccontextmanager
+async def program(command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Any]:
+    """Start a program and yield what is read from it, and what is written to it.
+
+    Args:
+        command: The program and its arguments.
+        env: All of its environment.
+
+    Raises:
+        OSError: It cannot be started.
+        TooLarge: One of its messages is; in a group, as whatever ends a connection.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=sys.__stderr__ or sys.stderr,
+        env=dict(env),
+        limit=LARGEST_MESSAGE,
+        start_new_session=True,  # what it starts ends with it
+    )
+    try:
+        heard, reads = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        writes, said = anyio.create_memory_object_stream[SessionMessage](0)
+        async with heard, reads, writes, said, anyio.create_task_group() as tasks:
+            tasks.start_soon(_hear, process, heard)
+            tasks.start_soon(_say, process, said, heard)
+            yield reads, writes
+            tasks.cancel_scope.cancel()
+    finally:
+        # Also where whoever waits for it was cancelled: nobody else would end it.
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+
+
+async def _hear(process: asyncio.subprocess.Process, heard: Any) -> None:
+    assert process.stdout is not None, "it was asked for"
+    gone = (anyio.BrokenResourceError, anyio.ClosedResourceError)  # whoever has listened
+    async with heard:
+        while line := await _line(process.stdout):
+            found: SessionMessage | Exception
+            try:
+                message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                found = SessionMessage(message)
+            except ValueError as error:
+                found = error
+            try:
+                await heard.send(found)
+            except gone:
+                return
+
+
+async def _line(stdout: asyncio.StreamReader) -> bytes:
+    try:
+        return await stdout.readline()
+    except ValueError as error:  # the reader's way to say that its limit is reached
+        raise TooLarge(f"a message has more than {LARGEST_MESSAGE:,} bytes") from error
+
+
+async def _say(process: asyncio.subprocess.Process, said: Any, heard: Any) -> None:
+    assert process.stdin is not None, "it was asked for"
+    try:
+        async for one in said:
+            text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+            process.stdin.write(text.encode() + b"\n")
+            await process.stdin.drain()
+    except OSError:
+        await heard.aclose()  # it reads no more: whoever waits for its answer shall not
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a program: its input ends, then it is told to, then it is killed."""
+    assert process.stdin is not None, "it was asked for"
+    process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL, None):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                # Not `wait` alone: that waits for its output's end, too, which it need not read.
+                while process.returncode is None:
+                    await asyncio.sleep(0.01)
+                break
+        if number is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+    # What it has started and left behind may hold its output open.
+    transport: Any = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()

@@ -1,0 +1,205 @@
+"""The file's tools in the form of every other tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from surehand.activities.mcp.calls import McpCall, ReportedError, changed
+from surehand.activities.mcp.params import params_model
+from surehand.activities.mcp.pins import ask_servers
+from surehand.activities.mcp.server_file import (
+    Definition,
+    McpFileError,
+    McpTool,
+    Reviewed,
+    definition_problem,
+    pins_of,
+    read_file,
+)
+from surehand.activities.rules import RuleBroken, condition_holds
+from surehand.activities.tools.answers import (
+    Dedupes,
+    Found,
+    LookupAnswer,
+    NotFound,
+    Undo,
+    Unknown,
+)
+from surehand.activities.tools.tool import LookupFunction, Tool, ToolContext
+from surehand.activities.tools.toolbox import (
+    DEFAULT_TIMEOUT,
+    LONGEST_VERSION,
+    READ,
+    WRITE,
+    ToolboxError,
+    tool,
+)
+from surehand.workflows.plain_text import plain
+from surehand.workflows.plan.policy import ApprovalPolicy
+from surehand.workflows.plan.references import references, resolve
+
+_LONGEST_DESCRIPTION: Final = 300
+
+
+def mcp_tools(path: str) -> list[Tool]:
+    """Return the tools of the file at a path; none where it is empty.
+
+    Raises:
+        McpFileError: The file is wrong, or a tool in it is not pinned.
+    """
+    if not path:
+        return []
+    reviewed = read_file(Path(path))
+    return [
+        _tool(reviewed, server, name)
+        for server, said in reviewed.servers.items()
+        for name in said.tools
+    ]
+
+
+async def look_for_changes(path: str) -> list[str]:
+    """Return what servers offer otherwise than it was reviewed, or that they cannot be asked.
+
+    Raises:
+        McpFileError: The SDK is not installed.
+    """
+    offered = await ask_servers(read_file(Path(path)), at_start=True)
+    found = [
+        changed(seen.full, str(seen.said.pin), seen.offered) for seen in offered.tools if seen.said
+    ]
+    silent = [f"{name}: cannot be asked: {reason}" for name, reason in offered.silent.items()]
+    return [*silent, *(problem for problem in found if problem is not None)]
+
+
+def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
+    server = reviewed.servers[server_name]
+    said = server.tools[name]
+    full, where = f"{server_name}.{name}", f"{reviewed.path}: servers.{server_name}.tools.{name}"
+    definition = reviewed.definitions.get(said.pin or "")
+    if definition is None:
+        why = (
+            f"{pins_of(reviewed.path)} has no definition of this pin" if said.pin else "has no pin"
+        )
+        raise McpFileError(f"{where}: {why}: review it, then `mcp pin {full}`")
+    if (problem := definition_problem(definition)) is not None:
+        raise McpFileError(f"{where}: {problem}")
+    call = McpCall(server_name, server, name, said)
+    timeout = said.timeout or DEFAULT_TIMEOUT
+    limit = timeout.total_seconds() / 2
+    argument = said.dedupes.argument if said.dedupes else None
+    if argument is not None and argument not in definition["inputSchema"].get("properties", {}):
+        raise McpFileError(f"{where}.dedupes.argument: it has no argument {argument!r}")
+    lookup, lookup_by = _lookup(reviewed, server_name, said, where)
+    write = said.effect == "write"
+
+    async def run(params: Any, ctx: ToolContext) -> Any:
+        return await call.make(params.model_dump(mode="json"), ctx, limit)
+
+    run.__doc__ = _description(definition, full)
+    run.__annotations__ = {
+        "params": params_model(definition["inputSchema"], argument),
+        "ctx": ToolContext,
+        "return": Any,
+    }
+    hints = definition.get("annotations", {})
+    destructive = write and hints.get("destructiveHint", True) is not False
+    try:
+        return tool(
+            full,
+            effect=WRITE if write else READ,
+            version=str(said.pin).removeprefix("sha256:")[:LONGEST_VERSION],
+            timeout=timeout,
+            key=None if said.key is None else partial(_key, said.key),
+            dedupes=None if said.dedupes is None else Dedupes(said.dedupes.window),
+            lookup=lookup,
+            lookup_by="key" if lookup_by == "key" else "state",
+            settle=said.lookup.settle if said.lookup else None,
+            recovery="human" if write and not (said.dedupes or lookup) else None,
+            compensate=_undo(server_name, said),
+            irreversible=said.irreversible or (destructive and said.compensate is None),
+            approval=_approval(said, destructive),
+            permission=said.permission,
+            foreign=_foreign(said, hints),
+        )(run)
+    except ToolboxError as error:
+        raise McpFileError(f"{where}: {error}") from error
+
+
+def _description(definition: Definition, full: str) -> str:
+    lines = str(definition.get("description", "")).strip().splitlines()
+    return plain(lines[0])[:_LONGEST_DESCRIPTION] if lines else full
+
+
+def _foreign(said: McpTool, hints: Mapping[str, Any]) -> bool:
+    """Return whether its output is content from outside; by the protocol all is that says nothing.
+
+    What it says of itself lies in the definition that people have reviewed.
+    """
+    if said.foreign is not None:
+        return said.foreign
+    return said.effect == "read" and hints.get("openWorldHint", True) is not False
+
+
+def _approval(said: McpTool, destructive: bool) -> ApprovalPolicy | None:
+    """Return who has to say yes; where nobody has said it, a person looks at what may destroy."""
+    if said.approval == "none":
+        return None
+    if said.approval is None:
+        return ApprovalPolicy(standing=not destructive) if said.effect == "write" else None
+    return said.approval
+
+
+def _key(template: str, params: BaseModel) -> str:
+    return str(resolve(template, {"params": params.model_dump(mode="json")}))
+
+
+def _undo(server_name: str, said: McpTool) -> Undo | None:
+    if said.compensate is None:
+        return None
+    written = said.compensate.params
+
+    def params(params: dict[str, Any], receipt: Any) -> Mapping[str, Any]:
+        resolved: Mapping[str, Any] = resolve(written, {"params": params, "receipt": receipt})
+        return resolved
+
+    return Undo(f"{server_name}.{said.compensate.tool}", params)
+
+
+def _lookup(
+    reviewed: Reviewed, server_name: str, said: McpTool, where: str
+) -> tuple[LookupFunction | None, str]:
+    """Return the lookup, and what it goes by: only what was asked by our key finds our own call."""
+    rule = said.lookup
+    if rule is None:
+        return None, "key"
+    server = reviewed.servers[server_name]
+    other = server.tools.get(rule.tool)
+    if other is None or other.effect != "read":
+        raise McpFileError(f"{where}.lookup.tool: {rule.tool!r} is no read of this server, in here")
+    looking = _tool(reviewed, server_name, rule.tool)
+
+    async def look(params: Any, ctx: ToolContext) -> LookupAnswer:
+        values = {"params": params.model_dump(mode="json"), "key": ctx.idempotency_key}
+        try:
+            output = await looking.fn(looking.validate(resolve(rule.params, values)), ctx)
+        except ReportedError as error:
+            if rule.not_found_error is not None and error.said.startswith(rule.not_found_error):
+                return NotFound()
+            raise
+        values["output"] = output
+        try:
+            found = condition_holds(rule.found, values)
+            absent = condition_holds(rule.not_found, values) if rule.not_found else not found
+        except RuleBroken as error:
+            return Unknown(str(error))
+        if found == absent:
+            return Unknown(f"neither or both of found and not_found are true of {rule.tool}")
+        return Found(output) if found else NotFound()
+
+    by_key = any(reference == "key" for _, reference in references(rule.params))
+    return look, "key" if by_key else "state"

@@ -1,0 +1,1 @@
+"""What hides and deletes: a round over a tenant's runs, its rows and its files."""

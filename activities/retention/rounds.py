@@ -1,0 +1,209 @@
+"""One round of retention: hide what is old, delete what was hidden, collect what nobody refers to.
+
+A round may be broken off anywhere, and done again. Of what is deleted, first a row says that it is
+going, then its events are exported, then its files go, then its rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.engine import forget_log
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.retention import deletion, hiding
+from surehand.activities.ledger.retention.deletion import Going, Moved
+from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.steps import drafts as draft_rows
+from surehand.activities.ledger.tenants.moves import require_here
+from surehand.process import set_aside
+from surehand.process.set_aside import Collected
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.payload_codec import StoreUnavailable, payloads_of
+
+#: Runs that are looked at in one transaction.
+PAGE: Final = 200
+
+#: Says whether the Temporal server still has a run's history.
+KnownToTemporal = Callable[[str], Awaitable[bool]]
+#: Writes a run's events to where they outlive it, and returns where, and how the chain ends there.
+Export = Callable[[str], Awaitable[tuple[str, ChainHead]]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run whose time is over, and what keeps it."""
+
+    run_id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some kinds of data of a run and its child runs."""
+
+    run_id: str
+    kinds: tuple[str, ...]
+    exports: tuple[str, ...] = ()
+
+
+@dataclass
+class Round:
+    """What a round has done, or would do."""
+
+    hidden: list[Part] = field(default_factory=list)
+    deleted: list[Part] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    checkpoints: int = 0
+    """Rows of checkpoints whose own time was over, and of what they referred to."""
+    files: Collected = field(default_factory=Collected)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Whose data is looked after, by whom, and by which policy."""
+
+    ledger: Ledger
+    artifacts: ArtifactStore
+    tenant: str
+    policy: Policy
+    by: str
+    known: KnownToTemporal
+    export: Export | None = None
+    unexported: bool = False
+    """Whether events go that were not exported."""
+
+    async def look(self) -> Round:
+        """Return what a round would do, and do nothing."""
+        found = Round()
+        for root, kind in await self._over():
+            why = await self.ledger.transact(self.tenant, hiding.why_kept, root)
+            if why is None:
+                found.deleted.append(Part(root, (kind,)))
+            else:
+                found.kept.append(Kept(root, why))
+        async for candidate in self._due(found):
+            why = await self.ledger.transact(self.tenant, hiding.why_kept, candidate.run_id)
+            if why is None:
+                found.hidden.append(Part(candidate.run_id, candidate.kinds))
+            else:
+                found.kept.append(Kept(candidate.run_id, why))
+        return found
+
+    async def round(self) -> Round:
+        """Hide, delete and collect.
+
+        Raises:
+            LedgerUnavailable: The database is away.
+            StoreUnavailable: The artifact store is away.
+            TenantAway: The tenant leaves this ledger, or has left it.
+        """
+        done = Round()
+        if not self.policy.kept:
+            return done
+        # Another cell's ledger refers to its files then.
+        await self.ledger.transact(self.tenant, require_here)
+        async for candidate in self._due(done):
+
+            def hide(tx: Transaction, one: hiding.Candidate = candidate) -> str | None:
+                return hiding.hide(tx, one, by=self.by, grace=self.policy.grace)
+
+            why = await self.ledger.transact(self.tenant, hide)
+            if why is None:
+                done.hidden.append(Part(candidate.run_id, candidate.kinds))
+            else:
+                done.kept.append(Kept(candidate.run_id, why))
+        for root, kind in await self._over():
+            await self._delete(done, root, kind)
+        done.checkpoints = await self.ledger.transact(self.tenant, deletion.sweep_checkpoints)
+        done.files = await self._collect()
+        await asyncio.to_thread(forget_log, self.ledger.engine)
+        return done
+
+    async def _due(self, found: Round) -> AsyncIterator[hiding.Candidate]:
+        after: tuple[int, str] | None = None
+        while True:
+
+            def look(
+                tx: Transaction, behind: tuple[int, str] | None = after
+            ) -> list[hiding.Candidate]:
+                return hiding.due(tx, self.policy, behind, PAGE)
+
+            page = await self.ledger.transact(self.tenant, look)
+            for candidate in page:
+                if not candidate.kinds:
+                    continue
+                if (has := await self._temporal_has(candidate.run_id)) is None:
+                    yield candidate
+                else:
+                    why = f"Temporal has the history of {has} until its own retention is over"
+                    found.kept.append(Kept(candidate.run_id, why))
+            if len(page) < PAGE:
+                return
+            after = (page[-1].closed_ms, page[-1].run_id)
+
+    async def _over(self) -> list[tuple[str, str]]:
+        """Return what goes now; of a kind that the policy does not name any more, nothing does."""
+        found = await self.ledger.transact(self.tenant, deletion.over)
+        return [(root, kind) for root, kind in found if kind in self.policy.kept]
+
+    async def _temporal_has(self, root: str) -> str | None:
+        """Return the run of a tree that Temporal still has: it can be reset, and reads payloads."""
+        for run_id in await self.ledger.transact(self.tenant, hiding.tree, root):
+            if await self.known(run_id):
+                return run_id
+        return None
+
+    async def _delete(self, done: Round, root: str, kind: str) -> None:
+        if kind == "runs" and self.export is None and not self.unexported:
+            done.kept.append(Kept(root, "its events are not exported"))
+            return
+        if (has := await self._temporal_has(root)) is not None:
+            why = f"Temporal has the history of {has} until its own retention is over"
+            done.kept.append(Kept(root, why))
+            return
+
+        def go(tx: Transaction) -> Going | str:
+            return deletion.go(tx, root, kind, by=self.by)
+
+        going = await self.ledger.transact(self.tenant, go)
+        if isinstance(going, str):
+            done.kept.append(Kept(root, going))
+            return
+        heads, exports = dict[str, ChainHead](), dict[str, str]()
+        if kind == "runs" and self.export is not None:
+            for run_id in going.runs:
+                exports[run_id], heads[run_id] = await self.export(run_id)
+        await self._remove_files(going)
+
+        def delete(tx: Transaction) -> object:
+            return deletion.delete(tx, going, by=self.by, heads=heads, exports=exports)
+
+        try:
+            await self.ledger.transact(self.tenant, delete)
+        except Moved as moved:
+            done.kept.append(Kept(root, f"{moved}: the next round goes on"))
+            return
+        done.deleted.append(Part(root, (kind,), tuple(exports.values())))
+
+    async def _remove_files(self, going: Going) -> None:
+        """Remove what is only these runs'; artifacts may be others', too: they are collected."""
+        if going.kind in ("runs", "steps"):
+            for run_id in going.runs:
+                over = await self.ledger.transact(self.tenant, draft_rows.over, run_id)
+                await self.artifacts.remove_drafts(self.tenant, over)
+                if await self.ledger.transact(self.tenant, draft_rows.over, run_id):
+                    raise StoreUnavailable(f"drafts of run {run_id} cannot be removed now")
+        if going.kind in ("runs", "messages"):
+            # All of the tree's are in one folder, by the run at its top.
+            await self.artifacts.blobs.remove(payloads_of(going.root))
+
+    async def _collect(self) -> Collected:
+        def referred(tx: Transaction) -> tuple[set[str], int]:
+            return deletion.referred_to(tx), tx.now_ms
+
+        found, now_ms = await self.ledger.transact(self.tenant, referred)
+        return await set_aside.collect(self.artifacts.blobs, self.tenant, found, now_ms)

@@ -1,0 +1,107 @@
+"""The keys of runs, from the ledger: unwrapped here, and kept in memory for a short time only."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
+from surehand.activities.ledger.runs import keys as rows
+from surehand.activities.ledger.runs.keys import KeyRow
+from surehand.process.key_encryption import KEY_BYTES, KeyRing, Wrapped
+from surehand.process.payload_encryption import RunKey
+from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
+from surehand.workflows.identity import canonical_json, owner_of
+
+#: How long a process remembers a key that it has unwrapped: for so long after its key was erased,
+#: a run may still be read by those who have read it just before.
+REMEMBERED: Final = timedelta(seconds=60)
+#: Keys that it remembers at most.
+MOST: Final = 2000
+
+
+class LedgerKeys:
+    """The keys in one ledger, unwrapped by the key-encryption keys of this process."""
+
+    def __init__(
+        self,
+        ledger: Callable[[], Ledger],
+        ring: KeyRing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make it.
+
+        Args:
+            ledger: Opens the ledger, once a key is needed.
+            ring: The key-encryption keys.
+            clock: This process's own, in seconds.
+        """
+        self._ledger = ledger
+        self._ring = ring
+        self._clock = clock
+        self._known = OrderedDict[str, tuple[float, RunKey]]()
+
+    async def key_of(self, root: str, *, make: bool) -> RunKey:
+        """Return the key of a run, as ``RunKeys`` says."""
+        now = self._clock()
+        while self._known and next(iter(self._known.values()))[0] <= now:
+            self._known.popitem(last=False)
+        if (known := self._known.get(root)) is not None:
+            return known[1]
+        key = await self._fetched(root, make=make)
+        self._known[root] = (now + REMEMBERED.total_seconds(), key)
+        self._known.move_to_end(root)  # two may have asked for it at once
+        while len(self._known) > MOST:
+            self._known.popitem(last=False)
+        return key
+
+    def known(self, root: str) -> RunKey | None:
+        """Return the key of a run, as ``RunKeys`` says; any thread may ask."""
+        found = self._known.get(root)
+        return None if found is None or found[0] <= self._clock() else found[1]
+
+    async def _fetched(self, root: str, *, make: bool) -> RunKey:
+        tenant, ledger = owner_of(root), self._ledger()
+        try:
+            row = await ledger.transact(tenant, rows.find, root)
+            if row is None and make:
+                secret = secrets.token_bytes(KEY_BYTES)
+                new = await asyncio.to_thread(wrap, self._ring, root, secret)
+                row = await ledger.transact(tenant, rows.add, root, new)
+        except LedgerUnavailable as error:
+            raise KeyUnavailable(f"the key of run {root[:200]!r}: {error}") from error
+        if row is None:
+            raise NotDecrypted(f"the ledger has no key of run {root[:200]!r}")
+        return RunKey.of(await asyncio.to_thread(unwrap, self._ring, row))
+
+
+def wrap(ring: KeyRing, root: str, key: bytes) -> Wrapped:
+    """Return a run's key, wrapped for this run alone.
+
+    Raises:
+        KeyUnavailable: A key management service does not answer.
+    """
+    return ring.wrap(key, _about(root))
+
+
+def unwrap(ring: KeyRing, row: KeyRow) -> bytes:
+    """Return a run's key.
+
+    Raises:
+        KeyErased: It was.
+        KeyUnavailable: The key-encryption key is not here, or another one.
+    """
+    if row.wrapped is None:
+        erased_at = datetime.fromtimestamp((row.erased_ms or 0) / 1000, UTC)
+        raise KeyErased(row.run_id, str(row.erased_by), f"{erased_at:%Y-%m-%d %H:%M} UTC")
+    return ring.unwrap(Wrapped(row.kek_id, row.wrapped), _about(row.run_id))
+
+
+def _about(root: str) -> bytes:
+    """Return what a key is bound to: a row that is copied to another run is worthless there."""
+    return canonical_json(["surehand run key", owner_of(root), root])

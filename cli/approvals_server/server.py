@@ -1,0 +1,429 @@
+"""The approvers' pages, for one tenant: who may look, and what is looked at.
+
+This process has no private key. It reads the ledger, and hands on what a browser has signed. So
+whoever takes it over can show something wrong, but decides nothing: the script computes what is
+signed from what it shows, and the worker verifies that again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from pydantic import JsonValue
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from surehand.activities.hashes import Hashes
+from surehand.activities.ledger.approvals.waiting import Place, Waiting, groups, waiting
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.decisions import forward, status_of, steer
+from surehand.cli.approvals_server.follow import Followers, Look
+from surehand.cli.approvals_server.headers import Headers
+from surehand.cli.approvals_server.links import BadLink, Links
+from surehand.cli.approvals_server.pages import error, page, static_files
+from surehand.cli.approvals_server.sign_in import LASTS, SignIns
+from surehand.cli.approvals_server.views import detailed, document, listed, own_keys, run_document
+from surehand.cli.verb.ledger_door import translated
+from surehand.client.client import Client
+from surehand.client.ids import find_approval, find_run_id
+from surehand.client.outcome import state_of
+from surehand.client.query import ONE_OF_MANY
+from surehand.process.exits import NotFound, SurehandError, WrongUse
+from surehand.process.program import shared_program
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.encryption import KeyErased
+from surehand.workflows.identity import NotCanonical
+from surehand.workflows.names import RUN_STATE
+
+#: Lines of a page of the list.
+ON_A_PAGE: Final = 25
+#: States in which a run waits for people, and not for an approval.
+_OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
+#: Bytes of a decision, with the params of an edit; and of whatever else is sent.
+LARGEST_DECISION: Final = 2 * 1024 * 1024
+LARGEST_OTHER: Final = 4096
+
+_Endpoint = Callable[[Request, str], Awaitable[Response]]
+Connect = Callable[[], Awaitable[Client]]
+#: Of a tool's name and version.
+SchemaOf = Callable[[str, str], JsonValue]
+
+
+class ApprovalsServer:
+    """Answers the requests of browsers."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        connect: Connect,
+        tenant: str,
+        links: Links,
+        schema_of: SchemaOf,
+    ) -> None:
+        """Make it.
+
+        Args:
+            ledger: Whose requests are shown.
+            connect: Returns the way to runs; asked again after it has failed.
+            tenant: Whose requests these are.
+            links: By which people sign in.
+            schema_of: Returns the JSON Schema of a tool's params, where it is known here.
+        """
+        self._schema_of = schema_of
+        self._ledger = ledger
+        self._connect = connect
+        self._tenant = tenant
+        self._links = links
+        self._sign_ins = SignIns()
+        self._followers = Followers()
+        self._files = static_files()
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+
+    def app(self, origin: str) -> ASGIApp:
+        """Return it as an application.
+
+        Args:
+            origin: Of all its pages, as browsers name it.
+        """
+        self._tls = origin.startswith("https:")
+        # Where there is TLS, no other host and nothing without TLS can set a cookie of that name.
+        self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
+        routes = [
+            Route("/", self._looking(self._list)),
+            Route("/approval", self._looking(self._approval)),
+            Route("/several", self._looking(self._several)),
+            Route("/approval.json", self._looking(self._document)),
+            Route("/story.json", self._looking(self._story)),
+            Route("/run", self._looking(self._run)),
+            Route("/run.json", self._looking(self._run_document)),
+            Route("/others", self._looking(self._others)),
+            Route("/steer", self._looking(self._steer), methods=["POST"]),
+            Route("/follow/run", self._looking(self._follow_run)),
+            Route("/follow/list", self._looking(self._follow_list)),
+            Route("/follow/approval", self._looking(self._follow_approval)),
+            Route("/keys", self._looking(self._keys)),
+            Route("/decide", self._looking(self._decide), methods=["POST"]),
+            Route("/sign-in", self._sign_in_page),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
+            Route("/static/{name}", self._static),
+            Route("/health", _health),
+        ]
+        handlers = {404: _not_found, 405: _not_found, Exception: _mistake}
+        # Around all of it: a mistake of ours is answered by the same rules.
+        return Headers(
+            Starlette(routes=routes, exception_handlers=handlers), origin=origin, refuse=error
+        )
+
+    def _looking(self, endpoint: _Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint for those who are signed in; what goes wrong is one line."""
+
+        async def answer(request: Request) -> Response:
+            me = self._sign_ins.principal(request.cookies.get(self._cookie, ""))
+            if me is None:
+                return self._not_signed_in(request)
+            try:
+                with translated():
+                    return await endpoint(request, me)
+            except SurehandError as problem:
+                return error(request, status_of(problem), str(problem), me)
+
+        return answer
+
+    def _not_signed_in(self, request: Request) -> Response:
+        if request.method != "GET" or request.url.path.endswith(".json"):
+            return error(request, 401, "you are not signed in any more: ask for a new link")
+        return page("sign_in", status=401, me=None, command=self._link_command())
+
+    def _link_command(self) -> str:
+        return f"{shared_program()} approvals link --as NAME"
+
+    async def _list(self, request: Request, me: str) -> Response:
+        asked = _Asked.of(request)
+        tool, mine = asked.tool, asked.mine
+
+        def look(tx: Transaction) -> tuple[Waiting, Principal, list[str], int]:
+            person = principals.find(tx, [me])[me]
+            tools = sorted({group.tool for group in groups(tx)})
+            return asked.look(tx, person), person, tools, tx.now_ms
+
+        found, person, tools, now_ms = await self._ledger.transact(self._tenant, look)
+        more = None
+        if found.more is not None:
+            where = f"{found.more.expires_ms}:{found.more.approval_id}"
+            query = {"tool": tool or "", "of": "mine" if mine else "all", "after": where}
+            more = f"/?{urlencode(query)}"
+        return page(
+            "list",
+            me=me,
+            lines=[listed(row, person, now_ms) for row in found.rows],
+            tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
+            tool=tool,
+            mine=mine,
+            more=more,
+            later=asked.after is not None,
+            follow=f"/follow/list?{request.url.query}",
+        )
+
+    async def _follow_list(self, request: Request, me: str) -> Response:
+        asked = _Asked.of(request)
+
+        def look(tx: Transaction) -> list[Any]:
+            rows = asked.look(tx, principals.find(tx, [me])[me]).rows
+            return [[row["approval_id"], *row["voters"]] for row in rows]
+
+        return self._follow(request, lambda: self._ledger.transact(self._tenant, look))
+
+    async def _follow_approval(self, request: Request, me: str) -> Response:
+        await self._one(request.query_params.get("id", ""), me)  # refuses what there is not
+
+        async def look() -> dict[str, Any]:
+            one, person, _ = await self._one(request.query_params.get("id", ""), me)
+            told = detailed(one, person)
+            return {name: told[name] for name in ("state", "waits", "votes", "run_state")}
+
+        return self._follow(request, look)
+
+    def _follow(self, request: Request, look: Look) -> Response:
+        async def answer() -> Any:
+            with translated():
+                return await look()
+
+        cookie = request.cookies.get(self._cookie, "")
+        return self._followers.answer(answer, lambda: self._sign_ins.principal(cookie) is not None)
+
+    async def _approval(self, request: Request, me: str) -> Response:
+        one, person, _ = await self._one(request.query_params.get("id", ""), me)
+        web_ui = await self._web_ui(one.row["run_id"])
+        return page("approval", me=me, one=detailed(one, person), web_ui=web_ui)
+
+    async def _several(self, request: Request, me: str) -> Response:
+        ids = list(dict.fromkeys(request.query_params.getlist("id")))
+        if not 1 <= len(ids) <= ON_A_PAGE:
+            raise WrongUse(f"choose 1 to {ON_A_PAGE} of them")
+        calls = []
+        for approval_id in ids:
+            one, person, _ = await self._one(approval_id, me)
+            calls.append(detailed(one, person))
+        return page("several", me=me, calls=calls)
+
+    async def _document(self, request: Request, me: str) -> Response:
+        one, person, keys = await self._one(request.query_params.get("id", ""), me)
+        salt = await self._salt(one)
+        schema = self._schema_of(one.row["tool"], one.row["tool_version"])
+        told = document(one, person, keys, tenant=self._tenant, salt=salt, schema=schema)
+        return JSONResponse(told)
+
+    async def _one(self, asked: str, me: str) -> tuple[OneApproval, Principal, list[Key]]:
+        run_id, approval_id = find_approval(self._tenant, asked)
+
+        def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
+            return one_approval(tx, approval_id), *_person(tx, me)
+
+        one, person, keys = await self._ledger.transact(self._tenant, look)
+        if one is None or one.row["run_id"] != run_id:
+            raise NotFound(f"approval not found: {approval_id}")
+        return one, person, keys
+
+    async def _salt(self, one: OneApproval) -> str | None:
+        """Return what is hashed with the params; without keys there is none to be told."""
+        keys, row = self._ledger.keys, one.row
+        if keys is None or row["params"] is None:
+            return None
+        hashed = (row["run_id"], row["tool"], row["tool_version"])
+        answers = row["answers"] or ()
+        try:
+            made = await self._ledger.with_keys(
+                lambda: Hashes(keys).of_params(*hashed, row["params"], answers)
+            )
+        except (NotCanonical, KeyErased):
+            return None
+        return made.salt
+
+    async def _web_ui(self, run_id: str) -> str | None:
+        try:
+            return (await self._way()).connection.web_ui(run_id)
+        except SurehandError:
+            return None  # the page is whole without it
+
+    async def _way(self) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
+
+    async def _story(self, request: Request, me: str) -> Response:
+        run_id = find_run_id(self._tenant, request.query_params.get("run", ""))
+        client = await self._way()
+        state = await client.run(run_id).state()
+        view = await client.connection.view(run_id, ONE_OF_MANY)
+        lines = [
+            {"at": line.at.isoformat(timespec="seconds"), "step": line.step_id, "text": line.text}
+            for line in view.timeline
+        ]
+        return JSONResponse({"state": state, "lines": lines})
+
+    async def _others(self, request: Request, me: str) -> Response:
+        """Return the runs that wait for people in another way: they ask, or are in doubt."""
+        states = ", ".join(f"'{state}'" for state in _OTHER_STATES)
+        condition = f"{RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
+        connection = (await self._way()).connection
+        found = [run async for run in connection.listed(condition, ON_A_PAGE)]
+        lines = [{"id": run.id, "state": state_of(run)} for run in found]
+        return page("others", me=me, lines=lines, most=ON_A_PAGE)
+
+    async def _run(self, request: Request, me: str) -> Response:
+        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+        return page("run", me=me, run_id=run_id, web_ui=await self._web_ui(run_id))
+
+    async def _run_document(self, request: Request, me: str) -> Response:
+        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+        view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
+        person, keys = await self._ledger.transact(self._tenant, _person, me)
+        told = run_document(view, person, keys, tenant=self._tenant)
+        return JSONResponse(told)
+
+    async def _follow_run(self, request: Request, me: str) -> Response:
+        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+
+        def look(tx: Transaction) -> list[Any]:
+            return list(place_of(tx, run_id))
+
+        return self._follow(request, lambda: self._ledger.transact(self._tenant, look))
+
+    async def _steer(self, request: Request, me: str) -> Response:
+        sent = await _json(request, LARGEST_DECISION)
+        return await steer(self._way, sent, me=me, tenant=self._tenant)
+
+    async def _keys(self, request: Request, me: str) -> Response:
+        person, keys = await self._ledger.transact(self._tenant, _person, me)
+        told = {"tenant": self._tenant, "principal": me, **own_keys(keys)}
+        line = f"{shared_program()} {shlex.join(('principal', 'key', me, 'KEYFILE'))}"
+        return page("keys", me=me, keys=person.keys, told=told, command=line)
+
+    async def _decide(self, request: Request, me: str) -> Response:
+        sent = await _json(request, LARGEST_DECISION)
+        return await forward(self._way, sent, me=me, tenant=self._tenant)
+
+    async def _sign_in_page(self, request: Request) -> Response:
+        return page("sign_in", me=None, command=self._link_command())
+
+    async def _sign_in(self, request: Request) -> Response:
+        try:
+            sent = await _json(request, LARGEST_OTHER)
+            me = self._links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
+        except (BadLink, SurehandError) as problem:
+            return error(request, 401, str(problem))
+        answer = JSONResponse({"principal": me})
+        answer.set_cookie(
+            self._cookie,
+            self._sign_ins.begin(me),
+            max_age=int(LASTS.total_seconds()),
+            httponly=True,
+            secure=self._tls,
+            # A link in a mail opens the page; nothing that a page of others sends has the cookie.
+            samesite="lax",
+        )
+        return answer
+
+    async def _sign_out(self, request: Request) -> Response:
+        self._sign_ins.end(request.cookies.get(self._cookie, ""))
+        answer = JSONResponse({})
+        answer.delete_cookie(self._cookie, httponly=True, secure=self._tls, samesite="lax")
+        return answer
+
+    async def _static(self, request: Request) -> Response:
+        found = self._files.get(request.path_params["name"])
+        if found is None:
+            return error(request, 404, "There is no such page.")
+        content, kind = found
+        return Response(content, media_type=kind)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What part of the list somebody wants to see."""
+
+    tool: str | None
+    mine: bool
+    after: Place | None
+
+    @classmethod
+    def of(cls, request: Request) -> _Asked:
+        """Return what a request asks for.
+
+        Raises:
+            WrongUse: There is no such part of the list.
+        """
+        asked = request.query_params
+        after = _place(asked.get("after"))
+        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", after)
+
+    def look(self, tx: Transaction, person: Principal) -> Waiting:
+        """Return that part, as the person sees it."""
+        roles = person.roles if self.mine else None
+        return waiting(tx, most=ON_A_PAGE, tool=self.tool, roles=roles, after=self.after)
+
+
+def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
+    """Return who somebody is now, and their keys."""
+    person = principals.find(tx, [name])[name]
+    keys = [principals.key(tx, kid) for kid in person.keys]
+    return person, [key for key in keys if key is not None]
+
+
+def _place(text: str | None) -> Place | None:
+    """Return where a page of the list begins.
+
+    Raises:
+        WrongUse: The text was not made by the page before.
+    """
+    if text is None:
+        return None
+    number, _, approval_id = text.partition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) < 16 and approval_id):
+        raise WrongUse("there is no such part of the list")
+    return Place(int(number), approval_id)
+
+
+async def _json(request: Request, largest: int) -> Any:
+    """Return what was sent.
+
+    Raises:
+        WrongUse: It is too large, or no JSON.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > largest:
+            raise WrongUse(f"{largest} bytes are taken at most")
+    try:
+        return json.loads(bytes(body))
+    except (ValueError, RecursionError) as problem:
+        raise WrongUse("that is no JSON") from problem
+
+
+async def _not_found(request: Request, problem: Exception) -> Response:
+    return error(request, 404, "There is no such page.")
+
+
+async def _mistake(request: Request, problem: Exception) -> Response:
+    return error(request, 500, "That is a mistake of ours; the server's log has it.")
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"ok": True})

@@ -1,0 +1,230 @@
+// One request: draws the call, signs what was drawn, and sends it.
+//
+// The server is not believed. What is shown is drawn from the same values that are hashed, and the
+// hash is what is signed. Approving is off while anything of the call is missing, or is not what
+// the server asks to sign. Rejecting is never off: a call that is not made harms nobody.
+
+import { doubt, drawCall } from "./call.js";
+import { parseExact } from "./canonical.js";
+import { differences, showDifferences } from "./differences.js";
+import { makeForm } from "./forms.js";
+import { fetchText, follow, part, say, send } from "./page.js";
+import { signed, signerFor } from "./signing.js";
+import { showText } from "./text.js";
+
+const id = part("call").dataset.id;
+const query = `?id=${encodeURIComponent(id)}`;
+/** @type {any} What was drawn. */
+let shown = null;
+/** Whether all of it was drawn, and is what the server asks to sign. */
+let whole = false;
+/** @type {import("./signing.js").Signer | null} `null`: there is not what it takes. */
+let signer = null;
+/** @type {ReturnType<typeof makeForm> | null} The form to edit the params by. */
+let form = null;
+/** Whether a decision is on its way. */
+let sending = false;
+
+await draw();
+part("approve")?.addEventListener("click", () => decide("approve"));
+part("reject")?.addEventListener("click", () => decide("reject"));
+part("edit")?.addEventListener("click", edit);
+part("ask-anew")?.addEventListener("click", askAnew);
+follow(`/follow/approval${query}`, changed);
+await tell();
+
+/** Draw the call; approving is on once nothing speaks against it. */
+async function draw() {
+  let text;
+  try {
+    text = await fetchText(`/approval.json${query}`);
+  } catch (error) {
+    return doubt(part("check"), say("not_exact", message(error)));
+  }
+  try {
+    shown = parseExact(text);
+    whole = await drawCall(shown, id, {
+      tool: part("tool"),
+      params: part("params"),
+      hash: part("short-hash"),
+      answers: part("answers"),
+      answersPart: [part("answers-title"), part("answers-part")],
+      check: part("check"),
+    });
+  } catch (error) {
+    shown ??= JSON.parse(text); // so that it can be rejected
+    doubt(part("check"), say("not_exact", message(error)));
+  }
+  return findSigner();
+}
+
+/** Find out with what a decision is signed here, and let the buttons follow. */
+async function findSigner() {
+  if (part("approve") === null) {
+    return;
+  }
+  const found = await signerFor([shown]);
+  signer = found.signer;
+  if (found.why) {
+    hinder(say(found.why, found.detail));
+  }
+  release();
+  setTimeout(over, Math.min(shown.left_ms, 2 ** 31 - 1));
+}
+
+/**
+ * Follow what others do meanwhile.
+ *
+ * @param {{state: string, waits: boolean, votes: string[]}} told
+ */
+function changed({ state, waits, votes }) {
+  showText(part("state"), state);
+  if (votes.length) {
+    showText(part("votes"), votes.join(", "));
+  }
+  if (!waits && shown?.waits) {
+    shown.waits = false;
+    if (part("approve") !== null) {
+      release();
+      hinder(say("waits_no_more"));
+    }
+    tell();
+  }
+}
+
+function mayApprove() {
+  return whole && shown.waits && signer !== null;
+}
+
+/** Let the buttons be as they may be. */
+function release() {
+  part("reject").disabled = sending || !shown.waits;
+  part("approve").disabled = part("edit").disabled = sending || !mayApprove();
+}
+
+function over() {
+  if (!sending) {
+    shown.waits = false;
+    release();
+    hinder(say("expired"));
+  }
+}
+
+/**
+ * @param {"approve" | "reject" | "edit"} outcome
+ * @param {any} [params] of an edit
+ */
+async function decide(outcome, params) {
+  const said = part("said");
+  const reason = part("reason").value.trim();
+  if (sending || (outcome !== "reject" && !mayApprove())) {
+    return;
+  }
+  if (shown === null) {
+    said.textContent = say("failed", part("check").textContent);
+    return;
+  }
+  if (outcome === "reject" && !reason) {
+    said.textContent = say("reason_wanted");
+    part("reason").focus();
+    return;
+  }
+  sending = true;
+  part("approve").disabled = part("reject").disabled = part("edit").disabled = true;
+  let sent;
+  try {
+    said.textContent = say("signing");
+    [sent] = await signed(signer ?? {}, [{ request: shown, outcome, reason, params }]);
+  } catch (error) {
+    said.textContent = say("failed", message(error));
+    return again();
+  }
+  try {
+    said.textContent = say("sending");
+    const { status, answer } = await send("/decide", sent);
+    if (answer.verdict) {
+      const counts = status === 200;
+      said.className = counts ? "good" : "alarm";
+      showText(said, say(counts ? "accepted" : "refused", answer.verdict.message));
+      await tell();
+      return counts ? undefined : again();
+    }
+    const how = { 202: "left", 409: "not_taken" }[status] ?? "failed";
+    showText(said, say(how, answer.error));
+    return status === 202 ? undefined : again();
+  } catch (error) {
+    // It may have arrived. One request takes one yes of a person, so asking again doubles nothing.
+    showText(said, say("lost", message(error)));
+    return again();
+  }
+}
+
+function again() {
+  sending = false;
+  release();
+}
+
+function edit() {
+  const opened = part("editing").hidden;
+  part("editing").hidden = !opened;
+  part("edit").setAttribute("aria-expanded", String(opened));
+  if (opened && form === null) {
+    form = makeForm(shown.schema, shown.params, part("form"));
+    part("form").addEventListener("input", compare);
+    part("form").addEventListener("click", compare);
+    compare();
+  }
+}
+
+/** Show what an edit would change, once all that was filled in is right. */
+function compare() {
+  if (!form?.problems().length) {
+    showDifferences(differences(shown.params, form?.value()), part("edited"));
+  }
+}
+
+function askAnew() {
+  const [problem] = form?.problems() ?? [];
+  if (problem) {
+    showText(part("said"), `${problem.path} ${problem.message}`);
+    return;
+  }
+  decide("edit", form?.value());
+}
+
+/** Tell the run's story, as far as the run answers. */
+async function tell() {
+  const story = part("story");
+  try {
+    const run = encodeURIComponent(part("run").textContent);
+    const { state, lines } = JSON.parse(await fetchText(`/story.json?run=${run}`));
+    showText(part("run-state"), say("run_is", state));
+    story.replaceChildren(
+      ...lines.map((/** @type {any} */ line) => {
+        const item = document.createElement("li");
+        showText(item, `${line.at}  ${line.step ?? ""}  ${line.text}`);
+        return item;
+      }),
+    );
+    if (!lines.length) {
+      story.replaceChildren(say("empty_story"));
+    }
+  } catch (error) {
+    showText(story, say("no_story", message(error)));
+  }
+}
+
+/**
+ * Say what stands in the way, or is to be known, beside the buttons.
+ *
+ * @param {string} what
+ */
+function hinder(what) {
+  part("hindrance").hidden = false;
+  showText(part("hindrance"), what);
+}
+
+/** @param {unknown} error */
+function message(error) {
+  return error instanceof Error ? error.message : String(error);
+}

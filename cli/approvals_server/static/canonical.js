@@ -1,0 +1,353 @@
+// Canonical JSON (RFC 8785) and the hashes over it, as the worker computes them.
+//
+// The page computes the hash of what it shows, and signs for no other one. So a value that the
+// browser cannot hold exactly is refused, and never rounded.
+
+import { sha256, utf8 } from "./bytes.js";
+import { WORDING } from "./wording.js";
+
+/** @typedef {null | boolean | number | string | Json[] | {[name: string]: Json}} Json */
+
+/** First number from which a double cannot tell whole numbers apart. */
+const UNSAFE = 2 ** 53;
+/** Lists and objects inside one another: more than the worker takes, fewer than the stack holds. */
+const DEEPEST = 200;
+/** Characters of one number; a double's own text has 24 at most. */
+const LONGEST_NUMBER = 100;
+
+/** A value or a text has no exact form; the message is one line for people. */
+export class NotExact extends Error {
+  name = "NotExact";
+}
+
+/**
+ * Return the RFC 8785 form of a JSON value.
+ *
+ * @param {Json} value
+ * @returns {string}
+ * @throws {NotExact} It has half of a character, a number that is none, or is no JSON value.
+ */
+export function canonical(value) {
+  return written(value, 0);
+}
+
+/**
+ * Return the digest of a value's canonical form, as `identity.digest` does.
+ *
+ * @param {Json} value
+ * @returns {Promise<string>} `sha256:` and hex
+ * @throws {NotExact} It has no canonical form.
+ */
+export async function digest(value) {
+  return `sha256:${(await sha256(utf8(canonical(value)))).reduce(withHex, "")}`;
+}
+
+/**
+ * Return the hash that an approval is bound to, as `identity.params_hash` does.
+ *
+ * @param {object} call
+ * @param {string} call.tool
+ * @param {string} call.version
+ * @param {{[name: string]: Json}} call.params
+ * @param {Json[]} [call.answers] what humans have answered to the tool's own questions
+ * @param {string | null} [call.salt] of a run that is sealed
+ * @returns {Promise<string>} `sha256:` and hex
+ * @throws {NotExact} A number in it may have lost digits.
+ */
+export async function paramsHash({ tool, version, params, answers = [], salt = null }) {
+  refuseLostDigits([params, answers]);
+  /** @type {{[name: string]: Json}} */
+  const material = { tool, version, params };
+  if (answers.length > 0) {
+    material.answers = answers;
+  }
+  if (salt !== null) {
+    material.salt = salt;
+  }
+  return digest(material);
+}
+
+/**
+ * Refuse a value with a number that JSON's readers may have rounded.
+ *
+ * @param {Json} value
+ * @throws {NotExact}
+ */
+export function refuseLostDigits(value) {
+  const waiting = [value];
+  while (waiting.length > 0) {
+    const part = waiting.pop();
+    if (typeof part === "number" && Math.abs(part) >= UNSAFE) {
+      throw new NotExact(WORDING.notCanonical(WORDING.lostDigits));
+    }
+    if (typeof part === "object" && part !== null) {
+      for (const one of Object.values(part)) {
+        waiting.push(one);
+      }
+    }
+  }
+}
+
+/**
+ * Parse JSON text into exactly what stands there.
+ *
+ * @param {string} text
+ * @returns {Json}
+ * @throws {NotExact} It is not JSON, a number would lose digits, a name stands twice in an object,
+ *   or a text has half of a character.
+ */
+export function parseExact(text) {
+  return new Reader(text).whole();
+}
+
+/**
+ * @param {string} hex
+ * @param {number} byte
+ */
+function withHex(hex, byte) {
+  return hex + byte.toString(16).padStart(2, "0");
+}
+
+/**
+ * @param {unknown} value
+ * @param {number} depth
+ * @returns {string}
+ */
+function written(value, depth) {
+  if (depth > DEEPEST) {
+    throw new NotExact(WORDING.notCanonical(WORDING.tooDeep));
+  }
+  if (value === null || typeof value === "boolean") {
+    return String(value);
+  }
+  if (typeof value === "string") {
+    return quoted(value);
+  }
+  if (typeof value === "number" && Number.isFinite(value)) {
+    return JSON.stringify(value); // ECMAScript's own form of numbers is RFC 8785's
+  }
+  if (Array.isArray(value)) {
+    // Not `map`, which passes over holes.
+    return `[${Array.from(value, (one) => written(one, depth + 1)).join(",")}]`;
+  }
+  if (typeof value === "object" && isPlain(value)) {
+    const names = Object.keys(value).sort(); // by UTF-16 units, as RFC 8785 has it
+    const members = names.map((name) => `${quoted(name)}:${written(value[name], depth + 1)}`);
+    return `{${members.join(",")}}`;
+  }
+  throw new NotExact(WORDING.notCanonical(String(value)));
+}
+
+/**
+ * @param {object} value
+ * @returns {value is {[name: string]: unknown}}
+ */
+function isPlain(value) {
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === null || prototype === Object.prototype;
+}
+
+/** @param {string} text */
+function quoted(text) {
+  if (!text.isWellFormed()) {
+    throw new NotExact(WORDING.notCanonical(WORDING.half));
+  }
+  return JSON.stringify(text);
+}
+
+/** One pass over JSON text. */
+class Reader {
+  /** @param {string} text */
+  constructor(text) {
+    this.text = text;
+    this.at = 0;
+  }
+
+  /** @returns {Json} */
+  whole() {
+    const value = this.value(0);
+    if (this.next() !== undefined) {
+      throw this.unread();
+    }
+    return value;
+  }
+
+  /**
+   * @param {number} depth
+   * @returns {Json}
+   */
+  value(depth) {
+    if (depth > DEEPEST) {
+      throw new NotExact(WORDING.tooDeep);
+    }
+    switch (this.next()) {
+      case "{":
+        return this.object(depth);
+      case "[":
+        return this.array(depth);
+      case '"':
+        return this.string();
+      case "t":
+        return this.word("true", true);
+      case "f":
+        return this.word("false", false);
+      case "n":
+        return this.word("null", null);
+      default:
+        return this.number();
+    }
+  }
+
+  /**
+   * @param {number} depth
+   * @returns {{[name: string]: Json}}
+   */
+  object(depth) {
+    const members = new Map();
+    this.at += 1;
+    if (!this.takes("}")) {
+      do {
+        if (this.next() !== '"') {
+          throw this.unread();
+        }
+        const name = this.string();
+        if (members.has(name)) {
+          throw new NotExact(WORDING.twice(name));
+        }
+        this.expect(":");
+        members.set(name, this.value(depth + 1));
+      } while (this.takes(","));
+      this.expect("}");
+    }
+    return Object.fromEntries(members); // `__proto__` becomes a member like any other
+  }
+
+  /**
+   * @param {number} depth
+   * @returns {Json[]}
+   */
+  array(depth) {
+    /** @type {Json[]} */
+    const items = [];
+    this.at += 1;
+    if (!this.takes("]")) {
+      do {
+        items.push(this.value(depth + 1));
+      } while (this.takes(","));
+      this.expect("]");
+    }
+    return items;
+  }
+
+  /** @returns {string} */
+  string() {
+    const start = this.at;
+    let end = start + 1;
+    while (this.text[end] !== '"') {
+      if (end >= this.text.length) {
+        throw this.unread();
+      }
+      end += this.text[end] === "\\" ? 2 : 1;
+    }
+    this.at = end + 1;
+    const value = this.parsed(start);
+    if (!value.isWellFormed()) {
+      throw new NotExact(WORDING.half);
+    }
+    return value;
+  }
+
+  /**
+   * @param {number} start
+   * @returns {string}
+   */
+  parsed(start) {
+    try {
+      return JSON.parse(this.text.slice(start, this.at));
+    } catch {
+      this.at = start;
+      throw this.unread();
+    }
+  }
+
+  /** @returns {number} */
+  number() {
+    const form = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
+    form.lastIndex = this.at;
+    const found = form.exec(this.text)?.[0];
+    if (found === undefined) {
+      throw this.unread();
+    }
+    this.at += found.length;
+    const value = Number(found);
+    if (
+      found.length > LONGEST_NUMBER ||
+      Math.abs(value) >= UNSAFE ||
+      significant(found) !== significant(String(value))
+    ) {
+      throw new NotExact(WORDING.lostDigits);
+    }
+    return value;
+  }
+
+  /**
+   * @template T
+   * @param {string} word
+   * @param {T} value
+   * @returns {T}
+   */
+  word(word, value) {
+    if (!this.text.startsWith(word, this.at)) {
+      throw this.unread();
+    }
+    this.at += word.length;
+    return value;
+  }
+
+  /**
+   * Return the next character that is no blank.
+   *
+   * @returns {string | undefined}
+   */
+  next() {
+    while (" \t\n\r".includes(this.text[this.at] ?? "no blank")) {
+      this.at += 1;
+    }
+    return this.text[this.at];
+  }
+
+  /**
+   * @param {string} mark
+   * @returns {boolean} whether it stood there
+   */
+  takes(mark) {
+    const found = this.next() === mark;
+    this.at += found ? 1 : 0;
+    return found;
+  }
+
+  /** @param {string} mark */
+  expect(mark) {
+    if (!this.takes(mark)) {
+      throw this.unread();
+    }
+  }
+
+  unread() {
+    return new NotExact(WORDING.notJson(this.at + 1));
+  }
+}
+
+/**
+ * Return a number's digits without zeros around them, and its exponent: one text for each number.
+ *
+ * @param {string} text
+ */
+function significant(text) {
+  const [, whole, fraction = "", exponent = "0"] =
+    /^-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?$/.exec(text) ?? ["", ""];
+  const digits = `${whole}${fraction}`;
+  const short = digits.replace(/0+$/, "");
+  const power = Number(exponent) - fraction.length + digits.length - short.length;
+  return short === "" ? "0" : `${short.replace(/^0+/, "")}e${power}`;
+}

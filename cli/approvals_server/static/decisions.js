@@ -1,0 +1,201 @@
+// What an approver signs, and what is sent: as `surehand approve`, `reject` and `edit` make it.
+
+import { base64url, randomBytes } from "./bytes.js";
+import { canonical, digest, paramsHash, refuseLostDigits } from "./canonical.js";
+import { WORDING } from "./wording.js";
+
+/** @typedef {import("./canonical.js").Json} Json */
+/** @typedef {{[name: string]: Json}} Params */
+
+/**
+ * An approval request as it is shown.
+ *
+ * @typedef {object} Request
+ * @property {string} approval_id
+ * @property {string} params_hash
+ * @property {string} tool
+ * @property {string} version
+ * @property {Params} params all of them, as they are shown
+ * @property {Json[]} [answers] what humans have answered to the tool's own questions
+ * @property {string | null} [salt]
+ */
+
+/**
+ * @typedef {object} Claims
+ * @property {string} aud
+ * @property {string} sub
+ * @property {number} iat
+ * @property {number} exp
+ * @property {string} jti
+ * @property {string} approval_id
+ * @property {string} run_id
+ * @property {string} params_hash
+ * @property {Outcome} outcome
+ * @property {string} [edited]
+ */
+
+/** @typedef {"approve" | "reject" | "edit"} Outcome */
+
+/**
+ * @typedef {object} Decision
+ * @property {string} approval_id
+ * @property {string} params_hash
+ * @property {Outcome} outcome
+ * @property {string} approver
+ * @property {string} reason
+ * @property {Params} [params] of an edit: all params to ask for instead
+ * @property {string} [signature]
+ */
+
+/** What a signature of a decision is called in its header. */
+export const DECISION = "surehand-decision+jws";
+/** Seconds from signing to expiry: it is sent at once. */
+const LASTS = 300;
+/** Bytes of a nonce: nobody meets another one's by chance. */
+const NONCE = 24;
+const DEFAULT_TENANT = "default";
+
+/**
+ * Refuse a request that shows other params than it asks for.
+ *
+ * Nobody approves or edits what fails this. It may be rejected all the same: no call is made.
+ *
+ * @param {Request} request
+ * @throws {Error} The hash of what is shown is another one.
+ */
+export async function refuseOtherParams(request) {
+  if ((await paramsHash(request)) !== request.params_hash) {
+    throw new Error(WORDING.otherParams);
+  }
+}
+
+/**
+ * Return what is to be signed for a decision, with a nonce that was never used.
+ *
+ * @param {object} decided
+ * @param {string} decided.tenant
+ * @param {string} decided.principal who signs
+ * @param {Pick<Request, "approval_id" | "params_hash">} decided.request
+ * @param {Outcome} decided.outcome
+ * @param {string} [decided.edited] of an edit: the digest of the new params
+ * @param {number} [decided.now] whole seconds since 1970
+ * @returns {Claims}
+ * @throws {Error} The approval is another tenant's.
+ */
+export function decisionClaims({ tenant, principal, request, outcome, edited, now = seconds() }) {
+  const claims = {
+    aud: `surehand:${tenant}`,
+    sub: principal,
+    iat: now,
+    exp: now + LASTS,
+    jti: base64url(randomBytes(NONCE)),
+    approval_id: request.approval_id,
+    run_id: runOf(request.approval_id, tenant),
+    params_hash: request.params_hash,
+    outcome,
+  };
+  return edited === undefined ? claims : { ...claims, edited };
+}
+
+/**
+ * Return a decision as it is sent, not signed yet.
+ *
+ * @param {object} decided
+ * @param {string} decided.principal who decides
+ * @param {Pick<Request, "approval_id" | "params_hash">} decided.request
+ * @param {Outcome} decided.outcome
+ * @param {string} [decided.reason] recorded with it
+ * @param {Params} [decided.params] of an edit: all params to ask for instead
+ * @returns {Decision}
+ */
+export function decision({ principal, request, outcome, reason = "", params }) {
+  const { approval_id, params_hash } = request;
+  const sent = { approval_id, params_hash, outcome, approver: principal, reason };
+  return params === undefined ? sent : { ...sent, params };
+}
+
+/**
+ * Return a decision and its claims, once they are known to be those of what is shown.
+ *
+ * @param {object} decided
+ * @param {string} decided.tenant
+ * @param {string} decided.principal who decides and signs
+ * @param {Request} decided.request as it is shown
+ * @param {Outcome} decided.outcome
+ * @param {string} [decided.reason]
+ * @param {Params} [decided.params] of an edit: all params to ask for instead
+ * @param {number} [decided.now] whole seconds since 1970
+ * @returns {Promise<{claims: Claims, decision: Decision}>}
+ * @throws {Error} Other params are shown than are asked for, an edit changes nothing, or the
+ *   approval is another tenant's.
+ */
+export async function preparedDecision({
+  tenant,
+  principal,
+  request,
+  outcome,
+  reason,
+  params,
+  now,
+}) {
+  if (outcome !== "reject") {
+    await refuseOtherParams(request);
+  }
+  const edited = outcome === "edit" ? await editedDigest(request, params) : undefined;
+  return {
+    claims: decisionClaims({ tenant, principal, request, outcome, edited, now }),
+    decision: decision({
+      principal,
+      request,
+      outcome,
+      reason,
+      params: outcome === "edit" ? params : undefined,
+    }),
+  };
+}
+
+/**
+ * Return a decision with its signature, once it is known to be one of what is shown.
+ *
+ * @param {Parameters<typeof preparedDecision>[0] & {key: import("./keys.js").OwnKey}} decided
+ * @returns {Promise<Decision>}
+ * @throws {Error} As `preparedDecision`.
+ */
+export async function signedDecision({ key, ...decided }) {
+  const { claims, decision: unsigned } = await preparedDecision(decided);
+  return { ...unsigned, signature: await key.sign({ ...claims }, DECISION) };
+}
+
+/**
+ * @param {Request} request
+ * @param {Params} [params]
+ */
+async function editedDigest(request, params) {
+  if (params === undefined || canonical(params) === canonical(request.params)) {
+    throw new Error(WORDING.unchanged);
+  }
+  refuseLostDigits(params);
+  return digest(params);
+}
+
+/**
+ * Return the run that an approval belongs to, by the approval's id: `run/step/number`.
+ *
+ * @param {string} approvalId
+ * @param {string} tenant
+ */
+function runOf(approvalId, tenant) {
+  const run = /^(.+)\/[^/]+\/[0-9]+$/s.exec(approvalId)?.[1];
+  if (run === undefined) {
+    throw new Error(WORDING.noApprovalId);
+  }
+  const slash = run.indexOf("/");
+  if ((slash < 0 ? DEFAULT_TENANT : run.slice(0, slash)) !== tenant) {
+    throw new Error(WORDING.otherTenant);
+  }
+  return run;
+}
+
+function seconds() {
+  return Math.floor(Date.now() / 1000);
+}

@@ -1,0 +1,59 @@
+// The key that this browser signs with: made here, shown, forgotten.
+
+import { forgetKey, makeKey, ownKey } from "./keys.js";
+import { part, say } from "./page.js";
+import { register } from "./passkeys.js";
+import { showText } from "./text.js";
+
+const told = JSON.parse(part("told").textContent);
+let sure = false;
+
+part("make").addEventListener("click", () => trying(() => makeKey(told.tenant, told.principal)));
+part("forget").addEventListener("click", forget);
+part("make-passkey").addEventListener("click", makePasskey);
+await trying(() => ownKey(told.tenant, told.principal));
+
+/** @param {() => Promise<import("./keys.js").OwnKey | null>} get */
+async function trying(get) {
+  try {
+    show(await get());
+  } catch (error) {
+    showText(part("said"), say("no_ed25519", /** @type {Error} */ (error).message));
+  }
+}
+
+/** @param {import("./keys.js").OwnKey | null} key */
+function show(key) {
+  part("without-key").hidden = key !== null;
+  part("with-key").hidden = key === null;
+  if (key !== null) {
+    part("public").textContent = JSON.stringify(key.jwk);
+    const registered = told.keys.includes(key.kid);
+    part("registered").textContent = say(registered ? "key_registered" : "key_not_registered");
+  }
+}
+
+async function forget() {
+  if (!sure) {
+    sure = true;
+    part("said").textContent = say("forget_sure");
+    return;
+  }
+  await forgetKey(told.tenant, told.principal);
+  sure = false;
+  part("said").textContent = "";
+  show(null);
+}
+
+async function makePasskey() {
+  const known = told.passkeys.map((/** @type {any} */ one) => one.credential_id);
+  const asked = { rpId: location.hostname, rpName: "Surehand", principal: told.principal, known };
+  try {
+    const made = await register(asked);
+    part("passkey").textContent = JSON.stringify(made, null, 2);
+    part("new-passkey").hidden = false;
+    part("said").textContent = say("passkey_made");
+  } catch (error) {
+    showText(part("said"), say("failed", /** @type {Error} */ (error).message));
+  }
+}

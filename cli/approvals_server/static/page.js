@@ -1,0 +1,79 @@
+// What all pages share: their texts, what is sent to the server, and signing out.
+
+/** The texts of the scripts, as the server has them in one file. */
+export const SAY = JSON.parse(/** @type {Element} */ (document.getElementById("say")).textContent);
+
+/**
+ * Return a text with something in the place of its gap.
+ *
+ * @param {string} name
+ * @param {string} [filling]
+ * @returns {string}
+ */
+export function say(name, filling = "") {
+  return SAY[name].replace("{}", () => filling);
+}
+
+/**
+ * Return an element of the page.
+ *
+ * @param {string} id
+ * @returns {any}
+ */
+export function part(id) {
+  return /** @type {HTMLElement} */ (document.getElementById(id));
+}
+
+/**
+ * Send something to the server as JSON.
+ *
+ * @param {string} path
+ * @param {unknown} body
+ * @returns {Promise<{status: number, answer: any}>}
+ */
+export async function send(path, body) {
+  const found = await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    redirect: "error",
+  });
+  return { status: found.status, answer: await found.json() };
+}
+
+/**
+ * Return the text that the server has under a path.
+ *
+ * @param {string} path
+ * @returns {Promise<string>}
+ * @throws {Error} It has none; the message is the server's one line.
+ */
+export async function fetchText(path) {
+  const found = await fetch(path, { redirect: "error" });
+  const text = await found.text();
+  if (!found.ok) {
+    let reason = found.statusText;
+    try {
+      reason = JSON.parse(text).error ?? reason;
+    } catch {
+      // A proxy's page: its status says enough.
+    }
+    throw new Error(reason);
+  }
+  return text;
+}
+
+/**
+ * Have something done each time that the server says what a page shows is another thing now.
+ *
+ * @param {string} path
+ * @param {(told: any) => void} follow is told first how it is when the page is opened
+ */
+export function follow(path, follow) {
+  new EventSource(path).addEventListener("message", (event) => follow(JSON.parse(event.data)));
+}
+
+document.getElementById("sign-out")?.addEventListener("click", async () => {
+  await send("/sign-out", {});
+  location.assign("/sign-in");
+});

@@ -1,0 +1,193 @@
+// One run: where it stands, what it asks, its story; and what people say to it.
+
+import { parseExact } from "./canonical.js";
+import { makeForm } from "./forms.js";
+import { ownKey } from "./keys.js";
+import { fetchText, follow, part, say, send } from "./page.js";
+import { message, signedMessage } from "./steering.js";
+import { showJson, showText } from "./text.js";
+
+const id = part("run").dataset.id;
+const query = `?id=${encodeURIComponent(id)}`;
+const OUTCOMES = ["happened", "not_happened", "call_off", "compensated", "undo", "give_up"];
+/** @type {any} */
+let told = null;
+/** What is asked already on this page: a form that somebody fills in is not drawn anew. */
+let drawn = "";
+let labels = 0;
+
+follow(`/follow/run${query}`, draw);
+
+async function draw() {
+  try {
+    told = parseExact(await fetchText(`/run.json${query}`));
+  } catch (error) {
+    showText(part("state"), say("no_story", words(error)));
+    return;
+  }
+  showText(part("state"), say("run_is", told.error ? `${told.state}: ${told.error}` : told.state));
+  const steps = told.steps.map((/** @type {any} */ one) =>
+    [one.id, one.tool, one.state, one.error, one.undone].filter(Boolean).join(" \u00b7 "),
+  );
+  list(part("steps"), steps);
+  const story = told.story.map((/** @type {any} */ line) =>
+    [line.at, line.step, line.text].filter(Boolean).join("  "),
+  );
+  list(part("story"), story.length ? story : [say("empty_story")]);
+  const asks = JSON.stringify([told.approvals, told.questions, told.doubts]);
+  if (asks !== drawn) {
+    drawn = asks;
+    part("waits").replaceChildren(
+      ...told.approvals.map(approval),
+      ...told.questions.map(question),
+      ...told.doubts.map(doubt),
+    );
+  }
+}
+
+/** @param {any} one */
+function approval(one) {
+  const link = document.createElement("a");
+  link.href = `/approval?id=${encodeURIComponent(one.id)}`;
+  showText(link, one.text);
+  const line = document.createElement("p");
+  line.append(`${say("approval_waits")} `, link);
+  return line;
+}
+
+/** @param {any} one */
+function question(one) {
+  const { section, add } = sectionOf(say("question", one.step_id), one.question);
+  if (one.value !== null) {
+    const about = document.createElement("pre");
+    showJson(about, one.value);
+    add(document.createTextNode(say("question_about")), about);
+  }
+  const place = document.createElement("div");
+  const form = makeForm(one.answer_schema, undefined, place);
+  const answer = button(say("answer"), async () => {
+    if (!form.problems().length) {
+      await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "answered");
+    }
+  });
+  add(place, answer);
+  return section;
+}
+
+/** @param {any} one */
+function doubt(one) {
+  const { section, add } = sectionOf(say("doubt", one.step), one.text);
+  const outcome = document.createElement("select");
+  outcome.append(...OUTCOMES.map((name) => new Option(say(name), name)));
+  outcome.selectedIndex = -1; // nobody settles a doubt by leaving it as it is
+  const evidence = document.createElement("textarea");
+  const receipt = document.createElement("textarea");
+  add(labelled(say("outcome"), outcome), labelled(say("evidence"), evidence));
+  add(labelled(say("receipt"), receipt));
+  const settle = button(say("settle"), async () => {
+    if (!outcome.value) {
+      outcome.focus();
+      return;
+    }
+    const written = receipt.value.trim();
+    const values = {
+      intervention_id: one.id,
+      outcome: outcome.value,
+      evidence: evidence.value.trim(),
+      receipt: written ? parseExact(written) : undefined,
+    };
+    await tell("resolve", values, "settled");
+  });
+  add(settle);
+  return section;
+}
+
+/**
+ * Have the run told something, signed if there is a key that is registered.
+ *
+ * @param {string} verb
+ * @param {{[name: string]: any}} values
+ * @param {string} done what is said once the run has taken it
+ */
+async function tell(verb, values, done) {
+  const { tenant, principal, run_id: run } = told;
+  let sent = message(principal, values);
+  const key = await ownKey(tenant, principal);
+  if (key !== null && told.keys.includes(key.kid)) {
+    sent = await signedMessage({ tenant, run, verb, message: sent, key });
+  }
+  const { status, answer } = await send("/steer", { run, verb, message: sent });
+  const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? "failed";
+  showText(part("said"), say(said, answer.message ?? answer.error));
+  await draw();
+}
+
+/**
+ * @param {string} title
+ * @param {string} text
+ */
+function sectionOf(title, text) {
+  const section = document.createElement("section");
+  const heading = document.createElement("h2");
+  showText(heading, title);
+  const asked = document.createElement("p");
+  showText(asked, text);
+  section.append(heading, asked);
+  const add = (/** @type {Node[]} */ ...nodes) => section.append(...nodes);
+  return { section, add };
+}
+
+/**
+ * @param {string} text
+ * @param {HTMLElement} field
+ */
+function labelled(text, field) {
+  labels += 1;
+  field.id = `field-${labels}`;
+  const label = document.createElement("label");
+  label.htmlFor = field.id;
+  label.textContent = text;
+  const around = document.createElement("p");
+  around.append(label, document.createElement("br"), field);
+  return around;
+}
+
+/**
+ * @param {string} text
+ * @param {() => Promise<void>} press
+ */
+function button(text, press) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = "main";
+  made.textContent = text;
+  made.addEventListener("click", async () => {
+    made.disabled = true;
+    try {
+      await press();
+    } catch (error) {
+      showText(part("said"), say("failed", words(error)));
+    }
+    made.disabled = false;
+  });
+  return made;
+}
+
+/**
+ * @param {Element} element
+ * @param {string[]} lines
+ */
+function list(element, lines) {
+  element.replaceChildren(
+    ...lines.map((line) => {
+      const item = document.createElement("li");
+      showText(item, line);
+      return item;
+    }),
+  );
+}
+
+/** @param {unknown} error */
+function words(error) {
+  return error instanceof Error ? error.message : String(error);
+}

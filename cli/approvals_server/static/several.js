@@ -1,0 +1,100 @@
+// Several requests at once: each is drawn whole, each is signed by itself; a passkey's one gesture
+// signs them all. What cannot be shown whole keeps all of them from being approved here.
+
+import { doubt, drawCall } from "./call.js";
+import { parseExact } from "./canonical.js";
+import { fetchText, part, say, send } from "./page.js";
+import { signed, signerFor } from "./signing.js";
+import { showText } from "./text.js";
+
+/** @type {{told: any, whole: boolean, check: Element}[]} */
+const calls = [];
+/** @type {import("./signing.js").Signer | null} */
+let signer = null;
+
+for (const place of document.querySelectorAll("[data-call]")) {
+  await draw(/** @type {HTMLElement} */ (place));
+}
+if (calls.length && calls.every(({ told }) => told !== null)) {
+  const found = await signerFor(calls.map(({ told }) => told));
+  signer = found.signer;
+  if (found.why) {
+    part("hindrance").hidden = false;
+    part("hindrance").textContent = say(found.why, found.detail);
+  }
+}
+part("approve").disabled = signer === null || !calls.every(({ whole, told }) => whole && told.waits);
+part("approve").addEventListener("click", approve);
+
+/** @param {HTMLElement} place */
+async function draw(place) {
+  const id = /** @type {string} */ (place.dataset.call);
+  const find = (/** @type {string} */ name) =>
+    /** @type {HTMLElement} */ (place.querySelector(`.${name}`));
+  const call = { told: null, whole: false, check: find("check") };
+  calls.push(call);
+  try {
+    call.told = /** @type {any} */ (
+      parseExact(await fetchText(`/approval.json?id=${encodeURIComponent(id)}`))
+    );
+    call.whole = await drawCall(call.told, id, {
+      tool: find("tool"),
+      params: find("params"),
+      hash: find("hash"),
+      answers: find("answers"),
+      answersPart: [find("answers")],
+      check: call.check,
+    });
+  } catch (error) {
+    doubt(call.check, say("not_exact", words(error)));
+  }
+}
+
+async function approve() {
+  part("approve").disabled = true;
+  const reason = part("reason").value.trim();
+  let sent;
+  try {
+    part("said").textContent = say("signing");
+    const asked = calls.map(({ told }) => ({ request: told, outcome: "approve", reason }));
+    sent = await signed(/** @type {any} */ (signer), /** @type {any} */ (asked));
+  } catch (error) {
+    showText(part("said"), say("failed", words(error)));
+    part("approve").disabled = false;
+    return;
+  }
+  let counted = 0;
+  for (const [at, decision] of sent.entries()) {
+    counted += (await decided(decision, calls[at].check)) ? 1 : 0;
+  }
+  part("said").textContent = say("counted", `${counted} / ${sent.length}`);
+}
+
+/**
+ * Send one decision, and say beside its call what has come of it.
+ *
+ * @param {unknown} decision
+ * @param {Element} check
+ */
+async function decided(decision, check) {
+  check.className = "alarm";
+  try {
+    const { status, answer } = await send("/decide", decision);
+    const said = answer.verdict?.message ?? answer.error;
+    if (status === 200) {
+      check.className = "good";
+      showText(check, say("accepted", said));
+      return true;
+    }
+    const how = { 202: "left", 409: answer.verdict ? "refused" : "not_taken" }[status] ?? "failed";
+    showText(check, say(how, said));
+  } catch (error) {
+    showText(check, say("lost", words(error)));
+  }
+  return false;
+}
+
+/** @param {unknown} error */
+function words(error) {
+  return error instanceof Error ? error.message : String(error);
+}

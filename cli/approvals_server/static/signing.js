@@ -1,0 +1,88 @@
+// With what decisions are signed on these pages: a key of this browser's, or passkeys.
+
+import { preparedDecision, signedDecision } from "./decisions.js";
+import { ownKey } from "./keys.js";
+import { signByPasskey } from "./passkeys.js";
+
+const BY_PASSKEY = ["passkey", "device_passkey"];
+
+/**
+ * With what a decision is signed: a key, passkeys, or nothing.
+ *
+ * @typedef {{key?: import("./keys.js").OwnKey, passkeys?: any[]}} Signer
+ */
+
+/**
+ * Return with what decisions on requests are signed here.
+ *
+ * @param {any[]} requests one or several of one person's, as the server tells them
+ * @returns {Promise<{signer: Signer | null, why?: string, detail?: string}>} `null`: there is not
+ *   what it takes; `why` names the text that says so, or what is to be known
+ */
+export async function signerFor(requests) {
+  const [{ tenant, principal, keys }] = requests;
+  let key = null;
+  let detail;
+  try {
+    key = await ownKey(tenant, principal);
+  } catch (error) {
+    detail = error instanceof Error ? error.message : String(error);
+  }
+  const passkeys = requests[0].passkeys.filter((/** @type {any} */ one) => fits(one, requests));
+  if (requests.some(({ proof }) => BY_PASSKEY.includes(proof))) {
+    return passkeys.length ? { signer: { passkeys } } : { signer: null, why: "no_passkey" };
+  }
+  if (key !== null && keys.includes(key.kid)) {
+    return { signer: { key } };
+  }
+  if (passkeys.length) {
+    return { signer: { passkeys } };
+  }
+  if (requests.every(({ proof }) => proof === "open")) {
+    // A key that nobody knows proves nothing, and would have the decision refused.
+    return { signer: {}, why: "unsigned" };
+  }
+  const missing = key === null ? "no_key" : "not_registered";
+  return { signer: null, why: detail === undefined ? missing : "no_ed25519", detail };
+}
+
+/**
+ * Return decisions as they are sent; several by passkey take one gesture.
+ *
+ * @param {Signer} signer
+ * @param {{request: any, outcome: "approve" | "reject" | "edit", reason: string, params?: any}[]} asked
+ * @returns {Promise<import("./decisions.js").Decision[]>} in their order
+ * @throws {Error} Something else was shown than is asked for, or the person has refused.
+ */
+export async function signed(signer, asked) {
+  const whole = asked.map((one) => {
+    const { tenant, principal } = one.request;
+    return { tenant, principal, ...one };
+  });
+  const { key, passkeys } = signer;
+  if (key) {
+    return Promise.all(whole.map((one) => signedDecision({ ...one, key })));
+  }
+  const prepared = await Promise.all(whole.map(preparedDecision));
+  if (!passkeys) {
+    return prepared.map(({ decision }) => decision);
+  }
+  const rpId = passkeys[0].rp_id;
+  const signatures = await signByPasskey({
+    claimsList: prepared.map(({ claims }) => claims),
+    keys: passkeys.filter((one) => one.rp_id === rpId),
+    rpId,
+  });
+  return prepared.map(({ decision }, at) => ({ ...decision, signature: signatures[at] }));
+}
+
+/**
+ * Return whether a passkey is one of this site, and proves as much as all requests ask for.
+ *
+ * @param {any} passkey
+ * @param {any[]} requests
+ */
+function fits({ rp_id, device_bound }, requests) {
+  const here = location.hostname === rp_id || location.hostname.endsWith(`.${rp_id}`);
+  return here && (device_bound || requests.every(({ proof }) => proof !== "device_passkey"));
+}

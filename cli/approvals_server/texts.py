@@ -1,0 +1,195 @@
+"""All that the pages say, in one place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Of a request: what its state means to whoever looks.
+STATES: Final = {
+    "pending": "Waits for a decision",
+    "approved": "Approved",
+    "rejected": "Rejected",
+    "expired": "Expired: nobody has decided in time",
+    "superseded": "Edited: another request asks for the new params",
+    "void": "Void: the run stopped asking",
+}
+
+
+class OfPages:
+    """What the pages say, by name."""
+
+    product: Final = "Surehand"
+    skip: Final = "To the content"
+    nav_list: Final = "What waits"
+    nav_others: Final = "Questions and doubts"
+    nav_keys: Final = "My key"
+    signed_in_as: Final = "Signed in as"
+    sign_out: Final = "Sign out"
+    no_script: Final = "These pages sign in your browser, so they need JavaScript."
+    error_title: Final = "That did not work"
+    error_back: Final = "To what waits"
+    # signing in
+    sign_in_title: Final = "Sign in"
+    sign_in_how: Final = "Open a link that the command line prints. It counts once, for 10 minutes:"
+    sign_in_button: Final = "Sign in"
+    sign_in_ready: Final = "You have opened a link to sign in with. It is used up when you sign in."
+    # the list
+    list_title: Final = "What waits for a decision"
+    list_none: Final = "Nothing waits for a decision."
+    list_mine: Final = "Where my vote can count"
+    list_all: Final = "All"
+    list_tool: Final = "Tool"
+    list_any_tool: Final = "any tool"
+    list_filter: Final = "Show"
+    choose: Final = "Choose:"
+    several_look: Final = "Look at those that are chosen"
+    several_title: Final = "Several at once"
+    several_what: Final = (
+        "Each call is shown whole, and is approved by a signature of its own. To reject or edit"
+        " one, open it."
+    )
+    several_approve: Final = "Approve all of these"
+    list_changed: Final = "Something has changed meanwhile."
+    list_anew: Final = "Show the list as it is now"
+    list_more: Final = "More"
+    list_first: Final = "To the first ones"
+    list_asked_by: Final = "asked by"
+    list_needs: Final = "needs"
+    list_you_voted: Final = "you have said yes"
+    list_you_asked: Final = "you have asked for it"
+    list_sealed: Final = "This call is encrypted, and this server has no keys."
+    # one request
+    one_title: Final = "Approval"
+    call: Final = "What would run"
+    call_drawn: Final = "Your browser draws this part from what you sign."
+    tool: Final = "Tool"
+    approval: Final = "Request"
+    short_hash: Final = "Short hash"
+    params: Final = "Params"
+    answers: Final = "Answers of people"
+    checking: Final = "Checking what is shown…"
+    changes: Final = "What was edited"
+    changes_from: Final = "against request"
+    facts: Final = "What you should know"
+    run: Final = "Run"
+    step: Final = "step"
+    effect_key: Final = "Key of the effect"
+    undo: Final = "How it is undone"
+    asked_by: Final = "Asked by"
+    edited_by: Final = "Edited by"
+    foreign: Final = "Its run has read content from outside, which strangers may have written"
+    needs: Final = "Needs"
+    not_by: Final = "Not by"
+    so_far: Final = "Yes so far"
+    nobody: Final = "nobody"
+    decisions: Final = "Decisions"
+    expires: Final = "Expires"
+    expired: Final = "has expired"
+    then_again: Final = "Then it is asked again."
+    then_escalated: Final = "Then this role is asked:"
+    then_rejected: Final = "Then the run ends as if it was rejected."
+    same_key: Final = "What the ledger has under this key"
+    generation: Final = "generation"
+    said: Final = "What people have said"
+    unverified: Final = "unverified"
+    story: Final = "The run's story so far"
+    story_waits: Final = "Asking the run…"
+    hash: Final = "Hash"
+    decide: Final = "Decide"
+    reason: Final = "Reason"
+    reason_hint: Final = "Recorded with your decision."
+    approve: Final = "Approve"
+    reject: Final = "Reject"
+    edit: Final = "Edit…"
+    edit_title: Final = "Other params"
+    edit_what: Final = "Another request asks for them. Your own yes does not count for it."
+    edit_changes: Final = "What you change"
+    ask_anew: Final = "Ask for these params"
+    web_ui: Final = "This run in Temporal's Web UI"
+    you_excluded: Final = (
+        "Your own yes does not count: you have asked for this call, edited it, or given"
+        " its run a value."
+    )
+    you_lack_role: Final = "You have none of the roles that are asked."
+    # what else waits, and runs
+    others_title: Final = "Questions and doubts"
+    others_what: Final = "Runs that wait for people, and not for an approval; the newest"
+    others_none: Final = "No run asks a question, and no effect is in doubt."
+    run_states: Final = {
+        "waiting_input": "asks a question",
+        "needs_intervention": "does not know what became of a call",
+    }
+    run_steps: Final = "Steps"
+    # keys
+    keys_title: Final = "My key"
+    keys_what: Final = (
+        "A key that this browser makes, and never gives away, signs what you decide. Each"
+        " browser has its own."
+    )
+    keys_none: Final = "This browser has no key of yours yet."
+    keys_make: Final = "Make a key"
+    keys_forget: Final = "Forget this key"
+    keys_public: Final = "Its public half"
+    keys_register: Final = "An administrator registers it with:"
+    passkeys_title: Final = "Passkeys"
+    passkeys_what: Final = (
+        "A passkey signs each decision with a gesture: a fingerprint, a face, a PIN. Some calls"
+        " ask for one."
+    )
+    passkeys_make: Final = "Make a passkey"
+    keys_registered: Final = "Keys that are registered for you"
+    keys_no_registered: Final = "None is registered for you."
+
+
+OF_PAGES: Final = OfPages()
+
+#: The same for the scripts; `{}` is filled in.
+OF_SCRIPTS: Final = {
+    "whole": "What is shown is what you sign.",
+    "no_params": "The params are encrypted, and this server has no keys: approving is off.",
+    "not_exact": "The params cannot be shown exactly ({}): approving is off.",
+    "mismatch": "What the server shows is not what it asks you to sign: approving is off. Tell"
+    " whoever runs it.",
+    "no_key": "This browser has no key of yours: make one under “My key”.",
+    "not_registered": "This browser's key is not registered for you yet: see “My key”.",
+    "no_passkey": "It takes a passkey of yours that is registered for this page: see “My key”.",
+    "passkey_made": "It is made. It counts once it is registered.",
+    "no_ed25519": "This browser cannot sign (no Ed25519): {}",
+    "unsigned": "Your decision is not signed here: it is marked as unverified.",
+    "waits_no_more": "It waits no more.",
+    "expired": "It has expired.",
+    "sending": "Sending…",
+    "signing": "Signing…",
+    "accepted": "Your decision counts: {}.",
+    "counted": "Decisions that count: {}",
+    "refused": "Your decision does not count: {}.",
+    "not_taken": "It does not count: {}",
+    "left": "It was sent, and counts once a worker is back: {}",
+    "lost": "No answer came: look at this page again before you decide once more. ({})",
+    "failed": "Nothing was sent: {}",
+    "reason_wanted": "Say why you reject it.",
+    "no_story": "The run does not answer: {}",
+    "empty_story": "Nothing yet.",
+    "approval_waits": "Waits for an approval:",
+    "question": "It asks (step {})",
+    "question_about": "About:",
+    "answer": "Answer",
+    "answered": "Your answer counts: {}",
+    "doubt": "Nobody knows what became of a call (step {})",
+    "outcome": "What has happened",
+    "happened": "It happened",
+    "not_happened": "It did not happen: call again",
+    "call_off": "It did not happen: never call again",
+    "compensated": "It happened, and was undone by hand",
+    "undo": "It happened: have it undone",
+    "give_up": "Nobody can tell: list it as not undone",
+    "evidence": "How you know",
+    "receipt": "What the call would have returned, as JSON (only if it happened)",
+    "settle": "Settle it",
+    "settled": "It is settled: {}",
+    "run_is": "The run is {}.",
+    "bad_link": "The link cannot be used: {}",
+    "key_registered": "This browser's key is registered.",
+    "key_not_registered": "This browser's key is not registered yet.",
+    "forget_sure": "Without it this browser signs nothing any more. Press again to forget it.",
+}

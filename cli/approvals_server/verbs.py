@@ -1,0 +1,148 @@
+"""``approvals serve`` and ``approvals link``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+from pydantic import JsonValue
+
+from surehand.cli.approvals_server.links import DEFAULT_FOLDER, LINK_LASTS, Links, Server
+from surehand.cli.people.principal import checked_name
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox
+from surehand.cli.verb.printer import Reply
+from surehand.cli.verb.serving import in_url, is_loopback, parse_address, serve_app
+from surehand.cli.verb.shapes import SignInLink
+from surehand.process.exits import ExitCode, WrongUse
+from surehand.process.named_objects import NotLoaded, load_extra
+
+if TYPE_CHECKING:
+    from surehand.activities.worker.settings import Settings
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
+
+_Server = Annotated[Caller, options.Shares(("tenant", "ui_url"))]
+State = Annotated[
+    Path,
+    typer.Option("--state", metavar="FOLDER", help="Where the server leaves word for `link`."),
+]
+
+
+async def serve(
+    caller: _Server,
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
+    ] = DEFAULT_ADDRESS,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--origin", metavar="URL", help="As browsers reach it, by a proxy that speaks TLS."
+        ),
+    ] = None,
+    state: State = DEFAULT_FOLDER,
+) -> ExitCode:
+    """Serve the pages on which approvers see what waits for them, and decide.
+
+    What they decide is signed in their browsers: this server has no key. It speaks no TLS: put a
+    proxy in front of it where others reach it.
+
+    Example: python starter.py approvals serve
+    """
+    address = parse_address("--http", http)
+    if origin is None and not is_loopback(address[0]):
+        raise WrongUse(
+            f"--http {http}: others reach it, so a proxy has to speak TLS: name its address, as"
+            " --origin https://approvals.example.com"
+        )
+    named = None if origin is None else checked_origin(origin)
+    settings = read_settings()
+    loaded, schema_of = _server(), _schemas(caller, settings)
+    async with ledger_of(settings) as ledger:
+
+        def app_at(url: str) -> Any:
+            server = Server.new(named or url, caller.tenant)
+            server.write(state)
+            caller.printer.warn(f"approvals at {server.origin} (Ctrl-C ends it)")
+            made = loaded.ApprovalsServer(
+                ledger=ledger,
+                connect=caller.client,
+                tenant=caller.tenant,
+                links=Links(server),
+                schema_of=schema_of,
+            )
+            return made.app(server.origin)
+
+        await serve_app(app_at, "--http", address)
+    return ExitCode.DONE
+
+
+def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
+    """Print a link that signs you in at the approvals server once, within ten minutes.
+
+    Whoever has it looks at what waits, in that name. Deciding takes a key besides.
+
+    Example: python starter.py approvals link --as ann
+    """
+    name = checked_name(caller.settings.user)
+    server = Server.read(state)
+    if server.tenant != caller.tenant:
+        raise WrongUse(f"the server at {server.origin} is for tenant {server.tenant}")
+    made = server.link(name, time.time())
+    minutes = int(LINK_LASTS.total_seconds()) // 60
+    shown = SignInLink(link=made, principal=name, minutes=minutes)
+    return Reply(shown, [made, f"It signs {name} in once, within {minutes} minutes."])
+
+
+def checked_origin(text: str) -> str:
+    """Return an origin as browsers name it: with TLS, or on this machine.
+
+    Raises:
+        WrongUse: It is none, or others could read what is sent there.
+    """
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), "", None
+    whole = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    if parts.scheme not in ("http", "https") or not host or not whole:
+        raise WrongUse(f"--origin {text}: it looks like https://approvals.example.com")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise WrongUse(f"--origin {text}: others reach it, so it has to be https://")
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    return f"{parts.scheme}://{in_url(host)}{'' if port in (None, usual) else f':{port}'}"
+
+
+def _schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonValue]:
+    """Return what knows the params of tools, as far as their modules are installed here."""
+    try:
+        toolbox = read_toolbox(settings)
+    except WrongUse as error:
+        caller.printer.warn(f"params are edited without their tools' forms: {error}")
+        return lambda tool, version: None
+
+    def schema_of(name: str, version: str) -> JsonValue:
+        tool = toolbox.get(name)
+        fits = tool is not None and tool.version == version
+        return tool.definition().params_schema if tool is not None and fits else None
+
+    return schema_of
+
+
+def _server() -> ModuleType:
+    """Return what needs Starlette and Jinja2, which are an extra.
+
+    Raises:
+        WrongUse: It is not installed.
+    """
+    try:
+        return load_extra("surehand.cli.approvals_server.server", "approvals")
+    except NotLoaded as error:
+        raise WrongUse(f"`approvals serve` needs Starlette and Jinja2: {error}") from error

@@ -1,0 +1,1 @@
+"""``codec``: a server that encrypts and decrypts for people and starters that have no keys."""

@@ -1,0 +1,311 @@
+"""The codec server: Temporal's remote codec protocol, for one namespace and one ledger.
+
+A token names its tenants. Whose payload it is, says the run whose key it was encrypted with; and no
+key of another tenant is even looked for, so nobody learns which runs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from html import escape
+from typing import Final
+
+from google.protobuf import json_format
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from temporalio.api.common.v1 import Payload, Payloads
+
+from surehand.cli.codec_server.tokens import Holder, Tokens
+from surehand.process.exits import WrongUse
+from surehand.process.payload_encryption import RunEncryption, RunKey, RunKeys
+from surehand.workflows.encryption import (
+    ENCODING_KEY,
+    ENCRYPTED,
+    PART,
+    WORKFLOW_ID,
+    KeyUnavailable,
+    NotDecrypted,
+    Part,
+    Place,
+    place_named,
+)
+from surehand.workflows.identity import run_id_for, tenant_of_run
+from surehand.workflows.payload_codec import ENCODING, Reference, Store, data_converter
+
+#: Bytes of a request's body, and payloads in it. A page of the Web UI has a hundred events.
+LARGEST_BODY: Final = 16 * 1024 * 1024
+MOST_PAYLOADS: Final = 1000
+#: Bytes of a token that is typed into the page.
+_LARGEST_FORM: Final = 4096
+_COOKIE: Final = "surehand_codec"
+_SIGNED_IN_S: Final = 8 * 60 * 60
+
+OpenStore = Callable[[], Store]
+
+
+class Refused(Exception):
+    """A request is not answered; with its status and one line."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class _KeysOf:
+    """The keys of a holder's tenants; of other ones there are none."""
+
+    def __init__(self, keys: RunKeys, holder: Holder) -> None:
+        self._keys, self._holder = keys, holder
+
+    async def key_of(self, root: str, *, make: bool) -> RunKey:
+        _require_tenant(self._holder, root)
+        return await self._keys.key_of(root, make=make)
+
+
+class CodecServer:
+    """Answers ``/encode`` and ``/decode``, and lets people sign in by a browser."""
+
+    def __init__(
+        self, *, tokens: Tokens, keys: RunKeys, open_store: OpenStore, namespace: str
+    ) -> None:
+        """Make it.
+
+        Args:
+            tokens: Who may do what.
+            keys: Of all tenants.
+            open_store: Opens the artifact store, for payloads that lie there.
+            namespace: Temporal's; what comes from another one is refused.
+        """
+        self._tokens = tokens
+        self._keys = keys
+        self._open_store = open_store
+        self._namespace = namespace
+
+    def app(self, origins: Sequence[str]) -> Starlette:
+        """Return it as an application.
+
+        Args:
+            origins: Where the Web UI is served: other pages in a browser get no answer.
+        """
+        self._origins = frozenset(origins)
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["POST"],
+            allow_headers=["authorization", "content-type", "x-namespace"],
+            allow_credentials=True,
+        )
+        routes = [
+            Route("/encode", self._answering(self._encode), methods=["POST"]),
+            Route("/decode", self._answering(self._decode), methods=["POST"]),
+            Route("/", self._page, methods=["GET"]),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            Route("/health", _health, methods=["GET"]),
+        ]
+        return Starlette(routes=routes, middleware=[cors])
+
+    def _answering(
+        self, work: Callable[[Holder, list[Payload]], Awaitable[list[Payload]]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            try:
+                holder = self._holder_of(request)
+                payloads = await _payloads_in(request)
+                done = await work(holder, payloads)
+            except Refused as refused:
+                return _error(refused.status, str(refused))
+            except NotDecrypted as error:
+                return _error(400, str(error))
+            except KeyUnavailable as error:
+                return _error(503, str(error))
+            return JSONResponse(json_format.MessageToDict(Payloads(payloads=done)))
+
+        return endpoint
+
+    def _holder_of(self, request: Request) -> Holder:
+        """Return what whoever asks may do.
+
+        Raises:
+            Refused: Nothing.
+        """
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self._origins:
+            raise Refused(403, "this origin is not among those of --origin")
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            # What a browser sends without asking first is not taken.
+            raise Refused(415, "send application/json")
+        # Temporal's command line says none.
+        namespace = request.headers.get("x-namespace") or self._namespace
+        if namespace != self._namespace:
+            raise Refused(403, f"this server is for namespace {self._namespace}, not {namespace}")
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            token = request.cookies.get(_COOKIE, "")
+        holder = self._holder(token.strip())
+        if holder is None:
+            raise Refused(401, "a bearer token is needed, or sign in at this server's first page")
+        return holder
+
+    def _holder(self, token: str) -> Holder | None:
+        try:
+            return self._tokens.holder(token)
+        except WrongUse as error:
+            raise Refused(503, "the tokens cannot be read") from error
+
+    async def _encode(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
+        if not holder.may_encrypt:
+            raise Refused(403, "this token may read, and write nothing")
+        encryption = RunEncryption(_KeysOf(self._keys, holder))
+        return [
+            await encryption.encrypt(payload, _take_place(payload, holder), kept=False)
+            for payload in payloads
+        ]
+
+    async def _decode(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
+        ours = [payload for payload in payloads if _is_ours(payload, holder)]
+        encryption = RunEncryption(_KeysOf(self._keys, holder))
+        codec = data_converter(self._open_store, waits=False, encryption=encryption).payload_codec
+        assert codec is not None
+        decoded = iter(await codec.decode(ours))
+        return [next(decoded) if _is_ours(one, holder) else one for one in payloads]
+
+    async def _page(self, request: Request) -> Response:
+        return _page("", 200)
+
+    async def _sign_in(self, request: Request) -> Response:
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return _page("Sign in on this page.", 403)
+        if request.headers.get("content-length", "").isdecimal() is False or (
+            int(request.headers["content-length"]) > _LARGEST_FORM
+        ):
+            return _page("That is no token.", 413)
+        body = (await request.body()).decode(errors="replace")
+        token = body.partition("token=")[2].strip()
+        try:
+            holder = self._holder(token)
+        except Refused as refused:
+            return _page(str(refused), refused.status)
+        if holder is None:
+            return _page("That is no token.", 401)
+        answer = RedirectResponse("/", status_code=303)
+        for path in ("/decode", "/encode"):
+            # Cookies know no ports: nothing else on this host gets it.
+            answer.set_cookie(
+                _COOKIE,
+                token,
+                max_age=_SIGNED_IN_S,
+                path=path,
+                httponly=True,
+                secure=request.url.scheme == "https",
+                samesite="strict",
+            )
+        return answer
+
+
+def _require_tenant(holder: Holder, run_id: str) -> None:
+    if tenant_of_run(run_id) not in holder.tenants:
+        raise Refused(403, "this token is for other tenants")
+
+
+def _is_ours(payload: Payload, holder: Holder) -> bool:
+    """Return whether a payload is to be decrypted; what is in plain goes back as it is.
+
+    Raises:
+        Refused: It is another tenant's.
+    """
+    match payload.metadata.get(ENCODING_KEY):
+        case kind if kind == ENCRYPTED:
+            try:
+                _require_tenant(holder, place_named(payload).root)
+            except NotDecrypted:
+                return True  # which says what is wrong with it
+            return True
+        case kind if kind == ENCODING:
+            try:
+                uri = Reference.model_validate_json(payload.data).uri
+            except ValueError:
+                return True
+            if uri.partition("/")[0] not in holder.tenants:
+                raise Refused(403, "this token is for other tenants")
+            return True
+    return False
+
+
+def _take_place(payload: Payload, holder: Holder) -> Place:
+    """Return for which place a payload is, and take what says so out of it.
+
+    Raises:
+        Refused: It is another tenant's, or nobody can say whose.
+    """
+    named = WORKFLOW_ID in payload.metadata
+    workflow_id, part = (payload.metadata.pop(name, b"") for name in (WORKFLOW_ID, PART))
+    if not named:
+        # Temporal's command line: of what it sends, a run takes what people send.
+        if len(holder.tenants) != 1:
+            raise Refused(400, "name the run, or use a token of one tenant")
+        return Place(run_id_for(holder.tenants[0], ""), Part.ANY)
+    try:
+        place = Place(workflow_id.decode(), Part(part.decode()))
+    except ValueError as error:
+        raise Refused(400, "there is no such place") from error
+    _require_tenant(holder, place.root)
+    if place.part is not Part.WORKFLOW:
+        # Starters send to runs; what an activity returns is a worker's to say.
+        raise Refused(403, "a token encrypts what is sent to a run, and nothing else")
+    return place
+
+
+async def _payloads_in(request: Request) -> list[Payload]:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY:
+            raise Refused(413, f"{LARGEST_BODY} bytes are taken at most")
+    try:
+        payloads = list(json_format.Parse(bytes(body), Payloads()).payloads)
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        raise Refused(400, "that is no JSON of Payloads") from error
+    if len(payloads) > MOST_PAYLOADS:
+        raise Refused(413, f"{MOST_PAYLOADS} payloads are taken at most")
+    return payloads
+
+
+def _error(status: int, reason: str) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": reason}, status_code=status, headers=headers)
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"ok": True})
+
+
+def _page(said: str, status: int) -> Response:
+    headers = {
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline';"
+        " form-action 'self'; frame-ancestors 'none'",
+        "Cache-Control": "no-store",
+        "Referrer-Policy": "no-referrer",
+    }
+    text = _PAGE.replace("<!--said-->", f"<p><b>{escape(said)}</b></p>" if said else "")
+    return HTMLResponse(text, status_code=status, headers=headers)
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Surehand codec</title>
+<style>body{font:16px/1.5 sans-serif;max-width:36rem;margin:4rem auto;padding:0 1rem}</style>
+<h1>Read encrypted runs</h1>
+<p>Sign in with your token. Temporal's Web UI shows what your tenants' runs have sent, in this
+browser, for eight hours.</p>
+<!--said-->
+<form method="post" action="/sign-in" enctype="text/plain">
+<label>Token <input name="token" type="password" autocomplete="off" required></label>
+<button>Sign in</button>
+</form>
+</html>
+"""

@@ -1,0 +1,135 @@
+"""``codec serve`` and ``codec token``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from surehand.cli.codec_server.tokens import (
+    Holder,
+    Tokens,
+    checked_holder,
+    line_of,
+    new_token,
+)
+from surehand.cli.verb import options
+from surehand.cli.verb.ledger_door import keys_of, ledger_of, open_artifacts, read_settings
+from surehand.cli.verb.printer import Reply
+from surehand.cli.verb.serving import is_loopback, parse_address, serve_app
+from surehand.cli.verb.shapes import NewToken
+from surehand.process.connect import find_target
+from surehand.process.exits import ExitCode, WrongUse
+from surehand.process.named_objects import NotLoaded, load_extra
+from surehand.process.sources import CODEC_TOKEN, KEYS
+from surehand.workflows.payload_codec import Store
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
+
+
+async def serve(
+    caller: options.Alone,
+    tokens: Annotated[
+        Path,
+        typer.Option("--tokens", metavar="FILE", help="Who may read: `codec token` makes lines."),
+    ],
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
+    ] = DEFAULT_ADDRESS,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", metavar="URL", help="Where the Web UI is served; several times."),
+    ] = None,
+) -> ExitCode:
+    """Encrypt and decrypt for the Web UI, Temporal's command line, and starters without keys.
+
+    It speaks no TLS: put a proxy in front of it where others reach it.
+
+    Example: python starter.py codec serve --tokens tokens --origin http://localhost:8233
+    """
+    address = parse_address("--http", http)
+    origins = [_origin(text) for text in origin or [caller.settings.ui_url]]
+    known = Tokens(tokens)
+    settings = read_settings()
+    server = _server()
+    async with ledger_of(settings) as ledger:
+        keys = keys_of(settings, lambda: ledger)
+        if keys is None:
+            raise WrongUse(f"there is nothing to decrypt with: set {KEYS}")
+        artifacts = open_artifacts(settings, ledger)
+
+        def open_store() -> Store:
+            return artifacts.blobs
+
+        made = server.CodecServer(
+            tokens=known,
+            keys=keys,
+            open_store=open_store,
+            namespace=find_target(caller.environment).namespace,
+        )
+
+        def app_at(url: str) -> Any:
+            caller.printer.warn(f"codec server at {url} (Ctrl-C ends it)")
+            if not is_loopback(address[0]):
+                caller.printer.warn("it speaks no TLS: a proxy has to, where others reach it")
+            return made.app(origins)
+
+        await serve_app(app_at, "--http", address)
+    return ExitCode.DONE
+
+
+def token(
+    caller: options.Onlooker,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file of `codec serve --tokens`.")
+    ],
+    right: Annotated[
+        str, typer.Option("--right", help="read, or write: have something encrypted, too.")
+    ] = "read",
+) -> Reply:
+    """Make a token for a tenant: shown once, and only its digest is written.
+
+    Example: python starter.py codec token tokens --tenant acme --right write
+    """
+    holder: Holder = checked_holder(caller.tenant, right, "--right")
+    made = new_token()
+    try:
+        before = file.read_bytes() if file.exists() else b""
+        with file.open("a", encoding="utf-8") as written:
+            unended = before and not before.endswith(b"\n")
+            written.write(("\n" if unended else "") + line_of(made, holder) + "\n")
+    except OSError as error:
+        raise WrongUse(f"tokens {file} cannot be written: {error.strerror}") from error
+    shown = NewToken(token=made, tenants=list(holder.tenants), right=holder.right)
+    lines = [
+        f"{CODEC_TOKEN}={made}",
+        f"It may {holder.right} what is tenant {caller.tenant}'s, and is shown this once.",
+    ]
+    return Reply(shown, lines)
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers name it.
+
+    Raises:
+        WrongUse: It is none.
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+        raise WrongUse(f"--origin {text}: it looks like https://temporal.example.com")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _server() -> ModuleType:
+    """Return what needs Starlette, which is an extra.
+
+    Raises:
+        WrongUse: It is not installed.
+    """
+    try:
+        return load_extra("surehand.cli.codec_server.server", "codec")
+    except NotLoaded as error:
+        raise WrongUse(f"`codec serve` needs Starlette and uvicorn: {error}") from error

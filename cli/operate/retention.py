@@ -1,0 +1,287 @@
+"""``retention``: hiding what is old, deleting what was hidden, holding a run.
+
+On PostgreSQL by a role of its own: the workers' role deletes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
+
+import typer
+from temporalio.service import RPCError, RPCStatusCode
+
+from surehand.cli.operate.signed_export import signed_head
+from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
+from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settings, translated
+from surehand.cli.verb.printer import Lines, Reply
+from surehand.cli.verb.shapes import RetentionPart, RetentionReport, RetentionSwitched, RunKept
+from surehand.cli.verb.text import counted
+from surehand.process.exits import (
+    ExitCode,
+    NotReachable,
+    OutputLost,
+    WrongUse,
+)
+from surehand.process.files import replace_whole
+from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.base import ChainHead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.ledger.retention.policy import Policy
+    from surehand.activities.retention.rounds import Part, Retention, Round
+    from surehand.activities.worker.settings import Settings
+
+#: Runs of each sort that people are named; all are in the document.
+_MOST_NAMED: Final = 20
+
+
+async def retention(
+    caller: options.Actor,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; without, it is only said what would be done.")
+    ] = False,
+    every: Annotated[
+        timedelta | None,
+        options.lasting("--every", "Do it so often, until this process is ended."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Export the events of runs that go, signed."),
+    ] = None,
+    signing_key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Sign the exports with it; default SUREHAND_KEY."),
+    ] = None,
+    no_export: Annotated[
+        bool, typer.Option("--no-export", help="Let events go that were not exported.")
+    ] = False,
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="RUN", help="Hold a run: show and keep it.")
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option("--release", metavar="RUN", help="Hold a run no more.")
+    ] = None,
+    reason: options.Reason = "",
+) -> Reply | ExitCode:
+    """Hide what is kept for longer than SUREHAND_RETENTION says, and delete it after a grace.
+
+    Business keys of effects are kept, so nothing is made twice. Artifacts go to which nothing
+    refers.
+
+    Example: python starter.py retention --apply --export exports/ --key retention.key
+    """
+    acts = apply or every is not None
+    if (keep is not None) + (release is not None) + acts > 1:
+        raise WrongUse("--keep, --release, and --apply or --every are different things: name one")
+    if not acts and (export is not None or no_export):
+        raise WrongUse("--export and --no-export are for --apply and --every")
+    settings = read_settings()
+    async with ledger_of(settings) as ledger:
+        with _allowed(ledger):
+            if keep is not None or release is not None:
+                return await _switch(caller, ledger, keep, release, reason)
+            exports = _export_to(caller, export, signing_key)
+            made = await _retention(caller, settings, ledger, exports)
+            made = replace(made, unexported=no_export)
+            if not acts:
+                return _reply(caller.settings, made.policy, await made.look(), applied=False)
+            if "runs" in made.policy.kept and export is None and not no_export:
+                raise WrongUse(
+                    "runs would lose their events: export them first (--export DIR --key KEY), or"
+                    " say --no-export"
+                )
+            if every is None:
+                with translated():
+                    return _reply(caller.settings, made.policy, await made.round(), applied=True)
+            return await _serve(caller, made, every)
+
+
+async def _retention(
+    caller: Caller, settings: Settings, ledger: Ledger, export: _Exports | None
+) -> Retention:
+    from surehand.activities.ledger.retention import policy
+    from surehand.activities.retention.rounds import Retention
+
+    connection = await caller.connection()
+
+    async def known(run_id: str) -> bool:
+        try:
+            await connection.client.get_workflow_handle(run_id).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise NotReachable(f"the Temporal server: {error}") from error
+        return True
+
+    return Retention(
+        ledger=ledger,
+        artifacts=open_artifacts(settings, ledger),
+        tenant=caller.tenant,
+        policy=policy.parse(settings.retention),
+        by=caller.settings.user,
+        known=known,
+        export=None if export is None else export.of(ledger).write,
+    )
+
+
+async def _serve(caller: Caller, made: Retention, every: timedelta) -> ExitCode:
+    """Do a round now and then; a signal ends it between two."""
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    caller.printer.one_a_line = True
+    while not ended.is_set():
+        try:
+            with translated():
+                caller.printer.reply(
+                    _reply(caller.settings, made.policy, await made.round(), applied=True)
+                )
+        except NotReachable as error:
+            caller.printer.warn(f"{error}; the next round is in {every}")
+        try:
+            async with asyncio.timeout(every.total_seconds()):
+                await ended.wait()
+        except TimeoutError:
+            continue
+    return ExitCode.DONE
+
+
+async def _switch(
+    caller: Caller, ledger: Ledger, keep: str | None, release: str | None, reason: str
+) -> Reply:
+    from surehand.activities.ledger.retention import hiding
+
+    run_id, by = caller.run_id(keep or release or ""), caller.settings.user
+    try:
+        if keep is not None:
+            found = await ledger.transact(caller.tenant, hiding.keep, run_id, by=by, reason=reason)
+        else:
+            found = await ledger.transact(caller.tenant, hiding.release, run_id, by=by)
+    except hiding.NotKept as error:
+        raise WrongUse(str(error)) from error
+    told = "held: it is shown, and stays until it is released" if keep else "held no more"
+    more = f" and {counted(len(found) - 1, 'child run')}" if len(found) > 1 else ""
+    switched = RetentionSwitched(run_id=found[0], runs=list(found), held=keep is not None)
+    return Reply(switched, f"Run {found[0]}{more} {told}")
+
+
+class _Exports:
+    """Writes signed exports into a folder, and reads each again."""
+
+    def __init__(self, settings: ClientSettings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._ledger: Ledger | None = None
+
+    def of(self, ledger: Ledger) -> _Exports:
+        self._ledger = ledger
+        return self
+
+    async def write(self, run_id: str) -> tuple[str, ChainHead]:
+        """Export a run; returns the file, and the head that is signed in it."""
+        from surehand.activities.ledger.history.audit import to_lines
+        from surehand.activities.ledger.history.reads import chain_of
+
+        assert self._ledger is not None
+        chain, _, head = await self._ledger.transact(self._settings.tenant, chain_of, run_id)
+        file = self._folder / f"{quote(run_id, safe='~')}.jsonl"
+        signed = signed_head(self._settings, chain, head)
+        await asyncio.to_thread(_write, file, to_lines(chain) + signed)
+        await asyncio.to_thread(_verify, file, head)
+        return str(file), head
+
+
+def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> _Exports | None:
+    if folder is None:
+        return None
+    signing = key or caller.settings.key
+    if signing is None:
+        raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
+    return _Exports(caller.settings.model_copy(update={"key": signing}), folder.absolute())
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_whole(file, text)
+    except OSError as error:
+        raise OutputLost(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _verify(file: Path, head: ChainHead) -> None:
+    from surehand.activities.ledger.history.audit import NotAnExport, verify_chain
+    from surehand.activities.ledger.history.signatures import read_export, verify_signature
+
+    try:
+        events, token = read_export(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, NotAnExport) as error:
+        raise OutputLost(f"{file}: what was written cannot be read again: {error}") from error
+    found = verify_chain(events, [head]) or verify_signature(events, token, None)
+    if found is not None or token is None:
+        raise OutputLost(f"{file}: what was written is not what was to be: {found}")
+
+
+@contextmanager
+def _allowed(ledger: Ledger) -> Iterator[None]:
+    from surehand.activities.ledger.retention.hiding import NotPermitted, permitted
+
+    try:
+        with permitted(ledger):
+            yield
+    except NotPermitted as error:
+        raise WrongUse(str(error)) from error
+
+
+def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bool) -> Reply:
+    report = RetentionReport(
+        applied=applied,
+        hidden=[_part(one) for one in done.hidden],
+        deleted=[_part(one) for one in done.deleted],
+        kept=[RunKept(run_id=one.run_id, why=one.why) for one in done.kept],
+        checkpoints=done.checkpoints,
+        files_set_aside=done.files.aside,
+        files_back=done.files.back,
+        files_removed=done.files.removed,
+    )
+    return Reply(report, _lines(settings, report, anything=bool(policy.kept)))
+
+
+def _part(part: Part) -> RetentionPart:
+    return RetentionPart(run_id=part.run_id, kinds=list(part.kinds), exports=list(part.exports))
+
+
+def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
+    if not anything:
+        yield "SUREHAND_RETENTION is not set: nothing is hidden, and nothing deleted"
+        return
+    done = ("Hidden", "Deleted") if report.applied else ("Would be hidden", "Would be deleted")
+    for what, parts in zip(done, (report.hidden, report.deleted), strict=True):
+        yield f"{what}: {counted(len(parts), 'run')}"
+        for part in parts[:_MOST_NAMED]:
+            yield f"  {part.run_id}: {', '.join(part.kinds)}"
+            yield from (f"    exported to {file}" for file in part.exports)
+        if len(parts) > _MOST_NAMED:
+            yield f"  and {len(parts) - _MOST_NAMED} more"
+    if report.kept:
+        yield f"Old enough, and kept: {counted(len(report.kept), 'run')}"
+        yield from (f"  {one.run_id}: {one.why}" for one in report.kept[:_MOST_NAMED])
+        if len(report.kept) > _MOST_NAMED:
+            yield f"  and {len(report.kept) - _MOST_NAMED} more"
+    if report.files_set_aside or report.files_removed or report.files_back:
+        yield (
+            f"Files that nothing refers to: {report.files_set_aside} set aside,"
+            f" {report.files_removed} removed after a day, {report.files_back} put back"
+        )
+    if not report.applied and (report.hidden or report.deleted):
+        yield f"Do it: {settings.command('retention', '--apply', '--export', 'DIR')}"

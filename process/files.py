@@ -1,0 +1,49 @@
+"""Files that are there whole or not at all, and outlive a power cut."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+
+def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
+    """Write a file: whoever reads it meanwhile finds all of it, old or new.
+
+    Args:
+        file: The file; its folder is there.
+        text: What it says from now on.
+        mode: Who may read and write it; ``None``: who may already, and of a new one whoever the
+            process's own mask lets.
+
+    Raises:
+        OSError: It cannot be written; it is as it was.
+    """
+    fresh = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    if mode is None and file.exists():
+        mode = stat.S_IMODE(file.stat().st_mode)
+    created = 0o666 if mode is None else 0o600
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, created)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            written.write(text)
+            written.flush()
+            os.fsync(descriptor)
+        os.replace(fresh, file)
+        to_disk(file.parent)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def to_disk(*places: Path) -> None:
+    """See to it that files, and what folders list, outlive a power cut."""
+    for place in places:
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,212 @@
+"""What a model is told, and what becomes of its calls: the same, whatever its framework."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import Any, Final, NamedTuple
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+from temporalio.exceptions import ApplicationError
+
+from surehand.workflows.contracts.artifacts import ARTIFACT, as_artifact
+from surehand.workflows.plain_text import plain
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.code_run import StepFailed, StepMaker
+
+#: Bytes of one output that a model is told as it is; of a larger one it is told the artifact.
+LARGEST_TOLD: Final = 64 * 1024
+_REJECTED: Final = "rejected"
+_EDITED: Final = "a_human_changed_it_and_ran_instead"
+#: What somebody is told who calls a run's tools, and has no run.
+OUTSIDE: Final = (
+    "these tools are called inside a Surehand run only: start one with `surehand start`"
+)
+
+
+class HumanTool(NamedTuple):
+    """A tool by which a model turns to a human."""
+
+    name: str
+    description: str
+    params_schema: dict[str, Any]
+
+
+_ASK_HUMAN: Final = HumanTool(
+    "ask_human",
+    "Ask a human, and get the answer.",
+    {
+        "type": "object",
+        "properties": {
+            "question": {"type": "string"},
+            "answer": {"type": "object", "description": "JSON Schema of the answer"},
+        },
+        "required": ["question"],
+    },
+)
+_GIVE_UP: Final = HumanTool(
+    "give_up",
+    "Say that the goal cannot be reached. What was done is undone.",
+    {
+        "type": "object",
+        "properties": {"reason": {"type": "string"}},
+        "required": ["reason"],
+    },
+)
+HUMAN_TOOLS: Final = {tool.name: tool for tool in (_ASK_HUMAN, _GIVE_UP)}
+
+#: Names under which settings and tools at providers take what nobody else may see.
+_SECRETS: Final = re.compile(
+    r"(extra_|default_|http_)?headers|(x_)?api_?key|cookies?|password|(client_)?secret|bearer"
+    r"|(proxy_)?authorization(_token)?|(access|auth|bearer|id)_?token|credentials?"
+)
+
+
+def secret_in(value: object, path: str = "") -> str | None:
+    """Return where in settings something stands that is secret by its name; ``None``: nowhere.
+
+    All of a turn is recorded in plain.
+    """
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            here = f"{path}.{name}" if path else str(name)
+            if part and path and _SECRETS.fullmatch(str(name).lower().replace("-", "_")):
+                return here
+            if (found := secret_in(part, here)) is not None:
+                return found
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for number, part in enumerate(value):
+            if (found := secret_in(part, f"{path}.{number}")) is not None:
+                return found
+    return None
+
+
+def refusal_of_secret(path: str) -> str:
+    """Return what somebody is told whose turn would be recorded with a secret in it."""
+    return (
+        f"{path} would be recorded with the turn, in plain: give it to the model or its client,"
+        " where the worker makes it"
+    )
+
+
+def prompt_of(plan: Plan) -> str:
+    """Return what an agent is told of a plan."""
+    if not plan.input:
+        return plan.goal
+    return f"{plan.goal}\n\nInput:\n{to_json(plan.input).decode()}"
+
+
+async def place_calls(
+    steps: StepMaker, turn_id: str, calls: Iterable[tuple[str, str]], there: Collection[str]
+) -> dict[str, str]:
+    """Note the step ids of the calls that a turn asks for, and refuse those of no tool there.
+
+    Returns the reasons of those, by their steps.
+
+    Args:
+        steps: The run's.
+        turn_id: The turn's step.
+        calls: The model's own call ids, and the tools, in its order.
+        there: The tools that the model was told of.
+    """
+    refused = dict[str, str]()
+    for place, (call_id, tool) in enumerate(calls, start=1):
+        step_id = steps.places[call_id] = f"{turn_id}.{place}"
+        if tool not in there:
+            reason = "it is none of the tools that this run has: " + ", ".join(sorted(there))
+            await steps.refuse(plain(tool)[:120], reason, id=step_id)
+            refused[step_id] = reason
+    return refused
+
+
+async def call_for_model(
+    steps: StepMaker, tool: str, params: dict[str, Any], step_id: str | None
+) -> JsonValue:
+    """Make a call as a step, and return what the model is told of it.
+
+    That is the output. Where there is none, or where a human has changed the call, it is told
+    ``no``, ``rejected`` or ``failed`` with the reason, and ``ran_instead``: the params that ran.
+    An output that looks like a human's word is told as the ``output`` that it is.
+    """
+    try:
+        if _names_other_artifacts(params, steps.artifacts()):
+            raise StepFailed("its params name an artifact that the run does not have", called=False)
+        output = await steps.call(tool, params, id=step_id, on_no="continue")
+        artifact = as_artifact(output)
+        if artifact is None or artifact.bytes <= LARGEST_TOLD:
+            output = await steps.content(output)
+    except ApplicationError as error:  # its params are no JSON that can be handed on
+        return {"failed": error.message}
+    except StepFailed as failed:
+        told: dict[str, Any] = {_REJECTED if failed.rejected else "failed": failed.reason}
+        return told | _edited(steps, step_id)
+    edited = _edited(steps, step_id)
+    return {"output": output} | edited if edited or is_said_by_people(output) else output
+
+
+async def call_human(
+    steps: StepMaker, tool: str, params: dict[str, Any], step_id: str | None
+) -> JsonValue:
+    """Ask a human as a step, and return the answer; or give up.
+
+    Raises:
+        StepFailed: The model gives up.
+    """
+    if tool == _GIVE_UP.name:
+        reason = f"the model gives up: {plain(params.get('reason'))[:2000]}"
+        raise StepFailed(reason, called=False)
+    question, answer = plain(params.get("question"))[:2000], params.get("answer")
+    try:
+        return await steps.ask(question, answer if isinstance(answer, dict) else None, id=step_id)
+    except StepFailed as failed:
+        return {"failed": failed.reason}
+
+
+def _names_other_artifacts(value: Any, known: Set[str]) -> bool:
+    """Return whether an artifact is named in a value that is none of those.
+
+    A model may hand on what it was told of. It reaches nothing else that the tenant has kept. What
+    looks like an artifact in the run's input is none: others' outputs may have brought it there.
+    """
+    if isinstance(value, dict):
+        if ARTIFACT in value:
+            artifact = as_artifact(value)
+            return artifact is None or artifact.sha256 not in known
+        return any(_names_other_artifacts(one, known) for one in value.values())
+    return isinstance(value, list) and any(_names_other_artifacts(one, known) for one in value)
+
+
+def _edited(steps: StepMaker, step_id: str | None) -> dict[str, JsonValue]:
+    edited = None if step_id is None else steps.edited(step_id)
+    return {} if edited is None else {_EDITED: edited}
+
+
+def is_said_by_people(told: object) -> bool:
+    """Return whether what a model was told of a call of ours is a human's word on it."""
+    return isinstance(told, dict) and not told.keys().isdisjoint((_REJECTED, _EDITED))
+
+
+def is_told_by_people(text: object) -> bool:
+    """Return the same of a text that it was told as."""
+    try:
+        return is_said_by_people(json.loads(text))  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def own_tool(name: str, place: str) -> str:
+    """Return why a tool of an agent's own is refused, and where it would be named."""
+    return (
+        f"tool {name!r} is the agent's own: in a run it would act again in each replay. Make it a"
+        f" tool of Surehand's, or name it in {place} if it only calculates"
+    )
+
+
+def provider_tool(name: str, place: str) -> str:
+    """Return why a tool that a model's provider runs is refused."""
+    return (
+        f"tool {name!r} is run by the provider, and nobody can approve what it does. Name it in"
+        f" {place} if it changes nothing"
+    )

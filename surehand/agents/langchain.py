@@ -1,0 +1,426 @@
+"""LangChain: models whose turns are steps of a run, and the middleware that offers its tools.
+
+Their hooks run in workflow code, on every replay: they do nothing but make steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import langsmith
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain.chat_models import init_chat_model
+from langchain_core.exceptions import LangChainException
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langchain_core.messages.tool import tool_call
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.config import get_config
+from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from surehand.agents.calls import (
+    HUMAN_TOOLS,
+    OUTSIDE,
+    call_for_model,
+    call_human,
+    is_told_by_people,
+    own_tool,
+    place_calls,
+    provider_tool,
+    refusal_of_secret,
+    secret_in,
+)
+from surehand.agents.named_agents import named
+from surehand.workflows.plain_text import plain
+from surehand.workflows.provider_names import provider_names
+from surehand.workflows.run.code_run import TURN_TIMEOUT, StepMaker, current_steps
+
+FRAMEWORK: Final = "langchain"
+MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(AnyMessage)
+#: What an agent's state has beside what another execution has to be told.
+_OF_ONE_TURN: Final = {"messages", "jump_to", "structured_response"}
+#: What dictionaries have that describe a function, in any provider's form.
+_FUNCTION: Final = {"function", "parameters", "input_schema", "properties"}
+
+
+class Setup(BaseModel):
+    """What a turn is asked with, beside its messages."""
+
+    tools: list[dict[str, Any]]
+    """Each as OpenAI writes functions, which all integrations take; or as its provider does."""
+    settings: dict[str, Any]
+
+
+@dataclass
+class Graph:
+    """A graph that is run inside a run."""
+
+    continues: bool
+    """Whether it goes on in another execution where the history is long."""
+    own: set[str] = field(default_factory=set)
+    """Tools that are not the run's, and may be called."""
+    ours: set[str] = field(default_factory=set)
+    """Tools of the run, by the names that models know."""
+    told: dict[str, str] = field(default_factory=dict)
+    """What models are told of calls, by step: a node that was interrupted runs them again."""
+
+
+GRAPH: Final[ContextVar[Graph | None]] = ContextVar("surehand_graph", default=None)
+
+
+class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Makes what an agent does steps of the run that it is run in.
+
+    Outside of a run its tools refuse to be called: without a ledger nothing would keep them from
+    paying twice.
+
+    Example:
+        >>> agent = create_agent(
+        ...     model("anthropic:claude-sonnet-4-5"),
+        ...     system_prompt="Refund what the customer asks for, if the order allows it.",
+        ...     middleware=[SurehandMiddleware(["orders.read", "payments.refund"])],
+        ... )
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[str],
+        *,
+        human: bool = False,
+        own: Sequence[str] = (),
+        model: str | None = None,
+        turn_timeout: timedelta = TURN_TIMEOUT,
+    ) -> None:
+        """Let an agent call tools.
+
+        Args:
+            tools: The run's tools, by name or by a pattern with ``*`` and ``?``.
+            human: Whether it may also ask a human (``ask_human``), and give up (``give_up``).
+            own: As for ``model``.
+            model: The model, as for ``model``, where the agent was made with another one.
+            turn_timeout: As for ``model``, where the agent was made with another one.
+        """
+        super().__init__()
+        self._names = tuple(tools)
+        self._human = HUMAN_TOOLS if human else {}
+        self._own = frozenset(own)
+        self._model = model
+        self._turn_timeout = turn_timeout
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Have the turn recorded, and offer the run's tools."""
+        steps, graph = _here()
+        asked, own = request.model, self._own
+        if isinstance(asked, RecordedModel):
+            own |= asked.own or frozenset()
+        elif self._model is not None:
+            asked = _recorded(self._model, self._turn_timeout)
+        else:
+            raise LangChainException(unrecorded("the agent's model"))
+        for tool in request.tools:
+            _check(tool, own)
+        graph.own |= own
+        if graph.continues and steps.history_is_long and steps.idle:
+            await _continue_as_new(steps, request.state)
+        # Its tools were looked at. Those that its output is given by are none that anybody calls.
+        checked = asked.model_copy(update={"own": None, "profile": request.model.profile})
+        human = [_function(*tool) for tool in self._human.values()]
+        offered = [*await tools(*self._names), *human, *request.tools]
+        return await handler(request.override(model=checked, tools=offered))
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Make a call as a step, and return what the model is told of it."""
+        steps, graph = _here()
+        called, call_id = request.tool_call["name"], request.tool_call["id"] or ""
+        step_id = steps.places.get(call_id)
+        if step_id is None or step_id not in graph.told:
+            names = provider_names(one.name for one in await steps.tools(*self._names))
+            tool = next((ours for ours, theirs in names.items() if theirs == called), None)
+            params = dict(request.tool_call["args"])
+            if tool is not None:
+                told = await call_for_model(steps, tool, params, step_id)
+            elif called in self._human:
+                told = await call_human(steps, called, params, step_id)
+            else:
+                graph.own |= self._own
+                return await handler(request)
+            content = to_json(told).decode()
+            if step_id is not None:
+                graph.told[step_id] = content
+        else:
+            content = graph.told[step_id]
+        return ToolMessage(content, name=called, tool_call_id=call_id)
+
+
+def tool_node(*names: str, own: Sequence[BaseTool] = ()) -> ToolNode:
+    """Return a node for the calls that the last message asks for, in a graph of your own.
+
+    Args:
+        names: The run's tools, by name or by a pattern with ``*`` and ``?``.
+        own: Tools of the graph itself, which only calculate.
+    """
+    ours = SurehandMiddleware(names, own=[tool.name for tool in own])
+    return ToolNode([*own], awrap_tool_call=ours.awrap_tool_call)
+
+
+async def tools(*names: str) -> list[dict[str, Any]]:
+    """Return what ``bind_tools`` takes to offer tools of the run, in a node of your own.
+
+    Args:
+        names: The tools, by name or by a pattern with ``*`` and ``?``.
+
+    Raises:
+        LangChainException: This code is of no run.
+    """
+    steps, graph = _here()
+    definitions = await steps.tools(*names)
+    theirs = provider_names(one.name for one in definitions)
+    graph.ours |= {*theirs.values()}
+    return [_function(theirs[one.name], one.description, one.params_schema) for one in definitions]
+
+
+def _function(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "description": description, "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def model(
+    name: str, *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_TIMEOUT
+) -> BaseChatModel:
+    """Return a chat model whose turns are steps of the run that it is asked in.
+
+    Args:
+        name: The model, as ``init_chat_model`` takes it, such as ``openai:gpt-5``; or where the
+            worker finds it, as ``module:name``.
+        own: Tools of the graph itself that may be called as well. They run in workflow code, anew
+            in each replay: they may calculate, ask, and nothing else. Also tools that the model's
+            provider runs, by their type.
+        turn_timeout: How long one attempt at a turn may take.
+    """
+    return _recorded(name, turn_timeout, frozenset(own))
+
+
+def _recorded(name: str, timeout: timedelta, own: frozenset[str] = frozenset()) -> RecordedModel:
+    return RecordedModel(model=name, own=own, turn_timeout=timeout, cache=False)
+
+
+async def _continue_as_new(steps: StepMaker, state: Mapping[str, Any]) -> None:
+    """Go on in another execution, if that can be told all of an agent's state."""
+    others = {n: v for n, v in state.items() if n not in _OF_ONE_TURN and v is not None}
+    inside_another = "|" in get_config()["configurable"].get("checkpoint_ns", "")
+    if inside_another or to_jsonable_python(others, fallback=repr) != others:
+        return
+    messages = [MESSAGE.dump_python(one, mode="json") for one in state["messages"]]
+    await steps.continue_as_new({"messages": messages} | others)
+
+
+def model_named(name: str) -> BaseChatModel:
+    """Return a model by its name, or by where it is: ``module:name``."""
+    found = named(name)
+    made: BaseChatModel = found if isinstance(found, BaseChatModel) else init_chat_model(name)
+    return made
+
+
+def bound(name: str, setup: Setup) -> Runnable[Any, AIMessage]:
+    """Return a model with its tools and settings."""
+    asked = model_named(name)
+    if setup.tools:
+        return asked.bind_tools(setup.tools, **setup.settings)
+    return asked.bind(**setup.settings)
+
+
+class RecordedModel(BaseChatModel):
+    """A model whose turns are steps of the run."""
+
+    model: str
+    """As the worker finds it."""
+    own: frozenset[str] | None
+    """The tools that may be offered beside the run's; ``None``: they were looked at."""
+    turn_timeout: timedelta
+
+    @property
+    def _llm_type(self) -> str:
+        return FRAMEWORK
+
+    def bind_tools(
+        self,
+        tools: Sequence[Any],
+        *,
+        tool_choice: Any = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return the model with tools that it may call.
+
+        Raises:
+            LangChainException: A tool is not the run's, and was not named.
+        """
+        if self.own is not None and current_steps() is not None:
+            for tool in tools:
+                _check(tool, self.own)
+        offered = [tool if _is_hosted(tool) else convert_to_openai_tool(tool) for tool in tools]
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice
+        return self.bind(tools=offered, **kwargs)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        raise LangChainException("await it, with ainvoke: a turn is a step of the run")
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        """Take a turn, or take what it was told."""
+        offered = kwargs.pop("tools", [])
+        if stop is not None:
+            kwargs["stop"] = stop
+        setup = Setup(tools=offered, settings=kwargs)
+        if current_steps() is None:
+            said = await bound(self.model, setup).ainvoke(messages)
+        else:
+            said = await self._turn(messages, setup)
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+    async def _turn(self, messages: Sequence[BaseMessage], setup: Setup) -> AIMessage:
+        steps, graph = _here()
+        graph.own |= self.own or set()
+        try:
+            written = setup.model_dump_json()
+        except PydanticSerializationError as error:
+            raise LangChainException(f"a setting of the model is no JSON: {error}") from error
+        hosted = [one for one in setup.tools if one.get("type") != "function"]
+        if (found := secret_in({"settings": setup.settings, "tools": hosted})) is not None:
+            raise LangChainException(refusal_of_secret(found))
+        said, turn_id = await steps.turn(
+            FRAMEWORK,
+            self.model,
+            written,
+            [_written(one) for one in messages],
+            known_by=to_json([*_said(messages, graph.ours)], fallback=repr).decode(),
+            timeout=self.turn_timeout,
+            foreign=bool(hosted),
+        )
+        response: AIMessage = MESSAGE.validate_json(said)
+        calls = [(one["id"] or "", one["name"]) for one in response.tool_calls]
+        broken = response.invalid_tool_calls
+        calls += [(one["id"] or "", one["name"] or "") for one in broken]
+        there = {one["function"]["name"] for one in setup.tools if one.get("type") == "function"}
+        refused = await place_calls(steps, turn_id, calls, there)
+        for one in broken:
+            step_id = steps.places[one["id"] or ""]
+            if step_id not in refused:
+                refused[step_id] = f"its arguments are no JSON object: {plain(one['args'])[:200]}"
+                await steps.refuse(one["name"] or "", refused[step_id], id=step_id)
+        for step_id, reason in refused.items():
+            graph.told[step_id] = to_json({"failed": reason}).decode()
+        # LangChain would take a turn with nothing but broken calls for the agent's last one.
+        mended = [tool_call(name=one["name"] or "", args={}, id=one["id"]) for one in broken]
+        every = [*response.tool_calls, *mended]
+        return response.model_copy(update={"tool_calls": every, "invalid_tool_calls": []})
+
+    def astream(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to stream inside a run."""
+        if current_steps() is not None:
+            raise LangChainException("inside a run use ainvoke(); a turn is not streamed")
+        return super().astream(*args, **kwargs)
+
+
+def _written(message: BaseMessage) -> str:
+    """Return a message as JSON, without an id that is made by chance."""
+    written = MESSAGE.dump_python(message, mode="json", fallback=repr)
+    if not isinstance(message, AIMessage):  # theirs come from the turn
+        written.pop("id", None)
+    return to_json(written).decode()
+
+
+def _said(messages: Sequence[BaseMessage], ours: Set[str]) -> Iterator[Any]:
+    """Yield what a person or the model has said: not what the run's tools have returned.
+
+    What people have answered, rejected or changed comes back as a tool's message, too.
+    """
+    for one in messages:
+        returned = isinstance(one, ToolMessage) and one.name in ours
+        if not returned or is_told_by_people(one.content):
+            calls = getattr(one, "tool_calls", ())
+            yield one.type, one.content, [(call["name"], call["args"]) for call in calls]
+
+
+def _is_hosted(tool: Any) -> bool:
+    """Return whether a model's provider runs a tool itself."""
+    return isinstance(tool, dict) and tool.keys().isdisjoint(_FUNCTION)
+
+
+def _check(tool: Any, own: Collection[str]) -> None:
+    """Refuse a tool that nobody would keep from acting twice.
+
+    Raises:
+        LangChainException: It is such a one, and not among those that may be called.
+    """
+    if _is_hosted(tool):
+        name = str(tool.get("type") or tool.get("name") or next(iter(tool), ""))
+        if name not in own:
+            raise LangChainException(provider_tool(name, "own=[...]"))
+    elif isinstance(tool, BaseTool) or (callable(tool) and not isinstance(tool, type)):
+        name = str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+        if name not in own:
+            raise LangChainException(own_tool(name, "own=[...]"))
+
+
+def unrecorded(what: str) -> str:
+    """Return why a model is refused that is none of ours."""
+    return (
+        f"{what} records no turns: name it by model(...) of surehand.agents.langchain, such as"
+        " model('openai:gpt-5') or model('module:name')"
+    )
+
+
+async def _on_the_runs_thread(
+    threaded: Callable[..., Awaitable[Any]],
+    context: Any,
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **named: Any,
+) -> Any:
+    if current_steps() is None:
+        return await threaded(context, function, *args, **named)
+    return context.run(function, *args, **named)
+
+
+# LangChain has LangSmith look at each call of a middleware, in a thread, also without traces.
+langsmith.set_runtime_overrides(aio_to_thread=_on_the_runs_thread)
+
+
+def _here() -> tuple[StepMaker, Graph]:
+    steps = current_steps()
+    if steps is None:
+        raise LangChainException(OUTSIDE)
+    # Its errors reach the run's code: nothing is mended by trying that again.
+    steps.fails_on = (LangChainException,)
+    graph = GRAPH.get()
+    if graph is None:
+        raise LangChainException(
+            "inside a run a graph is run by invoke(graph, ...) of surehand.agents.langgraph"
+        )
+    return steps, graph

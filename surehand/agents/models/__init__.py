@@ -1,0 +1,1 @@
+"""Asking models: the worker's side of a turn."""

@@ -1,0 +1,454 @@
+"""The OpenAI Agents SDK: its agents' turns and tool calls as steps of a run.
+
+All of it runs in workflow code, on every replay: it does nothing but make steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio._backends._asyncio  # noqa: F401  # lazily imported, it would be in a workflow
+from agents import (
+    Agent,
+    AgentOutputSchemaBase,
+    AgentsException,
+    CodeInterpreterTool,
+    FileSearchTool,
+    FunctionTool,
+    Handoff,
+    HostedMCPTool,
+    ImageGenerationTool,
+    Model,
+    ModelProvider,
+    ModelResponse,
+    ModelSettings,
+    ModelTracing,
+    MultiProvider,
+    RunConfig,
+    RunContextWrapper,
+    Runner,
+    Tool,
+    UserError,
+    WebSearchTool,
+)
+from agents.run_config import CallModelData, ModelInputData
+from agents.tool import set_function_tool_failure_error_function
+from agents.tool_context import ToolContext
+from openai.types.responses import ResponseFunctionToolCall
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import to_json, to_jsonable_python
+from temporalio.exceptions import FailureError
+
+from surehand.agents.calls import (
+    HUMAN_TOOLS,
+    OUTSIDE,
+    call_for_model,
+    call_human,
+    is_told_by_people,
+    own_tool,
+    place_calls,
+    prompt_of,
+    provider_tool,
+    refusal_of_secret,
+    secret_in,
+)
+from surehand.agents.named_agents import named
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.provider_names import provider_names
+from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
+
+FRAMEWORK: Final = "openai-agents"
+RESPONSE: Final = TypeAdapter(ModelResponse)
+#: Tools that the provider itself runs, and of which it needs no more than their settings.
+HOSTED: Final[dict[str, type[Any]]] = {
+    one.__name__: one
+    for one in (
+        *(WebSearchTool, FileSearchTool, CodeInterpreterTool),
+        *(ImageGenerationTool, HostedMCPTool),
+    )
+}
+_PROVIDER: Final = MultiProvider()
+
+
+class Offered(BaseModel):
+    """A tool that the model may call, as its provider has to know of it."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+class OfferedHandoff(BaseModel):
+    """The same of a hand-off."""
+
+    tool_name: str
+    tool_description: str
+    input_json_schema: dict[str, Any]
+    agent_name: str
+    strict_json_schema: bool
+
+
+class Wanted(BaseModel):
+    """The output that the model has to come to."""
+
+    name: str
+    schema_: dict[str, Any]
+    strict: bool
+
+
+class Setup(BaseModel):
+    """What a turn is asked with, beside its messages."""
+
+    instructions: str | None
+    settings: dict[str, Any]
+    tools: list[Offered]
+    handoffs: list[OfferedHandoff]
+    output: Wanted | None
+    prompt: dict[str, Any] | None
+
+
+@dataclass
+class SurehandAgent(Agent[Any]):
+    """An agent that may call tools of the run that it is run in.
+
+    Outside of a run they refuse to be called: without a ledger nothing would keep them from
+    paying twice.
+
+    Example:
+        >>> agent = SurehandAgent(
+        ...     name="clerk",
+        ...     model="gpt-5",
+        ...     instructions="Refund what the customer asks for, if the order allows it.",
+        ...     run_tools=["orders.read", "payments.refund"],
+        ... )
+    """
+
+    run_tools: Sequence[str] = ()
+    """The run's tools, by name or by a pattern with ``*`` and ``?``."""
+    human: bool = False
+    """Whether it may also ask a human (``ask_human``), and give up (``give_up``)."""
+
+    async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
+        """Return the run's tools, and the agent's own."""
+        human = [_offer(_HumanTool, *tool, call_human, tool.name) for tool in HUMAN_TOOLS.values()]
+        ours = [*await tools(*self.run_tools), *(human if self.human else ())]
+        return [*ours, *await super().get_all_tools(run_context)]
+
+
+class RunTool(FunctionTool):
+    """A tool of the run."""
+
+
+class _HumanTool(FunctionTool):
+    """``ask_human``, ``give_up``: what it returns is a human's word."""
+
+
+async def tools(*names: str) -> list[FunctionTool]:
+    """Return tools of the run that this code is of, for an agent that is made inside it.
+
+    Args:
+        names: The tools, by name or by a pattern with ``*`` and ``?``.
+
+    Raises:
+        UserError: This code is of no run.
+    """
+    definitions = await _steps().tools(*names)
+    theirs = provider_names(one.name for one in definitions)
+    return [
+        _offer(
+            *(RunTool, theirs[one.name], one.description, one.params_schema),
+            *(call_for_model, one.name),
+        )
+        for one in definitions
+    ]
+
+
+def _offer(
+    kind: type[FunctionTool],
+    name: str,
+    description: str,
+    schema: dict[str, Any],
+    make: Callable[..., Awaitable[Any]],
+    called: str,
+) -> FunctionTool:
+    tool = kind(name, description, schema, _caller(make, called), strict_json_schema=False)
+    # Otherwise the SDK tells the model of a call that is cancelled, and goes on.
+    set_function_tool_failure_error_function(tool, None)
+    return tool
+
+
+def _caller(make: Callable[..., Awaitable[Any]], tool: str) -> Any:
+    async def call(context: ToolContext[Any], arguments: str) -> str:
+        steps = _steps()
+        step_id = steps.places.get(context.tool_call_id)
+        try:
+            params = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            params = error
+        if isinstance(params, dict):
+            told = await make(steps, tool, params, step_id)
+        else:
+            reason = f"its arguments are no JSON object: {arguments[:200]}"
+            await steps.refuse(tool, reason, id=step_id)
+            told = {"failed": reason}
+        return to_json(told).decode()
+
+    return call
+
+
+def model(name: str, *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_TIMEOUT) -> Model:
+    """Return a model whose turns are steps of the run that it is asked in.
+
+    Args:
+        name: The model, such as ``gpt-5``; or where the worker finds it, as ``module:name``.
+        own: Tools of agents' own that may be called as well, and tools that the provider runs.
+            Their own run in workflow code, anew in each replay: they may calculate, and nothing
+            else.
+        turn_timeout: How long one attempt at a turn may take.
+    """
+    return _RecordedModel(name, frozenset(own), turn_timeout)
+
+
+def run_config(
+    *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_TIMEOUT, **settings: Any
+) -> RunConfig:
+    """Return the run config for ``Runner.run``: agents' models are those of ``model``.
+
+    Args:
+        own: As for ``model``.
+        turn_timeout: As for ``model``.
+        settings: What else a ``RunConfig`` has.
+    """
+    if current_steps() is not None:
+        _steps()
+        # Spans have times, and are sent by a thread.
+        settings = {"tool_not_found_behavior": "return_error_to_model"} | settings
+        checked = _checked(settings.get("call_model_input_filter"))
+        settings |= {"tracing_disabled": True, "call_model_input_filter": checked}
+    return RunConfig(model_provider=_RecordedModels(tuple(own), turn_timeout), **settings)
+
+
+def _checked(other: Any) -> Any:
+    """Return a filter of what models are told that refuses models which record nothing."""
+
+    async def check(data: CallModelData[Any]) -> ModelInputData:
+        asked = data.agent.model
+        if isinstance(asked, Model) and not isinstance(asked, _RecordedModel):
+            raise UserError(
+                f"agent {data.agent.name!r} has a model that records no turns: name it, as"
+                " module:name of a module in SUREHAND_AGENT_MODULES"
+            )
+        told = data.model_data if other is None else other(data)
+        made: ModelInputData = await told if inspect.isawaitable(told) else told
+        return made
+
+    return check
+
+
+async def run_agent(steps: StepMaker, plan: Plan) -> Any:
+    """Run the agent of a plan to its end, and return its output.
+
+    Raises:
+        StepFailed: It is none.
+    """
+    assert plan.agent is not None
+    agent = named(plan.agent)
+    if not isinstance(agent, Agent):
+        raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
+    carried: Any = steps.carried
+    if carried is None:
+        messages: Any = prompt_of(plan)
+    else:
+        messages = carried["messages"]
+        agent = next((one for one in _reached(agent) if one.name == carried["agent"]), agent)
+
+    async def continued(data: CallModelData[Any]) -> ModelInputData:
+        if steps.history_is_long and steps.idle:
+            told = to_jsonable_python(data.model_data.input)
+            await steps.continue_as_new({"agent": data.agent.name, "messages": told})
+        return data.model_data
+
+    config = run_config(call_model_input_filter=continued)
+    # No limit of turns: the run has a budget.
+    try:
+        result = await Runner.run(agent, messages, run_config=config, max_turns=None)
+    except (StepFailed, FailureError):
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, StepFailed):  # of a tool: the SDK says which
+            raise error.__cause__ from error
+        # What the model has said is recorded, and would lead to it again.
+        raise StepFailed(f"{type(error).__name__}: {error}", called=False) from error
+    return result.final_output
+
+
+def _reached(first: Agent[Any]) -> Iterator[Agent[Any]]:
+    """Yield an agent, and those that it hands over to, directly or not."""
+    waiting, seen = [first], set[int]()
+    while waiting:
+        agent = waiting.pop()
+        if id(agent) not in seen:
+            seen.add(id(agent))
+            yield agent
+            # No public name leads from a hand-off to its agent.
+            others = [
+                one._agent_ref and one._agent_ref() if isinstance(one, Handoff) else one
+                for one in agent.handoffs
+            ]
+            waiting += [one for one in others if isinstance(one, Agent)]
+
+
+def model_named(name: str) -> Model:
+    """Return a model by its name, such as ``gpt-5``, or by where it is: ``module:object``."""
+    found = named(name)
+    return found if isinstance(found, Model) else _PROVIDER.get_model(name)
+
+
+class _RecordedModels(ModelProvider):
+    """Provides models whose turns are steps of the run."""
+
+    def __init__(self, own: Sequence[str], timeout: timedelta) -> None:
+        self._own = own
+        self._timeout = timeout
+
+    def get_model(self, model_name: str | None) -> Model:
+        """Return a model."""
+        if model_name is None:
+            raise UserError("the agent names no model: a run does not take one from a worker")
+        return model(model_name, own=self._own, turn_timeout=self._timeout)
+
+
+class _RecordedModel(Model):
+    """A model whose turns are steps of the run."""
+
+    def __init__(self, name: str, own: frozenset[str], timeout: timedelta) -> None:
+        self._name = name
+        self._own = own
+        self._timeout = timeout
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Any],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None,
+        conversation_id: str | None,
+        prompt: Any,
+    ) -> ModelResponse:
+        """Take a turn, or take what it was told."""
+        if current_steps() is None:
+            return await model_named(self._name).get_response(
+                *(system_instructions, input, model_settings, tools),
+                *(output_schema, handoffs, tracing),
+                previous_response_id=previous_response_id,
+                conversation_id=conversation_id,
+                prompt=prompt,
+            )
+        steps = _steps()
+        if previous_response_id is not None or conversation_id is not None:
+            raise UserError("inside a run the run has the conversation, and not the provider")
+        setup = Setup(
+            instructions=system_instructions,
+            settings={n: v for n, v in model_settings.to_json_dict().items() if v is not None},
+            tools=[self._offered(tool) for tool in tools],
+            handoffs=[_handoff(one) for one in handoffs],
+            output=_wanted(output_schema),
+            prompt=prompt,
+        )
+        hosted = {
+            one.fields.get("name") or one.kind: one.fields
+            for one in setup.tools
+            if one.kind in HOSTED
+        }
+        if (found := secret_in({"settings": setup.settings, **hosted})) is not None:
+            raise UserError(refusal_of_secret(found))
+        messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
+        ours = {tool.name for tool in tools if isinstance(tool, RunTool)}
+        said, turn_id = await steps.turn(
+            FRAMEWORK,
+            self._name,
+            setup.model_dump_json(),
+            [to_json(message).decode() for message in messages],
+            known_by=to_json(list(_said(messages, ours))).decode(),
+            timeout=self._timeout,
+            foreign=any(offered.kind in HOSTED for offered in setup.tools),
+        )
+        response = RESPONSE.validate_json(said)
+        calls = [
+            (item.call_id, item.name)
+            for item in response.output
+            if isinstance(item, ResponseFunctionToolCall)
+        ]
+        there = {tool.name for tool in tools} | {one.tool_name for one in handoffs}
+        await place_calls(steps, turn_id, calls, there)
+        return response
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to stream inside a run."""
+        if current_steps() is not None:
+            raise UserError("inside a run use Runner.run(); a turn is not streamed")
+        return model_named(self._name).stream_response(*args, **kwargs)
+
+    def _offered(self, tool: Tool) -> Offered:
+        if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self._own:
+            if isinstance(tool, FunctionTool):
+                raise UserError(own_tool(tool.name, "model(own=[...])"))
+            raise UserError(provider_tool(tool.name, "model(own=[...])"))
+        if isinstance(tool, FunctionTool):
+            given = {
+                "name": tool.name,
+                "description": tool.description,
+                "params_json_schema": tool.params_json_schema,
+                "strict_json_schema": tool.strict_json_schema,
+            }
+            return Offered(kind=FunctionTool.__name__, fields=given)
+        kind = type(tool).__name__
+        if kind not in HOSTED:
+            raise UserError(f"tool {tool.name!r}: a {kind} cannot be called inside a run")
+        values = {one.name: getattr(tool, one.name) for one in fields(tool)}
+        given = {name: v for name, v in values.items() if v is not None and not callable(v)}
+        return Offered(kind=kind, fields=to_jsonable_python(given))
+
+
+def _handoff(handoff: Handoff[Any, Any]) -> OfferedHandoff:
+    return OfferedHandoff.model_validate(handoff, from_attributes=True)
+
+
+def _wanted(schema: AgentOutputSchemaBase | None) -> Wanted | None:
+    if schema is None or schema.is_plain_text():
+        return None
+    return Wanted(
+        name=schema.name(),
+        schema_=schema.json_schema(),
+        strict=schema.is_strict_json_schema(),
+    )
+
+
+def _said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
+    """Yield what a person or the model has said: not what the run's tools have returned.
+
+    What people have rejected or changed comes back as a tool's output, too.
+    """
+    called = {one["call_id"]: one["name"] for one in messages if one.get("type") == "function_call"}
+    for one in messages:
+        returned = one.get("type") == "function_call_output" and called.get(one["call_id"]) in ours
+        if not returned or is_told_by_people(one.get("output")):
+            yield one
+
+
+def _steps() -> StepMaker:
+    steps = current_steps()
+    if steps is None:
+        raise UserError(OUTSIDE)
+    # Its errors reach the run's code: nothing is mended by trying that again.
+    steps.fails_on = (AgentsException,)
+    return steps

@@ -1,0 +1,113 @@
+"""An approver with a browser of their own, and the approvals server that it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.async_api import BrowserContext, Locator, Page, expect
+
+from surehand.process.children import Child, clean_environment
+from tests.browser.conftest import PATIENCE_MS
+from tests.cli.starter import Starter
+from tests.e2e.stage import Stage
+
+
+@dataclass(frozen=True)
+class Served:
+    """An approvals server, and the command line beside it."""
+
+    url: str
+    starter: Starter
+    state: Path
+
+    def link(self, principal: str) -> str:
+        """Return a link that signs somebody in, as an administrator asks for it."""
+        asked = ["approvals", "link", "--as", principal, "--state", str(self.state), "--json"]
+        done = self.starter(*asked)
+        assert done.code == 0, done.err
+        return str(done.document()["link"])
+
+    def register(self, principal: str, public: str) -> None:
+        """Register a key as the page shows it, as an administrator does."""
+        file = self.state / "public.jwk"
+        file.write_text(public)
+        done = self.starter("principal", "key", principal, str(file))
+        assert done.code == 0, done.err
+
+
+@contextmanager
+def serving(stage: Stage, tmp_path: Path, **settings_: str) -> Iterator[Served]:
+    """Serve a stage's approvals; settings by their names without prefix."""
+    settings = stage.environment(**settings_)
+    starter, state = Starter(settings, tmp_path), tmp_path / "approvals"
+    serve = ["approvals", "serve", "--http", "localhost:0", "--state", str(state)]
+    log, environment = tmp_path / "approvals.log", clean_environment(settings)
+    with Child(starter.command(*serve), environment=environment, log=log) as server:
+        server.wait_said("approvals at")
+        found = re.search(r"http://\S+", server.output())
+        assert found is not None
+        yield Served(found[0], starter, state)
+
+
+@pytest.fixture
+def served(stage: Stage, tmp_path: Path) -> Iterator[Served]:
+    with serving(stage, tmp_path) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Approver:
+    """Somebody with a browser of their own."""
+
+    name: str
+    page: Page
+    served: Served
+
+    async def signs_in(self) -> None:
+        """Open a link, and sign in with it."""
+        await self.page.goto(self.served.link(self.name))
+        await self.page.get_by_role("button", name="Sign in").click()
+        await expect(self.page.get_by_role("heading", name="What waits")).to_be_visible()
+
+    async def makes_a_key(self) -> str:
+        """Make a key in the browser; returns its public half, as the page shows it."""
+        await self.page.goto(f"{self.served.url}/keys")
+        await self.page.get_by_role("button", name="Make a key").click()
+        await expect(self.page.locator("#public")).to_be_visible()
+        return await self.page.locator("#public").inner_text()
+
+    async def opens(self, approval_id: str) -> None:
+        """Open one request."""
+        await self.page.goto(f"{self.served.url}/approval?id={quote(approval_id)}")
+
+    @property
+    def approve(self) -> Locator:
+        """The button that approves."""
+        return self.page.get_by_role("button", name="Approve")
+
+    @property
+    def reject(self) -> Locator:
+        """The button that rejects."""
+        return self.page.get_by_role("button", name="Reject")
+
+
+@pytest.fixture
+async def ann(profile: BrowserContext, served: Served) -> AsyncIterator[Approver]:
+    assert profile.browser is not None
+    own = await profile.browser.new_context(viewport={"width": 360, "height": 740})
+    own.set_default_timeout(PATIENCE_MS)
+    page = await own.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: said.type == "error" and problems.append(said.text))
+    yield Approver("ann", page, served)
+    await page.unroute_all(behavior="wait")  # what a test changes on its way may still be on it
+    await own.close()
+    # A rule of the content policy that is broken is told there, too.
+    assert [one for one in problems if "status of" not in one] == []

@@ -1,0 +1,416 @@
+"""An approver's page: what is waited for, shown, signed in the browser, and decided."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import urlsafe_b64decode
+from typing import Any
+from urllib.parse import quote
+
+from playwright.async_api import Page, Route, expect
+
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from tests.browser.approver import Approver, Served, ann, served
+from tests.e2e.runs import Run, decision_on, example_plan, step
+from tests.e2e.stage import Stage
+from tests.e2e.test_interrupts import ASKING, answered, asks, plan, refund_step
+from tests.e2e.test_interventions import NEITHER
+from tests.ledger.people import key_of, person
+
+__all__ = ["ann", "served"]
+
+
+async def test_an_approver_comes_by_a_link_makes_a_key_and_approves_what_the_page_shows(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
+        request = await run.asks()
+        await ann.signs_in()
+        public = await ann.makes_a_key()
+        await expect(ann.page.locator("#registered")).to_contain_text("not registered")
+        served.register("ann", public)
+        await ann.page.get_by_role("link", name="What waits").click()
+        await ann.page.get_by_role("link", name=f"Refund 120.00 EUR for {order_id}").click()
+
+        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        assert json.loads(await ann.page.locator("#params").inner_text()) == request.params
+        await expect(ann.page.locator("#short-hash")).to_have_text(request.params_hash[7:19])
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = stage.decision_rows(run)
+    assert (decision["verdict"], decision["verified"]) == ("accepted", True)
+    assert decision["kid"] == json.loads(public)["kid"]
+    assert decision["signature"].count(".") == 2
+    [approval] = stage.approval_rows(run)
+    assert (approval["decided_by"], approval["consumed_entry"] is not None) == ("ann", True)
+
+
+async def test_a_call_that_is_rejected_on_the_page_is_not_made_and_its_reason_is_kept(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await ann.signs_in()
+        await ann.opens((await run.asks()).approval_id)
+        await expect(ann.page.locator("#hindrance")).to_contain_text("not signed")
+        await ann.reject.click()
+        await expect(ann.page.locator("#said")).to_have_text("Say why you reject it.")
+        await ann.page.get_by_label("Reason", exact=True).fill("sent twice")
+        await ann.reject.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: rejected by ann")
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    [decision] = stage.decision_rows(run)
+    assert (decision["outcome"], decision["reason"]) == ("reject", "sent twice")
+
+
+async def changed_on_its_way(page: Page, run: Run, change: dict[str, Any]) -> None:
+    """Have the server tell something else of a run's request than it has."""
+
+    async def answer(route: Route) -> None:
+        told = await (await route.fetch()).json()
+        told["params"] = {**told["params"], **change.get("params", {})}
+        await route.fulfill(json={**told, **{k: v for k, v in change.items() if k != "params"}})
+
+    await page.route(re.compile(rf"approval\.json\?id={run.run_id}"), answer)
+
+
+async def test_a_server_that_shows_other_params_than_it_asks_for_gets_no_approval(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await changed_on_its_way(ann.page, run, {"params": {"amount": "5.00"}})
+        await ann.opens(request.approval_id)
+
+        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.approve).to_be_disabled()
+        await ann.page.locator("#approve").evaluate("button => { button.disabled = false; }")
+        await ann.approve.click()
+        assert stage.decision_rows(run) == []
+
+        await ann.page.get_by_label("Reason", exact=True).fill(
+            "the page does not show what it asks"
+        )
+        await ann.reject.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: rejected by ann")
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+def asks_anew(view: RunView, before: str) -> bool:
+    """Return whether a run asks by another request than that one."""
+    return bool(view.pending) and view.pending[0].approval_id != before
+
+
+async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        public = await ann.makes_a_key()
+        person(stage, "ann")
+        served.register("ann", public)
+        await ann.opens(request.approval_id)
+        await ann.page.get_by_role("button", name="Edit").click()
+        amount = ann.page.get_by_label("amount")
+        await amount.fill("50.00")
+        await expect(ann.page.locator("#edited")).to_contain_text("50.00")
+        await ann.page.get_by_label("Reason", exact=True).fill("one article came back")
+        await ann.page.get_by_role("button", name="Ask for these params").click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: edited by ann")
+        again = (await run.until(lambda view: asks_anew(view, request.approval_id))).pending[0]
+        await ann.opens(again.approval_id)
+        await expect(ann.page.get_by_role("heading", name="What was edited")).to_be_visible()
+        await expect(ann.page.locator("#check")).to_contain_text("what you sign")
+
+    assert again.params == {**request.params, "amount": "50.00"}
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    [edited] = stage.decision_rows(run)
+    assert (edited["outcome"], edited["verified"]) == ("edit", True)
+
+
+async def test_where_a_passkey_is_asked_for_one_gesture_approves_and_no_other_key_does(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    devtools = await ann.page.context.new_cdp_session(ann.page)
+    await devtools.send("WebAuthn.enable")
+    authenticator = {
+        "protocol": "ctap2",
+        "transport": "internal",
+        "hasResidentKey": True,
+        "hasUserVerification": True,
+        "isUserVerified": True,
+        "automaticPresenceSimulation": True,
+    }
+    await devtools.send("WebAuthn.addVirtualAuthenticator", {"options": authenticator})
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2]["approval"] = {"proof": "passkey"}
+    stage.ledger.passkey_origins = (served.url,)
+    async with stage.worker_here():
+        run = await stage.start(Plan.model_validate(plan), key=umas)
+        request = await run.asks()
+        await ann.signs_in()
+        served.register("ann", await ann.makes_a_key())
+        await ann.opens(request.approval_id)
+        await expect(ann.page.locator("#hindrance")).to_contain_text("takes a passkey")
+        await expect(ann.approve).to_be_disabled()
+
+        await ann.page.goto(f"{served.url}/keys")
+        await ann.page.get_by_role("button", name="Make a passkey").click()
+        await expect(ann.page.locator("#passkey")).to_contain_text("webauthn")
+        made = await ann.page.locator("#passkey").inner_text()
+        served.register("ann", made)
+        await ann.opens(request.approval_id)
+        await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = stage.decision_rows(run)
+    header = json.loads(urlsafe_b64decode(decision["signature"].split(".")[0] + "=="))
+    assert header["typ"] == "surehand-decision+webauthn"
+    assert header["credential_id"] == json.loads(made)["credential_id"]
+
+
+async def test_a_page_that_is_open_follows_what_another_one_decides(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await expect(ann.page.get_by_role("link", name=order_id)).to_be_visible()
+        listing = await ann.page.context.new_page()
+        await listing.goto(ann.served.url)
+        await ann.opens(request.approval_id)
+        await expect(ann.approve).to_be_enabled()
+        await run.decide(decision_on(request, approver="bob"))
+
+        await expect(ann.page.locator("#state")).to_contain_text("Approved by bob")
+        await expect(ann.approve).to_be_disabled()
+        await expect(ann.reject).to_be_disabled()
+        await expect(listing.locator("#changed")).to_be_visible()
+        await listing.get_by_role("link", name="as it is now").click()
+        await expect(listing.locator("#nothing")).to_be_visible()
+        await run.result()
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_what_expires_while_its_page_is_open_is_approved_no_more(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await ann.opens(request.approval_id)
+        await expect(ann.approve).to_be_enabled()
+        stage.expire(request)
+
+        await expect(ann.page.locator("#state")).to_contain_text("Expired")
+        await expect(ann.approve).to_be_disabled()
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
+    stage: Stage, ann: Approver, served: Served
+) -> None:
+    person(stage, "ann", permissions=("steer:answer",))
+    umas = key_of(stage, person(stage, "uma"))
+    schema = {"type": "integer", "minimum": 1}
+    asking = plan({"id": "many", "ask": {"question": "How many?", "answer": schema}})
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(asking, key=umas)
+        await run.in_state(RunState.WAITING_INPUT)
+        await ann.signs_in()
+        served.register("ann", await ann.makes_a_key())
+        await ann.page.get_by_role("link", name="Questions and doubts").click()
+        await ann.page.get_by_role("link", name=run.run_id).click()
+        await expect(ann.page.get_by_text("How many?", exact=True)).to_be_visible()
+        await ann.page.locator("#waits input").fill("7")
+        await ann.page.get_by_role("button", name="Answer").click()
+        await expect(ann.page.locator("#said")).to_contain_text("Your answer counts")
+        await expect(ann.page.locator("#state")).to_contain_text("completed")
+        result = await run.result()
+
+    assert step(result, "many").output == 7
+    [told] = await stage.events(run, "interrupt.answered")
+    assert told["body"]["actor"] == "ann"
+
+
+async def test_a_doubt_is_settled_on_the_page_with_its_evidence(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    fault = {"ignore_keys": True, "ignore_lookup": True, "fail": "drop_before", "times": 1}
+    stage.shop.fault("refunds", **fault)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+        await stage.no_call_may_arrive(run)
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        await ann.page.get_by_label("What has happened").select_option("not_happened")
+        await ann.page.get_by_label("How you know").fill("asked the bank")
+        await ann.page.get_by_role("button", name="Settle it").click()
+        await expect(ann.page.locator("#said")).to_contain_text("It is settled")
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [settled] = stage.intervention_rows(run)
+    assert (settled["actor"], settled["evidence"]) == ("ann", "asked the bank")
+
+
+async def test_answers_that_the_hash_covers_are_shown_and_signed_with_the_call(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules=ASKING):
+        run = await stage.start(plan(refund_step(order_id)))
+        first = await run.approve()
+        await asks(run, "refund.1")
+        await answered(run, answer="sent twice")
+        await run.until(lambda view: asks_anew(view, first.approval_id))
+        await ann.signs_in()
+        await ann.page.get_by_role("link", name=order_id).click()
+        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        await expect(ann.page.locator("#answers")).to_contain_text("sent twice")
+        await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        await run.result()
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_several_are_approved_at_once_each_by_a_signature_of_its_own(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    async with stage.worker_here(decisions="signed"):
+        runs = [
+            await stage.start(example_plan("refund.yaml", order_id=one), key=umas)
+            for one in (order_id, stage.shop.new_order())
+        ]
+        requests = [await run.asks() for run in runs]
+        await ann.signs_in()
+        served.register("ann", await ann.makes_a_key())
+        await ann.page.goto(served.url)
+        for request in requests:
+            await ann.page.get_by_label(f"Choose: {request.description}").check()
+        await ann.page.get_by_role("button", name="Look at those").click()
+        await expect(ann.page.get_by_text("What is shown is what you sign.")).to_have_count(2)
+        await ann.page.get_by_role("button", name="Approve all of these (2)").click()
+        await expect(ann.page.locator("#said")).to_have_text("Decisions that count: 2 / 2")
+        for run in runs:
+            assert (await run.result()).state is RunState.COMPLETED
+
+    signatures = [row["signature"] for run in runs for row in stage.decision_rows(run)]
+    assert len(set(signatures)) == 2 and None not in signatures
+
+
+async def test_one_call_that_is_not_as_it_is_asked_keeps_all_of_several_from_being_approved(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    async with stage.worker_here():
+        runs = [
+            await stage.start(example_plan("refund.yaml", order_id=one))
+            for one in (order_id, stage.shop.new_order())
+        ]
+        ids = [(await run.asks()).approval_id for run in runs]
+        await ann.signs_in()
+        await changed_on_its_way(ann.page, runs[0], {"tool": "payments.charge"})
+        await ann.page.goto(f"{served.url}/several?id={quote(ids[0])}&id={quote(ids[1])}")
+        await expect(ann.page.get_by_text("approving is off")).to_have_count(1)
+        await expect(ann.page.get_by_text("What is shown is what you sign.")).to_have_count(1)
+        await expect(ann.page.get_by_role("button", name="Approve all")).to_be_disabled()
+    assert [stage.decision_rows(run) for run in runs] == [[], []]
+
+
+async def posted(page: Page, decision: dict[str, Any]) -> dict[str, Any]:
+    """Send a decision as a script of the page would, by the cookie that it has."""
+    found: dict[str, Any] = await page.evaluate(
+        """async (decision) => (await (await fetch("/decide", {
+            method: "POST",
+            headers: { "Content-Type": "application/json" },
+            body: JSON.stringify(decision),
+        })).json())""",
+        decision,
+    )
+    return found
+
+
+async def test_a_stolen_sign_in_decides_nothing_and_makes_nothing_else_of_a_signature(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    async with stage.worker_here(decisions="signed"):
+        first, second = [
+            await stage.start(example_plan("refund.yaml", order_id=one), key=umas)
+            for one in (order_id, stage.shop.new_order())
+        ]
+        asked, other = await first.asks(), await second.asks()
+        await ann.signs_in()
+        served.register("ann", await ann.makes_a_key())
+        await ann.opens(asked.approval_id)
+        async with ann.page.expect_request("**/decide") as sent:
+            await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        approval = json.loads((await sent.value).post_data or "")
+
+        there = {"approval_id": other.approval_id, "params_hash": other.params_hash}
+        unsigned = {name: value for name, value in approval.items() if name != "signature"}
+        edit = {**other.params, "amount": "1.00"}
+        for attempt, code in [
+            ({**unsigned, **there}, "unsigned"),
+            ({**approval, **there}, "bad_signature"),
+            ({**approval, **there, "outcome": "reject"}, "bad_signature"),
+            ({**approval, **there, "outcome": "edit", "params": edit}, "bad_signature"),
+        ]:
+            told = await posted(ann.page, attempt)
+            assert told["verdict"]["code"] == code, (attempt, told)
+        assert (await first.result()).state is RunState.COMPLETED
+        await posted(ann.page, approval)
+        assert [row["verdict"] for row in stage.decision_rows(first)].count("accepted") == 1
+        assert [row["verdict"] for row in stage.decision_rows(second)].count("accepted") == 0
+        assert stage.approval_rows(second)[0]["state"] == "pending"
+
+
+async def test_a_page_needs_no_worker_to_show_a_call_and_says_that_nothing_was_sent_to_none(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+    await ann.signs_in()
+    await ann.opens(request.approval_id)
+    await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+    await ann.approve.click()
+    await expect(ann.page.locator("#said")).to_contain_text("Nothing was sent: no worker answers")
+    async with stage.worker_here():
+        await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = stage.decision_rows(run)
+    assert decision["verdict"] == "accepted"

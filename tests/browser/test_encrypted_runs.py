@@ -1,0 +1,98 @@
+"""An encrypted run in Temporal's Web UI: a person signs in at the codec server, and reads it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from surehand.cli.codec_server.tokens import checked_holder, line_of, new_token
+from surehand.process.children import Child, clean_environment
+from surehand.process.dev_server import DevServer
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
+from tests.browser.web_ui import RunPage
+from tests.cli.starter import Starter
+from tests.conftest import KEYS
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+
+
+@pytest.fixture
+def keys() -> str:
+    return KEYS
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A codec server, and a token for each right."""
+
+    url: str
+    tokens: dict[str, str]
+
+
+@pytest.fixture
+def codec(stage: Stage, web_ui: DevServer, tmp_path: Path) -> Iterator[Codec]:
+    made = {right: new_token() for right in ("read", "write")}
+    tokens = tmp_path / "tokens"
+    holders = ((made[right], checked_holder(stage.tenant, right, "test")) for right in made)
+    tokens.write_text("".join(f"{line_of(*holder)}\n" for holder in holders))
+    settings = stage.environment()
+    assert web_ui.ui_url is not None
+    serve = ["codec", "serve", "--tokens", str(tokens), "--http", "127.0.0.1:0"]
+    command = Starter(settings, tmp_path).command(*serve, "--origin", web_ui.ui_url)
+    log, environment = tmp_path / "codec.log", clean_environment(settings)
+    with Child(command, environment=environment, log=log) as server:
+        server.wait_said("codec server at")
+        found = re.search(r"http://\S+", server.output())
+        assert found is not None
+        yield Codec(found[0], made)
+
+
+async def signs_in(page: Page, codec: Codec, right: str) -> None:
+    """Sign in at the codec server, and name it to the Web UI."""
+    await page.goto(codec.url)
+    await page.get_by_label("Token").fill(codec.tokens[right])
+    await page.get_by_role("button", name="Sign in").click()
+    await page.goto("/namespaces/default/workflows")
+    await page.get_by_test_id("data-encoder-status").click()
+    await page.get_by_test_id("data-encoder-endpoint-input").fill(codec.url)
+    await page.get_by_text("Include cross-origin credentials").click()
+    await page.get_by_test_id("confirm-data-encoder-button").click()
+
+
+def shown_as(metadata: bytes) -> str:
+    """Return a payload's metadata as the Web UI shows it, where nobody decodes it."""
+    return base64.b64encode(metadata).decode()
+
+
+async def test_a_person_who_has_signed_in_at_the_codec_server_reads_and_approves_an_encrypted_run(
+    stage: Stage, page: Page, codec: Codec, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await page.goto(f"/namespaces/default/workflows/{run.run_id}")
+        await expect(page.get_by_text(shown_as(ENCRYPTED)).first).to_be_visible()
+        assert order_id not in await page.content()
+
+        await signs_in(page, codec, "write")
+        shown = await RunPage.of(page, run.run_id)
+        await shown.shows(f"Refund 120.00 EUR for {order_id}", request.params_hash)
+        decision = await shown.block('{\n  "approval_id"')
+        await shown.decide(decision.replace("YOUR-NAME", "ann"))
+        await shown.is_in("Completed")
+        sent = [
+            payload.metadata[ENCODING_KEY]
+            async for event in run.handle.fetch_history_events()
+            for payload in event.workflow_execution_signaled_event_attributes.input.payloads
+        ]
+    assert sent == [ENCRYPTED]
+
+    assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1

@@ -1,0 +1,401 @@
+"""Forms made from tools' schemas: what nobody touches comes back, and numbers stay exact."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Annotated, Any, Final, Literal
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+from pydantic import BaseModel, Field
+
+from surehand.activities.tools.toolbox import load_toolbox
+from tests.browser.accessibility import violations
+from tests.browser.static_files import Modules
+from tests.browser.test_page_hashes import value as any_value
+from tests.unit.values import same_json
+
+TOOLBOX: Final = load_toolbox(["surehand.examples.shop.tools"])
+LINES: Final = [{"sku": "a", "quantity": 2}, {"sku": "b", "quantity": 4000}]
+#: Params of each tool of the shop, as its model writes them.
+PARAMS: Final[dict[str, dict[str, Any]]] = {
+    "inventory.restock": {"order_id": "order-7", "lines": LINES},
+    "inventory.undo_restock": {"restock_id": "restock-1"},
+    "mail.send": {
+        "order_id": "order-7",
+        "kind": "refund_notice",
+        "to": "ann@example.com",
+        "subject": "Your refund",
+        "body": "Dear Ann,\n\n  120.00 EUR are on their way.\n",
+    },
+    "orders.read": {"order_id": "order-7"},
+    "payments.cancel_refund": {"refund_id": "refund-1", "order_id": "order-7"},
+    "payments.refund": {
+        "order_id": "order-7",
+        "amount": "120.00",
+        "currency": "EUR",
+        "reason": "returned",
+    },
+    "refunds.calculate": {"order_id": "order-7", "paid": "120.00"},
+    "tickets.close": {"ticket_id": "ticket-1"},
+}
+
+
+class Card(BaseModel):
+    """A card."""
+
+    kind: Literal["card"]
+    digits: str
+
+
+class Account(BaseModel):
+    """An account: only its kind tells it from a card."""
+
+    kind: Literal["account"]
+    digits: str
+
+
+class Wide(BaseModel):
+    """All that params are made of."""
+
+    amount: Annotated[int, Field(gt=0, le=5000, description="in <b>cents</b>")]
+    rate: float
+    urgent: bool
+    currency: Literal["EUR", "USD"]
+    note: str | None
+    limit: int | None = None
+    pay: Annotated[Card | Account, Field(discriminator="kind")]
+    tags: Annotated[list[str], Field(max_length=3)] = []
+    labels: dict[str, int] = {}
+    matrix: list[list[int]] = []
+    pair: tuple[int, str] = (1, "a")
+
+
+WIDE: Final[dict[str, Any]] = {
+    "amount": 4000,
+    "rate": 0.1,
+    "urgent": False,
+    "currency": "EUR",
+    "note": None,
+    "limit": None,
+    "pay": {"kind": "account", "digits": "89"},
+    "tags": ["a", "b"],
+    "labels": {"x": 1, "__proto__": 2},
+    "matrix": [[1], [], [2, 3]],
+    "pair": [1, "a"],
+}
+MADE: Final = """
+const { parseExact, canonical } = await import("/canonical.js");
+globalThis.form = makeForm(...parseExact(given), document.querySelector("main"));
+return [canonical(form.problems()), form.problems().length ? null : canonical(form.value())];
+"""
+
+
+async def make(modules: Modules, schema: Any, value: Any) -> tuple[list[dict[str, str]], Any]:
+    """Make a form, and return its problems, and its value if there are none."""
+    problems, made = await modules.run("forms", "makeForm", MADE, json.dumps([schema, value]))
+    return json.loads(problems), None if made is None else json.loads(made)
+
+
+async def read(page: Page) -> Any:
+    """Return the form's value as the JSON text that would be sent."""
+    return await page.evaluate("JSON.stringify(form.value())")
+
+
+async def problems(page: Page) -> dict[str, str]:
+    found = await page.evaluate("form.problems()")
+    return {one["path"]: one["message"] for one in found}
+
+
+def field(modules: Modules, name: str) -> Locator:
+    return modules.page.get_by_label(name, exact=True)
+
+
+def wide() -> dict[str, Any]:
+    return Wide.model_json_schema()
+
+
+def test_each_tool_of_the_shop_has_an_example_here() -> None:
+    assert sorted(PARAMS) == TOOLBOX.names()
+
+
+async def test_params_that_nobody_touches_come_back_as_they_were(modules: Modules) -> None:
+    for name, params in PARAMS.items():
+        tool = TOOLBOX.get(name)
+        assert tool is not None
+        assert tool.validate(params).model_dump(mode="json") == params
+        assert await make(modules, tool.params_model.model_json_schema(), params) == ([], params)
+        for member, one in params.items():
+            if not isinstance(one, list):
+                await expect(field(modules, member)).to_have_value(one)
+
+
+async def test_an_amount_of_4000_that_becomes_50_stays_an_integer(modules: Modules) -> None:
+    assert await make(modules, wide(), WIDE) == ([], WIDE)
+    amount = field(modules, "amount")
+    await expect(amount).to_have_value("4000")
+    await amount.fill("50")
+    text = await read(modules.page)
+    assert '"amount":50,' in text
+    assert json.loads(text) == {**WIDE, "amount": 50}
+    assert type(json.loads(text)["amount"]) is int
+    assert Wide.model_validate_json(text, strict=True).amount == 50
+
+
+async def test_a_decimal_stays_the_text_that_it_is(modules: Modules) -> None:
+    tool = TOOLBOX.get("payments.refund")
+    assert tool is not None
+    params = PARAMS["payments.refund"]
+    await make(modules, tool.params_model.model_json_schema(), params)
+    await field(modules, "amount").fill("50.00")
+    assert json.loads(await read(modules.page)) == {**params, "amount": "50.00"}
+
+
+WHOLE: Final = "Write a whole number, with digits only."
+NUMBER: Final = "Write a number such as 12 or 12.5."
+#: What is typed into a field, and what is said of it.
+WRONG: Final = {
+    "amount": {
+        **dict.fromkeys(("50.0", "5e1", "1,000", "", "050", "\u0665\u0660", "+5"), WHOLE),
+        **{"0": "More than 0.", "5001": "At most 5000.", "9007199254740993": "lose digits"},
+    },
+    "rate": {
+        **dict.fromkeys(("0,5", ".5", "NaN", "", "1 000"), NUMBER),
+        "1-1": "this is not JSON",
+        "0.1000000000000000055511151231257827": "lose digits",
+    },
+    "labels": {
+        "{": "this is not JSON",
+        '{"a":1,"a":2}': "stands there twice",
+        "[]": "This is JSON of another kind",
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+async def test_what_is_wrong_is_said_at_its_field_and_nothing_is_given_out(
+    modules: Modules, name: str
+) -> None:
+    await make(modules, wide(), WIDE)
+    control = field(modules, name)
+    right = await control.input_value()
+    for typed, told in WRONG[name].items():
+        await control.fill(typed)
+        await control.press("Tab")
+        await expect(control).to_have_attribute("aria-invalid", "true")
+        await expect(control).to_have_accessible_description(re.compile(re.escape(told)))
+        assert list(await problems(modules.page)) == [name]
+        refused = await modules.refused("forms", "makeForm", "return [form.value()]")
+        assert refused.startswith(f"{name}: ") and told in refused
+        await control.fill(right)
+        await control.press("Tab")
+        await expect(control).to_have_attribute("aria-invalid", "false")
+    assert json.loads(await read(modules.page)) == WIDE
+
+
+async def test_left_out_null_and_empty_are_three_things(modules: Modules) -> None:
+    await make(modules, wide(), WIDE)
+    page = modules.page
+    await field(modules, "limit: what it is").select_option("left out")
+    await field(modules, "note: what it is").select_option("text")
+    given = json.loads(await read(page))
+    assert "limit" not in given and given["note"] == ""
+    await field(modules, "limit: what it is").select_option("whole number")
+    assert list(await problems(page)) == ["limit"]
+    await field(modules, "limit").fill("7")
+    await field(modules, "note: what it is").select_option("nothing (null)")
+    assert json.loads(await read(page)) == {**WIDE, "limit": 7}
+    await field(modules, "limit: what it is").select_option("nothing (null)")
+    assert json.loads(await read(page)) == WIDE
+
+
+async def test_one_of_several_objects_is_chosen_by_what_it_is(modules: Modules) -> None:
+    await make(modules, wide(), WIDE)
+    await expect(field(modules, "pay: what it is")).to_have_value("Account")
+    await expect(field(modules, "digits")).to_have_value("89")
+    await field(modules, "pay: what it is").select_option("Card")
+    assert list(await problems(modules.page)) == ["pay.kind"]
+    await (
+        modules.page.locator("fieldset", has_text="kind")
+        .last.locator("select")
+        .select_option("card")
+    )
+    await field(modules, "digits").fill("4111")
+    pay = {"kind": "card", "digits": "4111"}
+    assert json.loads(await read(modules.page)) == {**WIDE, "pay": pay}
+
+
+async def test_lists_are_edited_by_keyboard_alone(modules: Modules) -> None:
+    await make(modules, wide(), WIDE)
+    page = modules.page
+    await page.get_by_role("button", name="Remove tags[0]", exact=True).press("Enter")
+    add = page.get_by_role("button", name="Add to tags", exact=True)
+    await expect(add).to_be_focused()
+    await expect(field(modules, "tags[0]")).to_have_value("b")
+    await page.keyboard.press("Enter")
+    await expect(field(modules, "tags[1]")).to_be_focused()
+    await page.keyboard.type("c")
+    assert json.loads(await read(page))["tags"] == ["b", "c"]
+    for _ in range(2):
+        await add.press("Space")
+    assert await problems(page) == {"tags": "At most 3 items."}
+    await page.get_by_role("button", name="Add to matrix[1]", exact=True).press("Enter")
+    assert list(await problems(page)) == ["tags", "matrix[1][0]"]
+    await page.get_by_role("button", name="Remove matrix[0]", exact=True).press("Enter")
+    assert list(await problems(page)) == ["tags", "matrix[0][0]"]
+
+
+async def test_each_control_has_a_name_and_is_reached_by_the_tab_key_in_order(
+    modules: Modules,
+) -> None:
+    await make(modules, wide(), WIDE)
+    [names, described, ids] = await modules.page.evaluate("""() => {
+      const controls = [...document.querySelectorAll("main :is(input, select, textarea)")];
+      const ids = [...document.querySelectorAll("main [id]")].map((one) => one.id);
+      return [
+        controls.map((one) => [...one.labels].map((label) => label.textContent).join()),
+        [...document.querySelectorAll("main [aria-describedby]")].flatMap((one) =>
+          one.getAttribute("aria-describedby").split(" ")),
+        ids,
+      ];
+    }""")
+    assert all(names) and len(ids) == len(set(ids))
+    assert set(described) <= set(ids)
+    reached = []
+    for _ in names:
+        await modules.page.keyboard.press("Tab")
+        while await modules.page.evaluate("document.activeElement.localName === 'button'"):
+            await modules.page.keyboard.press("Tab")
+        reached.append(await modules.page.evaluate("document.activeElement.labels[0].textContent"))
+    assert reached == names
+
+
+async def test_axe_core_finds_nothing_wrong_with_a_form_with_or_without_problems(
+    modules: Modules,
+) -> None:
+    await make(modules, wide(), WIDE)
+    unstyled = "target-size"  # how large a button is, a style sheet says
+    assert await violations(modules.page, unstyled) == []
+    await field(modules, "amount").fill("")
+    await field(modules, "pay: what it is").select_option("Card")
+    assert list(await problems(modules.page)) == ["amount", "pay.kind"]
+    assert await violations(modules.page, unstyled) == []
+    # It looks at all: a control without a name is found.
+    await modules.page.evaluate("document.querySelector('main label').remove()")
+    assert [one.split(":")[0] for one in await violations(modules.page, unstyled)] == ["label"]
+
+
+async def test_names_descriptions_and_values_of_strangers_are_only_text(modules: Modules) -> None:
+    name = "<img src=x onerror=alert(1)>\u202e"
+    schema = {
+        "type": "object",
+        "description": "<script>alert(1)</script>",
+        "properties": {
+            name: {"type": "string", "description": "<b>\u200b</b>"},
+            "of": {"enum": ["<i>", "\u202e"], "title": "<u>"},
+        },
+    }
+    value = {name: "</textarea><script>alert(1)</script>", "of": "\u202e"}
+    assert await make(modules, schema, value) == ([], value)
+    main = modules.page.locator("main")
+    await expect(main.locator(":is(script, img, b, i, u)")).to_have_count(0)
+    await expect(main).to_contain_text("<img src=x onerror=alert(1)>\\u202e")
+    await expect(main).to_contain_text("<b>\\u200b</b>")
+
+
+async def test_text_that_would_not_be_seen_is_edited_as_json_and_kept(modules: Modules) -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}
+    for strange in ("a\u202eb", "a\r\nb", "a\tb", "\x00", "\u200b", "\ufeff", "\u2028"):
+        assert await make(modules, schema, {"to": strange}) == ([], {"to": strange})
+        shown = await field(modules, "to").input_value()
+        assert shown.isascii() and json.loads(shown) == strange
+    await field(modules, "to").fill('"ann"')
+    assert json.loads(await read(modules.page)) == {"to": "ann"}
+    await field(modules, "to").fill("1")
+    assert list(await problems(modules.page)) == ["to"]
+
+
+async def test_members_that_the_schema_does_not_know_are_shown_and_kept(modules: Modules) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    value = {"a": 1, "b": {"c": [1.5]}}
+    assert await make(modules, schema, value) == ([], value)
+    further = field(modules, "further members")
+    assert json.loads(await further.input_value()) == {"b": {"c": [1.5]}}
+    await further.fill('{"a": 2}')  # it has a field of its own, and would be there twice
+    assert list(await problems(modules.page)) == ["further members"]
+    await further.fill("{}")
+    assert json.loads(await read(modules.page)) == {"a": 1}
+
+
+def _schema(chance: random.Random, level: int = 0) -> Any:
+    """Return any schema, of those that are understood and of those that are not."""
+    kind = chance.randrange(12 if level < 3 else 6)
+    if kind < 6:
+        scalar = ["string", "integer", "number", "boolean", "null", "object"][kind]
+        return {"type": scalar, "title": "T"}
+    if kind == 6:
+        return chance.choice((True, False, {}, {"type": "unknown"}, {"$ref": "#/$defs/none"}, 7))
+    if kind == 7:
+        return {"type": ["string", "null", "integer"]}
+    if kind == 8:
+        return {"enum": [any_value(chance) for _ in range(2)]}
+    if kind == 9:
+        return {"anyOf": [_schema(chance, level + 1) for _ in range(chance.randrange(4))]}
+    if kind == 10:
+        return {"type": "array", "items": _schema(chance, level + 1)}
+    names = ("a", "amount", "__proto__", "9", "toJSON")
+    return {
+        "type": "object",
+        "properties": {name: _schema(chance, level + 1) for name in chance.sample(names, 3)},
+        "required": chance.sample(names, 1),
+        "additionalProperties": chance.choice((True, False, {"type": "string"})),
+    }
+
+
+async def test_whatever_value_meets_whatever_schema_it_comes_back_as_it_was(
+    modules: Modules,
+) -> None:
+    chance = random.Random(4000)
+    pairs = [[_schema(chance), any_value(chance)] for _ in range(1500)]
+    made = await modules.run(
+        "forms",
+        "makeForm",
+        """
+        const { parseExact } = await import("/canonical.js");
+        return given.map((pair) => {
+          const form = makeForm(...parseExact(pair), document.querySelector("main"));
+          const problems = form.problems();
+          return problems.length ? problems : JSON.stringify(form.value());
+        });
+        """,
+        [json.dumps(pair) for pair in pairs],
+    )
+    changed = [
+        (pair, one)
+        for pair, one in zip(pairs, made, strict=True)
+        if isinstance(one, list) or not same_json(json.loads(one), pair[1])
+    ]
+    assert changed == []
+
+
+async def test_a_schema_that_refers_to_itself_without_end_is_edited_as_json(
+    modules: Modules,
+) -> None:
+    loop = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}
+    assert await make(modules, loop, {"x": 1}) == ([], {"x": 1})
+    tree = {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "inside": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+                },
+            }
+        },
+    }
+    value = {"name": "a", "inside": [{"name": "b", "inside": [{"name": "c"}]}]}
+    assert await make(modules, tree, value) == ([], value)

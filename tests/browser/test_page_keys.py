@@ -1,0 +1,189 @@
+"""A key that a browser makes stays in it, and signs what the worker takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from playwright.async_api import Browser
+
+from surehand.activities.ledger.people.public_keys import kid_of, public_key
+from surehand.activities.ledger.people.signatures import BadSignature, verify
+from surehand.client.signing import sign
+from surehand.workflows.contracts.signing import DecisionClaims, SteeringClaims
+from tests.browser.static_files import ELSEWHERE, Modules, StaticFiles
+
+NOW: Final = int(time.time())
+CLAIMS: Final[dict[str, Any]] = {
+    "aud": "surehand:acme",
+    "sub": "ann \u00c4\U0001f600",
+    "approval_id": "acme/refund-1/refund/1",
+    "run_id": "acme/refund-1",
+    "params_hash": "sha256:" + "0" * 64,
+    "outcome": "approve",
+    "iat": NOW,
+    "exp": NOW + 300,
+    "jti": "a-nonce-of-thirty-two-characters",
+}
+MADE: Final = """
+const key = await makeKey("acme", "ann");
+const { kid, jwk } = key;
+"""
+
+
+async def test_a_signature_made_in_the_browser_counts_with_each_claim(modules: Modules) -> None:
+    edit = {**CLAIMS, "outcome": "edit", "edited": "sha256:" + "1" * 64}
+    made = await modules.run(
+        "keys",
+        "makeKey",
+        f"{MADE} return {{jwk, kid, token: await key.sign(given, 'surehand-decision+jws')}}",
+        edit,
+    )
+    jwk = public_key(json.dumps(made["jwk"]))
+    assert kid_of(jwk) == made["kid"] == made["jwk"]["kid"]
+    claims = verify(made["token"], jwk, DecisionClaims, now_s=NOW)
+    assert claims.model_dump(mode="json") == edit
+    with pytest.raises(BadSignature, match="type is not"):
+        verify(made["token"], jwk, SteeringClaims, now_s=NOW)
+
+
+async def test_of_one_key_and_the_same_claims_the_browser_s_token_is_the_command_line_s(
+    modules: Modules,
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    pkcs8 = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    claims = DecisionClaims.model_validate(CLAIMS)
+    made = await modules.run(
+        "keys",
+        "compactJws, thumbprint",
+        """
+        const bytes = new Uint8Array(given.pkcs8);
+        const key = await crypto.subtle.importKey("pkcs8", bytes, "Ed25519", true, ["sign"]);
+        const kid = await thumbprint(await crypto.subtle.exportKey("jwk", key));
+        return compactJws(key, kid, {...given.claims, edited: null}, "surehand-decision+jws");
+        """,
+        {"pkcs8": list(pkcs8), "claims": CLAIMS},
+    )
+    assert made == sign(key, claims)
+
+
+async def test_a_key_survives_a_reload_and_is_there_in_another_tab(modules: Modules) -> None:
+    kid = await modules.run("keys", "makeKey", f"{MADE} return kid")
+    found = "const key = await ownKey('acme', 'ann'); return [key.kid, key.jwk]"
+    await modules.page.reload()
+    [again, jwk] = await modules.run("keys", "ownKey", found)
+    other = await Modules.opened(await modules.page.context.new_page(), modules.page.url)
+    [there, _] = await other.run("keys", "ownKey", found)
+    assert (again, there) == (kid, kid)
+    token = await other.run(
+        "keys",
+        "ownKey",
+        "return (await ownKey('acme', 'ann')).sign(given, 'surehand-decision+jws')",
+        CLAIMS,
+    )
+    assert verify(token, jwk, DecisionClaims, now_s=NOW).sub == CLAIMS["sub"]
+
+
+async def test_no_script_can_take_the_private_key_out_of_the_browser(modules: Modules) -> None:
+    tried = await modules.run(
+        "keys",
+        "makeKey",
+        f"""{MADE}
+        const database = await new Promise((resolve) => {{
+          const request = indexedDB.open("surehand");
+          request.onsuccess = () => resolve(request.result);
+        }});
+        const [pair] = await new Promise((resolve) => {{
+          const request = database.transaction("keys").objectStore("keys").getAll();
+          request.onsuccess = () => resolve(request.result);
+        }});
+        const formats = ["pkcs8", "jwk", "raw"].map((format) =>
+          crypto.subtle.exportKey(format, pair.privateKey)
+            .then(() => "out", (error) => error.name));
+        return [pair.privateKey.extractable, Object.keys(key), ...(await Promise.all(formats))];
+        """,
+    )
+    assert tried[:2] == [False, ["kid", "jwk", "sign"]]
+    assert tried[2:] == ["InvalidAccessError"] * 3
+
+
+async def test_each_principal_of_each_tenant_has_a_key_of_its_own_and_forgets_only_that(
+    modules: Modules,
+) -> None:
+    owners = [["acme", "ann"], ["acme", "bob"], ["beta", "ann"], ['acme","ann', "x"]]
+    kids = await modules.run(
+        "keys",
+        "makeKey",
+        "return Promise.all(given.map(async (one) => (await makeKey(...one)).kid))",
+        owners,
+    )
+    assert len(set(kids)) == 4
+    left = await modules.run(
+        "keys",
+        "forgetKey, ownKey",
+        """
+        await forgetKey(...given[0]);
+        return Promise.all(given.map(async (one) => (await ownKey(...one))?.kid ?? null));
+        """,
+        owners,
+    )
+    assert left == [None, *kids[1:]]
+    await modules.page.reload()
+    assert await modules.run("keys", "ownKey", "return ownKey('acme', 'ann')") is None
+
+
+async def test_a_key_is_never_replaced_not_by_two_tabs_at_once_either(modules: Modules) -> None:
+    attempts = await modules.run(
+        "keys",
+        "makeKey, ownKey",
+        """
+        const made = await Promise.allSettled([1, 2, 3].map(() => makeKey("acme", "ann")));
+        const kid = (await ownKey("acme", "ann")).kid;
+        return made.map((one) => one.value ? one.value.kid === kid : one.reason.message);
+        """,
+    )
+    told = "There is a key for this name in this browser already: forget it first."
+    assert sorted(attempts, key=str) == [told, told, True]
+
+
+async def test_a_key_belongs_to_somebody(modules: Modules) -> None:
+    for owner in ("", "'acme'", "'acme', ''", "'', 'ann'"):
+        for name in ("ownKey", "makeKey", "forgetKey"):
+            told = await modules.refused("keys", name, f"await {name}({owner})")
+            assert told == "a key needs the tenant and the name of its owner"
+
+
+async def test_a_page_without_tls_says_in_one_line_why_it_cannot_sign(
+    browser: Browser, static_files: StaticFiles
+) -> None:
+    page = await browser.new_page()
+    modules = await Modules.opened(page, static_files.url(ELSEWHERE))
+    told = [
+        await modules.refused("keys", "makeKey", "await makeKey('acme', 'ann')"),
+        await modules.refused("canonical", "digest", "await digest(1)"),
+        await modules.refused("passkeys", "register", "await register({principal: 'ann'})"),
+    ]
+    await page.close()
+    assert told == ["This page cannot sign here: open it by https, or on localhost."] * 3
+
+
+async def test_a_browser_without_ed25519_says_so_in_one_line_and_keeps_nothing(
+    modules: Modules,
+) -> None:
+    # As browsers before Chrome 137, Firefox 129 and Safari 17 answer.
+    told = await modules.refused(
+        "keys",
+        "makeKey",
+        """
+        SubtleCrypto.prototype.generateKey = async () => {
+          throw new DOMException("Algorithm: Unrecognized name", "NotSupportedError");
+        };
+        await makeKey("acme", "ann");
+        """,
+    )
+    assert told.startswith("This browser cannot make Ed25519 keys: use Chrome 137,")
+    assert await modules.run("keys", "ownKey", "return ownKey('acme', 'ann')") is None

@@ -1,0 +1,328 @@
+"""Encryption as people work with it: keys, rotation, a codec server, starters without keys."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+from temporalio.client import Client
+
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.tables import run_keys
+from surehand.activities.ledger.runs import keys as rows
+from surehand.activities.run_keys import wrap
+from surehand.cli.codec_server.tokens import Tokens
+from surehand.process.children import Child, clean_environment
+from surehand.process.key_encryption import KeyRing, add_to_file, new_key
+from tests.cli.starter import REFUND, Starter, Verbs
+from tests.ledger_databases import DATABASES, OWNER
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
+
+
+@dataclass(frozen=True)
+class Office:
+    """A worker that encrypts, and the ways to it."""
+
+    settings: dict[str, str]
+    folder: Path
+    keys: Path
+
+    def without_keys(self, monkeypatch: pytest.MonkeyPatch, **more: str) -> Verbs:
+        """Return the verbs of whoever reaches Temporal only."""
+        hidden = ("SUREHAND_KEY_ENCRYPTION_KEYS", "SUREHAND_DATABASE_URL", "SUREHAND_ARTIFACTS")
+        left = {name: value for name, value in self.settings.items() if name not in hidden}
+        return Verbs({**left, **more}, self.folder / "elsewhere", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def office(
+    settings: dict[str, str], sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Office]:
+    folder = tmp_path_factory.mktemp("encrypted")
+    (folder / "elsewhere").mkdir()
+    shutil.copy(sqlite_template, folder / "ledger.db")
+    keys = folder / "keys"
+    add_to_file(keys, new_key("first"))
+    ours = {
+        **settings,
+        "SUREHAND_DATABASE_URL": f"sqlite:///{folder / 'ledger.db'}",
+        "SUREHAND_ARTIFACTS": str(folder / "artifacts"),
+        "SUREHAND_TASK_QUEUE": f"encrypted-{uuid.uuid4().hex[:8]}",
+        "SUREHAND_KEY_ENCRYPTION_KEYS": str(keys),
+    }
+    with WorkerProcess(ours, folder / "worker") as worker:
+        worker.wait_ready()
+        yield Office(ours, folder, keys)
+    # Others ask all runs of the tenant, and nobody answers for these any more.
+    asyncio.run(end_all(ours["TEMPORAL_ADDRESS"], ours["SUREHAND_TASK_QUEUE"]))
+
+
+async def end_all(address: str, queue: str) -> None:
+    """Terminate the runs of a task queue."""
+    client = await Client.connect(address)
+    left = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Running'"
+    async for run in client.list_workflows(left):
+        await client.get_workflow_handle(run.id).terminate()
+
+
+@pytest.fixture(scope="module")
+def codec(office: Office) -> Iterator[Callable[[str], dict[str, str]]]:
+    """A codec server; gives the settings of whoever has a new token of a right."""
+    tokens = office.folder / "tokens"
+    tokens.touch()
+    serve = ["codec", "serve", "--tokens", str(tokens), "--http", "127.0.0.1:0"]
+    starter = Starter(office.settings, office.folder)
+    environment = clean_environment(office.settings)
+    log = office.folder / "codec.log"
+    with Child(starter.command(*serve), environment=environment, log=log) as server:
+        server.wait_said("codec server at")
+        found = re.search(r"http://\S+", server.output())
+        assert found is not None
+
+        def settings_of(right: str) -> dict[str, str]:
+            made = starter("codec", "token", str(tokens), "--right", right, "--json")
+            token = made.document()["token"]
+            assert token not in tokens.read_text()
+            return {"SUREHAND_CODEC_ENDPOINT": found[0], "SUREHAND_CODEC_TOKEN": token}
+
+        yield settings_of
+
+
+@pytest.fixture
+def verbs(office: Office, monkeypatch: pytest.MonkeyPatch) -> Verbs:
+    """The verbs of whoever has the ledger and the keys."""
+    return Verbs(office.settings, office.folder, monkeypatch)
+
+
+def start(shop: ShopProcess) -> tuple[str, str, list[str]]:
+    """Return a run's name, its order, and the arguments that start it."""
+    name, order = f"run-{uuid.uuid4().hex[:8]}", shop.new_order()
+    return name, order, ["start", REFUND, "--run-id", name, "--set", f"input.order_id={order}"]
+
+
+def said_in(history: str) -> list[str]:
+    """Return what the payloads of a history say, as Temporal's command line shows them."""
+    found = re.findall(r'"data": "([A-Za-z0-9+/=]*)"', history)
+    return [base64.b64decode(data).decode(errors="replace") for data in found]
+
+
+def approve(verbs: Verbs, name: str) -> None:
+    request = verbs("show", f"{name}/refund/1", "--json").document()
+    asked = ["approve", f"{name}/refund/1", "--params-hash", request["params_hash"], "--as", "ann"]
+    ended = verbs(*asked)
+    assert ended.code == 0, ended
+
+
+def test_whoever_has_the_ledger_and_the_keys_works_as_ever(verbs: Verbs, shop: ShopProcess) -> None:
+    name, order, arguments = start(shop)
+    started = verbs(*arguments, "--wait")
+    approve(verbs, name)
+    shown = verbs("show", name, "--follow")
+    audited = verbs("audit", name)
+
+    assert (started.code, shown.code, audited.code) == (10, 0, 0), (started, shown, audited)
+    assert "from Temporal's history" not in audited.out or "none" not in audited.out
+    assert shop.counts(order)["refunds"] == 1
+
+
+def test_a_starter_that_reaches_temporal_alone_works_through_the_codec_server(
+    office: Office,
+    codec: Callable[[str], dict[str, str]],
+    shop: ShopProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verbs = office.without_keys(monkeypatch, **codec("write"))
+    name, order, arguments = start(shop)
+    started = verbs(*arguments, "--wait")
+    approve(verbs, name)
+    shown = verbs("show", name, "--follow")
+
+    assert (started.code, shown.code) == (10, 0), (started, shown)
+    assert shop.counts(order)["refunds"] == 1
+
+
+def test_a_starter_without_codec_server_reads_nothing_and_starts_nothing(
+    office: Office, verbs: Verbs, shop: ShopProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, order, arguments = start(shop)
+    verbs(*arguments, "--wait")
+    blind = office.without_keys(monkeypatch)
+    shown = blind("show", name)
+    listed = blind("list")
+    other, other_order, begins = start(shop)
+    blind(*begins)
+    refused = verbs("show", other)
+
+    assert order not in shown.out
+    # One run that is encrypted hides no other one.
+    assert listed.code == 0, listed
+    assert re.search(rf"{name} .*\(cannot be read\)", listed.out)
+    assert "it is encrypted, and no keys are set here" in shown.line()
+    assert "it is in plain, and here only what is encrypted counts" in refused.line()
+    assert shop.counts(other_order)["refunds"] == 0
+
+
+def test_keys_without_a_ledger_are_no_reason_to_send_in_plain(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"SUREHAND_KEY_ENCRYPTION_KEYS": str(office.keys)}
+    refused = office.without_keys(monkeypatch, **keys)("list")
+
+    assert refused.code == 2
+    assert "SUREHAND_CODEC_ENDPOINT" in refused.line()
+
+
+def test_a_signal_of_temporal_s_command_line_is_encrypted_by_the_codec_server_and_counts(
+    office: Office,
+    verbs: Verbs,
+    codec: Callable[[str], dict[str, str]],
+    shop: ShopProcess,
+    temporal_cli: Path,
+) -> None:
+    name, order, arguments = start(shop)
+    verbs(*arguments, "--wait")
+    request = verbs("show", f"{name}/refund/1", "--json").document()
+    decision = (
+        f'{{"approval_id": "{name}/refund/1", "params_hash": "{request["params_hash"]}",'
+        ' "outcome": "approve", "approver": "ann"}'
+    )
+    given = codec("write")
+    server = ["--codec-endpoint", given["SUREHAND_CODEC_ENDPOINT"]]
+    server += ["--codec-auth", f"Bearer {given['SUREHAND_CODEC_TOKEN']}"]
+    sent = [str(temporal_cli), "workflow", "signal", "--workflow-id", name, "--name", "decide"]
+    sent += ["--input", decision, "--address", office.settings["TEMPORAL_ADDRESS"], *server]
+    signalled = subprocess.run(sent, timeout=60, capture_output=True, text=True)
+    assert signalled.returncode == 0, signalled.stderr
+    followed = verbs("show", name, "--follow")
+    history = [str(temporal_cli), "workflow", "show", "--workflow-id", name, "--output", "json"]
+    history += ["--address", office.settings["TEMPORAL_ADDRESS"]]
+    raw = subprocess.run(history, check=True, timeout=60, capture_output=True, text=True).stdout
+    read = subprocess.run(
+        [*history, *server], check=True, timeout=60, capture_output=True, text=True
+    ).stdout
+
+    assert followed.code == 0, followed
+    assert shop.counts(order)["refunds"] == 1
+    assert not any(order in said for said in said_in(raw))
+    assert any(order in said for said in said_in(read))
+
+
+def test_keys_are_wrapped_anew_beside_a_running_worker_and_none_is_lost(
+    office: Office, verbs: Verbs, shop: ShopProcess
+) -> None:
+    name, order, arguments = start(shop)
+    verbs(*arguments, "--wait")
+    made = verbs("keys", "new", str(office.keys), "--id", "second")
+    before = verbs("keys", "list", "--json").document()
+    rotated = verbs("keys", "rotate", "--json").document()
+    again = verbs("keys", "rotate", "--json").document()
+    after = verbs("keys", "list", "--json").document()
+    approve(verbs, name)
+    followed = verbs("show", name, "--follow")
+    later, later_order, begins = start(shop)
+    verbs(*begins, "--wait")
+    approve(verbs, later)
+    ended = verbs("show", later, "--follow")
+
+    assert made.code == 0, made
+    counts = {one["id"]: one["keys"] for one in before["keys"]}
+    assert [one["id"] for one in before["keys"] if one["wraps"]] == ["second"]
+    assert rotated["rotated"] == counts["first"] > 0
+    assert again["rotated"] == 0
+    assert {one["id"]: one["keys"] for one in after["keys"]}["first"] == 0
+    # The worker has not been started anew: it has read the file when it needed the key.
+    assert (followed.code, ended.code) == (0, 0), (followed, ended)
+    assert shop.counts(order)["refunds"] == shop.counts(later_order)["refunds"] == 1
+
+
+@pytest.mark.parametrize("database", DATABASES[1:])
+def test_only_the_role_that_owns_the_ledger_wraps_keys_anew(
+    ledger: Ledger, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, file = new_key("old"), tmp_path / "keys"
+    with ledger.transaction("default") as tx:
+        rows.add(tx, "a", wrap(KeyRing([old]), "a", b"k" * 32))
+    add_to_file(file, old)
+    add_to_file(file, new_key("fresh"))
+    keys = {"SUREHAND_KEY_ENCRYPTION_KEYS": str(file)}
+    owner = make_url(ledger_url).set(username=OWNER).render_as_string(hide_password=False)
+    refused, done = (
+        Verbs({**keys, "SUREHAND_DATABASE_URL": url}, tmp_path, monkeypatch)("keys", "rotate")
+        for url in (ledger_url, owner)
+    )
+
+    assert refused.code == 2 and "permission denied" in refused.line()
+    assert done.code == 0, done
+    with ledger.transaction("default") as tx:
+        assert {row["kek_id"] for row in tx.all(rows_of(run_keys))} == {"fresh"}
+
+
+def test_a_rotation_says_which_key_cannot_be_unwrapped_and_wraps_all_others(
+    ledger: Ledger, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, lost, fresh = new_key("old"), new_key("lost"), new_key("fresh")
+    file = tmp_path / "keys"
+    with ledger.transaction("default") as tx:
+        rows.add(tx, "a", wrap(KeyRing([old]), "a", b"k" * 32))
+        rows.add(tx, "b", wrap(KeyRing([lost]), "b", b"k" * 32))
+        rows.add(tx, "c", wrap(KeyRing([old]), "c", b"k" * 32))
+    add_to_file(file, old)
+    add_to_file(file, fresh)
+    environment = {
+        "SUREHAND_DATABASE_URL": ledger_url,
+        "SUREHAND_KEY_ENCRYPTION_KEYS": str(file),
+    }
+    verbs = Verbs(environment, tmp_path, monkeypatch)
+    failed = verbs("keys", "rotate")
+    with ledger.transaction("default") as tx:
+        now = {row["run_id"]: row["kek_id"] for row in tx.all(rows_of(run_keys))}
+    shown = verbs("keys", "list")
+    add_to_file(file, lost)
+    done = verbs("keys", "rotate")
+
+    assert failed.code == 4 and "'lost'" in failed.line()
+    assert "1 key of runs cannot be read, 2 wrapped anew" in failed.line()
+    assert now == {"a": "fresh", "b": "lost", "c": "fresh"}
+    assert "not here" in shown.out
+    assert done.code == 0, done
+    with ledger.transaction("default") as tx:
+        assert {row["kek_id"] for row in tx.all(rows_of(run_keys))} == {"lost"}
+
+
+def test_keys_are_only_made_for_their_owner_and_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs = Verbs({}, tmp_path, monkeypatch)
+    made = verbs("keys", "new", "keys", "--id", "first")
+    twice = verbs("keys", "new", "keys", "--id", "first")
+    file = tmp_path / "keys"
+    secret = file.read_text().partition("=")[2].strip()
+    environment = {"SUREHAND_KEY_ENCRYPTION_KEYS": file.read_text().strip()}
+    settings = verbs("settings", **environment)
+
+    assert (made.code, twice.code) == (0, 2)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert secret not in made.out + made.err + settings.out + settings.err
+
+
+def test_a_new_token_stands_on_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs, file = Verbs({}, tmp_path, monkeypatch), tmp_path / "tokens"
+    first = verbs("codec", "token", "tokens", "--json").document()["token"]
+    file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
+    second = verbs("codec", "token", "tokens", "--tenant", "acme", "--json").document()["token"]
+    holders = [Tokens(file).holder(token) for token in (first, second)]
+
+    assert [holder and holder.tenants for holder in holders] == [("default",), ("acme",)]

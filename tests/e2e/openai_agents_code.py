@@ -1,0 +1,26 @@
+"""A workflow whose steps an agent of the OpenAI Agents SDK makes."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+from surehand import CodeRun, RunResult, StartRun, StepMaker
+
+with workflow.unsafe.imports_passed_through():
+    from agents import Runner
+
+    from surehand.agents.openai_agents import run_config
+    from tests.variants import openai_agents
+
+
+@workflow.defn
+class OpenAIAgent(CodeRun):
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> str:
+        agent = getattr(openai_agents, str(steps.input["agent"]))
+        prompt = f"Refund {steps.input['count']} {steps.input['order_id']}"
+        result = await Runner.run(agent, prompt, run_config=run_config())
+        return str(result.final_output)

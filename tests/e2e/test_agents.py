@@ -1,0 +1,222 @@
+"""Agents of each framework: a turn is asked once, what they call happens once, as approved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.runs import decision_on, states
+from tests.e2e.stage import Stage
+from tests.e2e.test_reset import reset_before
+
+#: By framework: the workflow whose steps its agents make, and the settings of a worker for it.
+FRAMEWORKS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "pydantic-ai": (
+        "Agent",
+        {"workflow_modules": "tests.e2e.agents_code", "agent_modules": "tests.variants.agents"},
+    ),
+    "openai-agents": (
+        "OpenAIAgent",
+        {
+            "workflow_modules": "tests.e2e.openai_agents_code",
+            "agent_modules": "tests.variants.openai_agents",
+        },
+    ),
+    "langchain": (
+        "LangChainAgent",
+        {
+            "workflow_modules": "tests.e2e.langchain_code",
+            "agent_modules": "tests.variants.langchain_agents",
+        },
+    ),
+}
+EACH: Final = pytest.mark.parametrize("framework", FRAMEWORKS)
+STEPS: Final = ["turn-1", "turn-1.1", "turn-2", "turn-2.1", "turn-3"]
+
+
+def turns(count: Path) -> int:
+    return count.stat().st_size
+
+
+def settings(framework: str) -> dict[str, Any]:
+    return FRAMEWORKS[framework][1]
+
+
+def driven(framework: str, agent: str, order_id: str, count: Path) -> Plan:
+    given = {"agent": agent, "order_id": order_id, "count": str(count)}
+    return Plan.model_validate({"code": FRAMEWORKS[framework][0], "input": given})
+
+
+@EACH
+async def test_an_agents_refund_waits_for_approval_and_happens_once(
+    stage: Stage, order_id: str, count: Path, framework: str
+) -> None:
+    async with stage.worker_here(**settings(framework)):
+        run = await stage.start(driven(framework, "refunds", order_id, count))
+        await run.decide(decision_on(await run.asks("turn-2.1")))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert list(states(result)) == STEPS
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert turns(count) == 3
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        ("pydantic-ai", "sync"),
+        ("pydantic-ai", "async"),
+        ("pydantic-ai", "exit"),
+        ("openai-agents", "sync"),
+        ("langchain", "sync"),
+    ],
+)
+async def test_a_worker_killed_while_an_agent_waits_asks_no_turn_again_and_pays_once(
+    stage: Stage, order_id: str, count: Path, framework: str, mode: str
+) -> None:
+    with stage.worker(**settings(framework)) as first:
+        first.wait_ready()
+        run = await stage.start(driven(framework, "refunds", order_id, count), durability=mode)
+        request = await run.asks("turn-2.1")
+        first.kill()
+    async with stage.worker_here(**settings(framework)):
+        await run.decide(decision_on(request))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
+
+
+#: Where the worker dies, and how often the model is asked then.
+DEATHS: Final = {
+    "model:before_claim@turn-2": 3,
+    # Said and not recorded: nobody knows of it, so it is asked again.
+    "model:after_call@turn-2": 4,
+    "model:before_report@turn-2": 3,
+    "payments.refund:after_call": 3,
+    "payments.refund:before_report": 3,
+}
+#: All of one framework; of the others, where the next worker has most to find out.
+HARDEST: Final = ("model:after_call@turn-2", "payments.refund:after_call")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("framework", "crash_at", "asked"),
+    [
+        pytest.param(
+            framework,
+            crash_at,
+            asked,
+            marks=()
+            if framework == "pydantic-ai" or crash_at in HARDEST
+            else pytest.mark.exhaustive,
+        )
+        for framework in FRAMEWORKS
+        for crash_at, asked in DEATHS.items()
+    ],
+)
+async def test_a_turn_that_is_recorded_is_not_asked_again_wherever_the_worker_dies(
+    stage: Stage, order_id: str, count: Path, framework: str, crash_at: str, asked: int
+) -> None:
+    with stage.worker(**settings(framework), crash_at=crash_at) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(driven(framework, "refunds", order_id, count))
+        if crash_at.startswith("payments"):
+            await run.approve()
+        doomed.wait_killed()
+    async with stage.worker_here(**settings(framework)):
+        if not crash_at.startswith("payments"):
+            await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (asked, 1)
+
+
+@EACH
+async def test_a_run_that_is_reset_asks_no_turn_again(
+    stage: Stage, order_id: str, count: Path, framework: str
+) -> None:
+    async with stage.worker_here(**settings(framework)):
+        run = await stage.start(driven(framework, "refunds", order_id, count))
+        await run.approve()
+        first = await run.result()
+        again = await reset_before(stage, run, "take_turn", 1)
+        result = await again.result()
+    assert result.output == first.output
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("answer", "comes_to"),
+    [
+        (True, (RunState.COMPLETED, "told: True", None)),
+        (False, (RunState.FAILED, None, "the model gives up: nobody wants it")),
+    ],
+)
+async def test_an_agent_asks_a_human_and_gives_up_where_it_may(
+    stage: Stage, order_id: str, count: Path, framework: str, answer: bool, comes_to: Any
+) -> None:
+    async with stage.worker_here(**settings(framework)):
+        run = await stage.start(driven(framework, "asker", order_id, count))
+        view = await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": answer})
+        result = await run.result()
+    assert [one.question for one in view.interrupts] == ["Pay it back?"]
+    assert states(result)["turn-1.1"] == "succeeded"
+    assert (result.state, result.output, result.error) == comes_to
+    assert turns(count) == 2
+
+
+@pytest.mark.parametrize(
+    ("framework", "agent", "reason"),
+    [
+        ("pydantic-ai", "careless", "tool 'pay_at_once' is the agent's own"),
+        ("openai-agents", "careless", "tool 'pay_at_once' is the agent's own"),
+        ("openai-agents", "searcher", "tool 'web_search' is run by the provider"),
+        ("openai-agents", "unrecorded", "has a model that records no turns"),
+        ("langchain", "careless", "tool 'pay_at_once' is the agent's own"),
+        ("langchain", "searcher", "tool 'web_search' is run by the provider"),
+        ("langchain", "unrecorded", "the agent's model records no turns"),
+        ("pydantic-ai", "secretive", "settings.extra_headers would be recorded with the turn"),
+        ("openai-agents", "secretive", "settings.extra_headers would be recorded with the turn"),
+        ("langchain", "secretive", "settings.extra_headers would be recorded with the turn"),
+    ],
+)
+async def test_a_tool_a_model_or_a_secret_that_no_run_may_have_is_refused_inside_a_run(
+    stage: Stage, order_id: str, count: Path, framework: str, agent: str, reason: str
+) -> None:
+    async with stage.worker_here(**settings(framework)):
+        run = await stage.start(driven(framework, agent, order_id, count))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert reason in (result.error or "")
+    assert "s3cr3t" not in result.model_dump_json()
+    assert not count.exists()
+
+
+@pytest.mark.parametrize(
+    "framework", ["pydantic-ai", pytest.param("langchain", marks=pytest.mark.exhaustive)]
+)
+async def test_200_turns_keep_the_history_under_5_mb_and_cost_no_more_at_the_end(
+    stage: Stage, order_id: str, count: Path, framework: str
+) -> None:
+    async with stage.worker_here(**settings(framework), max_cached_workflows="10"):
+        run = await stage.start(driven(framework, "talker", order_id, count))
+        result = await run.result(timeout_s=240)
+        sizes = list[int]()
+        async for event in run.handle.fetch_history_events():
+            scheduled = event.activity_task_scheduled_event_attributes
+            if scheduled.activity_type.name == "take_turn":
+                sizes.append(scheduled.input.ByteSize())
+        described = await run.handle.describe()
+    assert result.state is RunState.COMPLETED, result.error
+    assert turns(count) == 201
+    assert described.raw_description.workflow_execution_info.history_size_bytes < 5_000_000
+    # The first brings settings and tools; each other one its own messages and no earlier ones.
+    assert max(sizes[1:]) <= 1.1 * min(sizes[1:])

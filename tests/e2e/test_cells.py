@@ -1,0 +1,290 @@
+"""Two cells: two namespaces, two ledgers, a worker for each; tenants in one or the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import effects, runs
+from surehand.workflows.names import SEARCH_ATTRIBUTES
+from tests.cli.starter import Ended, Starter
+from tests.e2e.runs import until
+from tests.worker_process import ROOT, WorkerProcess
+
+#: Where a move is killed: right behind each of its parts but the last, and in the middle of one.
+KILLS: Final = (
+    "surehand.cli.operate.tenant:_go",
+    "surehand.cli.operate.tenant:_without_schedule",
+    "surehand.activities.ledger.tenants.copies:settle",
+    "surehand.cli.operate.tenant:assign",
+)
+#: Calls the starter, which kills itself where the named function would be called.
+KILLED: Final = """
+import importlib, os, sys
+module, _, name = sys.argv.pop(1).partition(":")
+setattr(importlib.import_module(module), name, lambda *_, **__: os.kill(os.getpid(), 9))
+from surehand.starter import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Both cells of a test."""
+
+    folder: Path
+    environment: dict[str, str]
+    namespaces: dict[str, str]
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "cells.yaml"
+
+    def write(self, **tenants: str) -> None:
+        cells = {
+            name: {
+                "TEMPORAL_NAMESPACE": namespace,
+                "SUREHAND_TASK_QUEUE": f"queue-{name}",
+                "SUREHAND_DATABASE_URL": f"${{LEDGER_{name.upper()}}}",
+            }
+            for name, namespace in self.namespaces.items()
+        }
+        self.file.write_text(yaml.safe_dump({"cells": cells, "tenants": tenants}))
+
+    def tenants(self) -> dict[str, str]:
+        found: dict[str, str] = yaml.safe_load(self.file.read_text())["tenants"]
+        return found
+
+    def worker(self, cell: str) -> WorkerProcess:
+        environment = {**self.environment, "SUREHAND_CELL": cell, "PYTHONPATH": str(ROOT)}
+        return WorkerProcess(environment, self.folder / cell)
+
+    def verb(self, *arguments: str, **settings: str) -> Ended:
+        return Starter({**self.environment, **settings}, self.folder)(*arguments)
+
+    def killed_move(self, where: str) -> int:
+        move = ["tenant", "move", "--tenant", "acme", "--to", "b"]
+        environment = {**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, where, *move],
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            check=False,
+        )
+        return done.returncode
+
+    def plan(self, *steps: dict[str, Any]) -> str:
+        file = self.folder / f"{uuid.uuid4().hex}.yaml"
+        file.write_text(yaml.safe_dump({"steps": list(steps)}))
+        return str(file)
+
+    def pay(self, tenant: str, bill: str, **settings: str) -> Ended:
+        plan = self.plan({"id": "pay", "tool": "bills.pay", "params": {"bill": bill}})
+        name = f"run-{uuid.uuid4().hex[:8]}"
+        start = ["start", plan, "--run-id", name, "--tenant", tenant, "--wait"]
+        return self.verb(*start, "--timeout", "60s", "--json", **settings)
+
+    def paid(self) -> Counter[str]:
+        file = Path(self.environment["BILLS_FILE"])
+        return Counter(file.read_text().split() if file.exists() else ())
+
+    async def rows(self, cell: str, tenant: str, table: Any) -> list[dict[str, Any]]:
+        async with open_ledger(self.environment[f"LEDGER_{cell.upper()}"]) as ledger:
+            with ledger.transaction(tenant) as tx:
+                return tx.all(rows_of(table))
+
+
+@pytest.fixture(scope="module")
+async def namespaces(client: Client) -> dict[str, str]:
+    """Two namespaces of the development server, with the search attributes that runs set."""
+    made = {name: f"cell-{name}-{uuid.uuid4().hex[:8]}" for name in "ab"}
+    retention = Duration()
+    retention.FromTimedelta(timedelta(days=1))
+    attributes = {key.name: key.indexed_value_type.value for key in SEARCH_ATTRIBUTES}
+    for namespace in made.values():
+        asked = RegisterNamespaceRequest(
+            namespace=namespace, workflow_execution_retention_period=retention
+        )
+        await client.workflow_service.register_namespace(asked)
+        adding = AddSearchAttributesRequest(namespace=namespace, search_attributes=attributes)
+
+        async def added(adding: Any = adding, namespace: str = namespace) -> bool:
+            """Whether all of the server knows the namespace; that takes some seconds."""
+            try:
+                await client.operator_service.add_search_attributes(adding)
+            except RPCError as error:
+                if "already exists" not in error.message:
+                    return False
+            own = await Client.connect(
+                client.service_client.config.target_host, namespace=namespace
+            )
+            try:
+                await own.count_workflows("RunState = 'running'")
+            except RPCError:
+                return False
+            return True
+
+        await until(added, lambda known: known)
+    return made
+
+
+@pytest.fixture
+def cells(
+    client: Client, namespaces: dict[str, str], sqlite_template: Path, tmp_path: Path
+) -> Cells:
+    environment = {
+        "TEMPORAL_ADDRESS": client.service_client.config.target_host,
+        "SUREHAND_CELLS": str(tmp_path / "cells.yaml"),
+        "SUREHAND_TOOL_MODULES": "tests.variants.bills",
+        "SUREHAND_ARTIFACTS": str(tmp_path / "artifacts"),
+        "SUREHAND_USER": "olga",
+        "BILLS_FILE": str(tmp_path / "paid"),
+        "PYTHONPATH": str(ROOT),
+    }
+    for name in namespaces:
+        ledger = tmp_path / f"{name}.db"
+        shutil.copy(sqlite_template, ledger)
+        environment[f"LEDGER_{name.upper()}"] = f"sqlite:///{ledger}"
+    found = Cells(tmp_path, environment, namespaces)
+    found.write(acme="a", globex="b")
+    return found
+
+
+@pytest.fixture
+def working(cells: Cells) -> Iterator[Cells]:
+    """The same with a worker in each cell, which knows its tenant."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(cells.worker(name)) for name in "ab"]
+        for tenant in ("acme", "globex"):
+            assert cells.verb("tenant", "add", "--tenant", tenant).code == 0
+        for worker in started:
+            worker.wait_ready()
+        yield cells
+
+
+async def test_a_run_goes_to_the_cell_of_its_tenant_and_to_no_other(working: Cells) -> None:
+    assert working.pay("acme", "water").code == 0
+    assert working.pay("globex", "power").code == 0
+
+    assert working.paid() == {"water": 1, "power": 1}
+    for cell, tenant, other in (("a", "acme", "globex"), ("b", "globex", "acme")):
+        assert [row["state"] for row in await working.rows(cell, tenant, effects)] == ["committed"]
+        assert await working.rows(cell, other, runs) == []
+
+
+async def test_a_worker_takes_no_run_of_another_cell_s_tenant(
+    working: Cells, tmp_path: Path
+) -> None:
+    """A starter has an old file: it sends the run to the cell where the tenant is not."""
+    now = working.file.read_text()
+    old = tmp_path / "old.yaml"
+    old.write_text(now.replace("globex: b", "globex: a"))
+
+    refused = working.pay("globex", "power", SUREHAND_CELLS=str(old))
+
+    assert (refused.code, working.paid()) == (2, {})
+    assert "tenant globex is of cell b, and this worker of cell a" in refused.err
+    assert await working.rows("a", "globex", runs) == []
+
+
+async def test_a_cell_that_was_changed_by_hand_pays_nothing_again(working: Cells) -> None:
+    assert working.pay("acme", "water").code == 0
+    working.write(acme="b", globex="b")
+
+    refused = working.pay("acme", "water")
+
+    assert (refused.code, working.paid()) == (2, {"water": 1})
+    assert "cell b does not know tenant acme" in refused.err
+    added = working.verb("tenant", "add", "--tenant", "acme")
+    assert (added.code, "the ledger of cell a knows it" in added.err) == (2, True)
+    assert (working.pay("acme", "water").code, working.paid()) == (2, {"water": 1})
+
+
+async def test_a_run_under_way_waits_while_the_file_is_wrong(
+    working: Cells, tmp_path: Path
+) -> None:
+    right = tmp_path / "right.yaml"
+    right.write_text(working.file.read_text())
+    waiting = working.plan(
+        {"id": "go", "ask": "Go on?"},
+        {"id": "pay", "tool": "bills.pay", "params": {"bill": "rent"}},
+    )
+    start = ["start", waiting, "--run-id", "rent", "--tenant", "acme", "--wait"]
+    asked = working.verb(*start, "--timeout", "60s")
+    assert asked.code == 10, asked.err
+    working.write(acme="b", globex="b")
+
+    yes = working.verb(
+        *("answer", "rent", "yes", "--tenant", "acme", "--leave"), SUREHAND_CELLS=str(right)
+    )
+
+    assert ("nobody has answered yet" in yes.out, working.paid()) == (True, {}), yes.err
+    working.write(acme="a", globex="b")
+    done = working.verb("show", "rent", "--tenant", "acme", "--follow")
+    assert (done.code, working.paid()) == (0, {"rent": 1}), done.err
+
+
+async def test_a_tenant_moves_once_its_runs_have_ended_and_pays_nothing_again(
+    working: Cells,
+) -> None:
+    assert working.pay("acme", "water").code == 0
+    waiting = working.plan(
+        {"id": "go", "ask": "Go on?"},
+        {"id": "pay", "tool": "bills.pay", "params": {"bill": "rent"}},
+    )
+    # One that the ledger has not yet, the ledger would refuse: it is waited for.
+    start = ["start", waiting, "--run-id", "moving", "--tenant", "acme", "--wait"]
+    asked = working.verb(*start, "--timeout", "60s")
+    assert asked.code == 10, asked.err
+    move = ["tenant", "move", "--tenant", "acme", "--to", "b"]
+
+    early = working.verb(*move)
+    refused = working.pay("acme", "late")
+
+    assert (early.code, "run acme/moving is open" in early.out) == (10, True)
+    assert (refused.code, "tenant acme leaves this cell" in refused.err) == (2, True)
+    assert working.tenants() == {"acme": "a", "globex": "b"}
+    yes = ["answer", "moving", "yes", "--tenant", "acme"]
+    answered = working.verb(*yes)
+    assert answered.code == 0, answered.err
+    follow = working.verb("show", "moving", "--tenant", "acme", "--follow")
+    assert follow.code == 0, follow.err
+    assert working.paid() == {"water": 1, "rent": 1}
+
+    for where in KILLS:
+        assert working.killed_move(where) == -signal.SIGKILL, where
+        assert working.tenants()["acme"] == "a"
+        assert working.pay("acme", "meanwhile").code == 2
+    moved = working.verb(*move, "--json")
+    assert (moved.code, working.tenants()) == (0, {"acme": "b", "globex": "b"}), moved.err
+    assert working.verb(*move).code == 0
+
+    for bill in ("water", "rent", "fresh"):
+        done = working.pay("acme", bill)
+        assert done.code == 0, done.err
+    assert working.paid() == {"water": 1, "rent": 1, "fresh": 1}
+    assert working.verb("audit", "moving", "--tenant", "acme").code == 0
+    before = {row["run_id"] for row in await working.rows("a", "acme", runs)}
+    assert before < {row["run_id"] for row in await working.rows("b", "acme", runs)}

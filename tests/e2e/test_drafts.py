@@ -1,0 +1,137 @@
+"""A tool writes an artifact part by part: a crash loses nothing of it, and it is one at the end."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import drafts
+from surehand.activities.ledger.history.reads import artifacts_of
+from surehand.client.outcome import call_progress
+from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.runs import Run, step, until
+from tests.e2e.stage import Stage
+from tests.e2e.test_stopped import reconciled, until_found
+from tests.ledger_databases import DATABASES
+from tests.variants.reports import HEADING, MIDDLE, Report, whole
+
+REPORTS = "tests.variants.reports"
+
+
+def plan(tool: str, report: Report) -> Plan:
+    """Return a read, and the step that writes: so a batch has two."""
+    first = {"id": "first", "tool": "report.read", "params": {"lines": 1, "stops": False}}
+    writes = {"id": "it", "tool": tool, "params": report.model_dump()}
+    return Plan.model_validate({"steps": [first, writes]})
+
+
+def rows(stage: Stage, run: Run) -> list[dict[str, Any]]:
+    with stage.ledger.transaction(stage.tenant) as tx:
+        return tx.all(rows_of(drafts, run_id=run.run_id).order_by(drafts.c.step_id))
+
+
+def written(stage: Stage, run: Run) -> dict[str, int]:
+    return {row["step_id"]: row["bytes"] for row in rows(stage, run) if row["ended_ms"] is None}
+
+
+def of_drafts(stage: Stage) -> list[Path]:
+    folder = stage.folder / "artifacts" / stage.tenant / "drafts"
+    return list(folder.rglob("*")) if folder.exists() else []
+
+
+async def content(stage: Stage, run: Run, reference: dict[str, Any]) -> bytes:
+    """Return what a run's artifact is that an output refers to."""
+    store = ArtifactStore(str(stage.folder / "artifacts"), stage.ledger, largest_inline=1024)
+    kept = await stage.ledger.transact(stage.tenant, artifacts_of, run.run_id)
+    [row] = [one for one in kept if f"sha256:{one['sha256']}" == reference["artifact"]]
+    assert (row["type"], row["bytes"]) == (reference["media_type"], reference["bytes"])
+    return await store.read_bytes(stage.tenant, run.run_id, Artifact.model_validate(row))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize(
+    ("tool", "durability", "anew"),
+    [
+        ("report.read", "sync", False),
+        ("report.write", "sync", True),
+        ("report.write", "exit", False),
+    ],
+    ids=["read", "write_anew", "batch"],
+)
+async def test_the_attempt_after_a_killed_one_goes_on_from_its_end_or_begins_anew(
+    stage: Stage, tool: str, durability: str, anew: bool
+) -> None:
+    report = Report(anew=anew)
+    stood = len(HEADING) + MIDDLE * report.size
+    with stage.worker(tool_modules=REPORTS) as doomed:
+        run = await stage.start(plan(tool, report), durability=durability)
+        await until(lambda: written(stage, run), lambda sizes: sizes.get("it") == stood)
+        doomed.kill()
+    parts = of_drafts(stage)
+    with stage.worker(tool_modules=REPORTS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    output = step(result, "it").output
+    assert output["stood"] == stood
+    assert await content(stage, run, output["report"]) == whole(report)
+    if not stage.keys:  # otherwise only the run's key makes that digest
+        digest = hashlib.sha256(whole(report)).hexdigest()
+        assert output["report"]["artifact"] == f"sha256:{digest}"
+    assert parts and not of_drafts(stage)
+    assert all(row["removed_ms"] and not row["parts"] for row in rows(stage, run))
+
+
+async def test_people_see_how_much_is_written_while_it_is(stage: Stage) -> None:
+    async def told(run: Run) -> dict[str, int]:
+        return (await call_progress(await run.handle.describe())).bytes_written
+
+    report = Report()
+    stood = len(HEADING) + MIDDLE * report.size
+    with stage.worker(tool_modules=REPORTS) as doomed:
+        run = await stage.start(plan("report.write", report))
+        await until(lambda: told(run), lambda sizes: sizes == {"it": stood})
+        doomed.kill()
+    with stage.worker(tool_modules=REPORTS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+
+
+async def test_20_megabytes_leave_a_small_history_and_no_parts(stage: Stage) -> None:
+    report = Report(lines=20, size=1_000_000, stops=False)
+    async with stage.worker_here(tool_modules=REPORTS):
+        run = await stage.start(plan("report.read", report))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert await content(stage, run, step(result, "it").output["report"]) == whole(report)
+    found = await run.handle.describe()
+    assert found.raw_description.workflow_execution_info.history_size_bytes < 50_000
+    assert not of_drafts(stage)
+
+
+async def test_what_a_terminated_run_has_written_is_removed_by_a_round_of_reconcile(
+    stage: Stage,
+) -> None:
+    report = Report()
+    with stage.worker(tool_modules=REPORTS) as doomed:
+        run = await stage.start(plan("report.read", report))
+        await until(lambda: written(stage, run), lambda sizes: len(sizes) == 1 and "it" in sizes)
+        await until(lambda: of_drafts(stage), bool)
+        doomed.kill()
+    await run.handle.terminate()
+    async with stage.worker_here(tool_modules=REPORTS):
+        await until_found(stage, run)
+        await reconciled(stage)
+
+    assert not of_drafts(stage)
+    assert [row["removed_ms"] is not None for row in rows(stage, run)] == [True, True]

@@ -1,0 +1,189 @@
+"""With encryption, nothing that goes through Temporal can be read by whoever has its database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
+from temporalio.common import RawValue
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import run_keys
+from surehand.client.connection import Connection
+from surehand.process.connect import find_target
+from surehand.process.dev_server import DevServer
+from surehand.process.settings import client_settings
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
+from surehand.workflows.names import WORKFLOW
+from tests.conftest import KEYS
+from tests.e2e.runs import Run, decision_on, example_plan, until
+from tests.e2e.stage import Stage, speaking
+from tests.e2e.test_durability import at_step, restocking
+from tests.ledger_databases import DATABASES
+
+
+@pytest.fixture
+def keys(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", KEYS))
+
+
+@pytest.fixture
+def own_server(temporal_cli: Path, tmp_path: Path) -> Iterator[DevServer]:
+    folder = tmp_path / "temporal"
+    server = DevServer.start(
+        cli=temporal_cli, db_file=folder / "temporal.db", log_file=folder / "log", ui_port=None
+    )
+    yield server
+    server.kill()
+
+
+def found_in(folder: Path, marker: str) -> list[str]:
+    """Return the files below a folder that have a text in them, as whoever steals them reads it."""
+    wanted = marker.encode()
+    return sorted(
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and wanted in file.read_bytes()
+    )
+
+
+async def task_failure(stage: Stage, run_id: str) -> str:
+    """Return what people are told of a run whose workflow task fails."""
+    environment = stage.environment()
+    connection = Connection(stage.client, find_target(environment), client_settings(environment))
+    return await connection.task_failure(await connection.describe(run_id)) or ""
+
+
+async def started_with(run: Run) -> Payload:
+    """Return what a run was started with, as Temporal has it."""
+    async for event in run.handle.fetch_history_events():
+        return event.workflow_execution_started_event_attributes.input.payloads[0]
+    raise AssertionError("there is no first event")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("keys", ["", KEYS], ids=["plain", "encrypted"], indirect=True)
+async def test_a_run_that_was_killed_ends_and_a_stolen_temporal_database_tells_nothing_of_it(
+    own_server: DevServer, stage: Stage, tmp_path: Path, keys: str
+) -> None:
+    marker = f"order-{uuid.uuid4().hex}"
+    stage.shop.new_order(order_id=marker)
+    plain = await Client.connect(own_server.address, data_converter=pydantic_data_converter)
+    stage = replace(stage, client=speaking(plain, tmp_path / "artifacts", stage.ledger, stage.keys))
+    crash_at = "payments.refund:after_call"
+    with stage.worker(crash_at=crash_at, crash_once=str(tmp_path / "crashed")) as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=marker))
+        request = await run.asks()
+        await run.send(decision_on(request, reason=f"{marker} came back"))
+        worker.wait_killed()
+    with stage.worker() as worker:
+        worker.wait_ready()
+        failing = await stage.start(example_plan("refund.yaml", order_id=f"no-{marker}"))
+        result = await run.result()
+        failed = await failing.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(marker)["refunds"] == 1
+    assert failed.state is RunState.FAILED and marker in str(failed.error)
+    assert bool(found_in(tmp_path / "temporal", marker)) is (keys == "")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_all_that_a_run_sends_is_encrypted_with_one_key_of_its_own(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        assert (await run.result()).state is RunState.COMPLETED
+
+    with stage.ledger.transaction("default") as tx:
+        # The tenant's own is for what is compared between runs.
+        assert {row["run_id"] for row in tx.all(rows_of(run_keys))} == {"", run.run_id}
+
+
+async def test_a_decision_that_was_pasted_in_plain_is_taken(
+    stage: Stage, client: Client, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        # As the Web UI and Temporal's own command line send it: they know no keys.
+        pasted = decision_on(request).model_dump(mode="json", exclude_defaults=True)
+        await client.get_workflow_handle(run.run_id).signal("decide", pasted)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_where_a_call_is_can_be_told_although_its_heartbeats_are_encrypted(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await restocking(stage, order_id, "exit")
+        assert await until(lambda: at_step(run), lambda at: at == "restock")
+        assert (await run.result()).state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("name", ["child", "forwarded"])
+async def test_what_only_runs_send_to_runs_is_refused_in_plain(
+    stage: Stage, client: Client, order_id: str, name: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        said = {"verb": "cancel", "content": {"actor": "mallory"}, "run_id": run.run_id}
+        await client.get_workflow_handle(run.run_id).signal(name, said)
+        await run.send(decision_on(request))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+
+
+async def test_a_run_that_is_started_in_plain_does_nothing_and_says_why(
+    stage: Stage, client: Client, order_id: str
+) -> None:
+    encrypted = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    payload = await started_with(encrypted)
+    assert payload.metadata[ENCODING_KEY] == ENCRYPTED
+    [request] = await stage.client.data_converter.decode([payload])
+    name = f"plain-{uuid.uuid4().hex[:8]}"
+    handle = await client.start_workflow(
+        WORKFLOW, {**request, "run_id": name}, id=name, task_queue=stage.task_queue
+    )
+    async with stage.worker_here():
+        why = await until(lambda: task_failure(stage, name), bool)
+        await encrypted.approve()
+        await encrypted.result()
+    await handle.terminate()
+
+    assert "it is in plain, and here only what is encrypted counts" in why
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_the_input_of_another_run_starts_nothing(
+    stage: Stage, client: Client, order_id: str
+) -> None:
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    payload = await started_with(run)
+    name = f"copy-{uuid.uuid4().hex[:8]}"
+    handle = await client.start_workflow(
+        WORKFLOW, RawValue(payload), id=name, task_queue=stage.task_queue
+    )
+    async with stage.worker_here():
+        why = await until(lambda: task_failure(stage, name), bool)
+        await run.approve()
+        await run.result()
+    await handle.terminate()
+
+    assert "it was encrypted for" in why
+    assert stage.shop.counts(order_id)["refunds"] == 1

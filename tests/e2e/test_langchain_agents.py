@@ -1,0 +1,172 @@
+"""What only agents of LangChain and graphs of LangGraph do: they interrupt, and have limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.runs import decision_on, states
+from tests.e2e.stage import Stage
+from tests.e2e.test_agents import driven, settings, turns
+from tests.e2e.test_continuing import executions
+
+LANGCHAIN: Final = "langchain"
+AGENTS: Final = settings(LANGCHAIN)
+
+
+def planned(agent: str, order_id: str, count: Path, **more: Any) -> Plan:
+    named = f"tests.variants.langchain_agents:{agent}"
+    plan = {"agent": named, "goal": f"Refund {count} {order_id} please"}
+    return Plan.model_validate(plan | more)
+
+
+async def test_calls_of_one_turn_run_beside_each_other(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("hasty", order_id, count))
+        request = await run.asks("turn-1.1")
+        # The second call is done while the first one waits for a human.
+        await run.until(
+            lambda seen: any(
+                one.id == "turn-1.2" and one.state is StepState.SUCCEEDED
+                for one in seen.result.steps
+            )
+        )
+        await run.decide(decision_on(request, outcome="reject", reason="too much"))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert '{"rejected":"rejected by ann (unverified): too much"}' in str(result.output)
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 0)
+
+
+async def test_a_model_is_told_that_a_human_has_changed_its_call(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("refunds", order_id, count))
+        request = await run.asks("turn-2.1")
+        edited = {**request.params, "amount": "20.00"}
+        await run.decide(decision_on(request, outcome="edit", params=edited))
+        view = await run.until(lambda seen: [one.params for one in seen.pending] == [edited])
+        await run.decide(decision_on(view.pending[0], approver="bob"))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert '"a_human_changed_it_and_ran_instead":' in str(result.output)
+    assert '"amount":"20.00"' in str(result.output)
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_graphs_interrupt_asks_a_human_and_its_functions_need_no_thread(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("graph", order_id, count))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
+        await run.decide(decision_on(await run.asks("turn-1.1")))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert list(states(result)) == ["ask", "turn-1", "turn-1.1", "turn-2"]
+    assert str(result.output).endswith("; LATE")
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
+
+
+@pytest.mark.crash
+async def test_a_worker_killed_behind_a_graphs_interrupt_asks_nobody_again_and_pays_once(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    with stage.worker(**AGENTS) as first:
+        first.wait_ready()
+        run = await stage.start(planned("graph", order_id, count))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
+        request = await run.asks("turn-1.1")
+        first.kill()
+    async with stage.worker_here(**AGENTS):
+        await run.decide(decision_on(request))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert list(states(result)) == ["ask", "turn-1", "turn-1.1", "turn-2"]
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
+
+
+async def test_a_model_is_told_of_a_tool_that_is_not_there_and_of_params_that_are_no_json(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("stumbler", order_id, count))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert list(states(result)) == ["turn-1", "turn-1.1", "turn-2", "turn-2.1", "turn-3"]
+    assert "none of the tools that this run has: orders_read, payments_refund" in str(result.output)
+    assert "no JSON object: {order" in str(result.output)
+    assert turns(count) == 3
+
+
+async def test_a_graph_that_reaches_its_limit_fails_the_run(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("limited", order_id, count))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "GraphRecursionError: Recursion limit of 7" in (result.error or "")
+    assert turns(count) == 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "taken"), [({"tokens": 40}, 3), ({"money": "0.000000001"}, 1)], ids=str
+)
+async def test_an_agent_without_end_is_ended_by_the_runs_budget(
+    stage: Stage, order_id: str, count: Path, budget: dict[str, Any], taken: int
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("runner", order_id, count, budget=budget))
+        await run.in_state(RunState.PAUSED_BUDGET)
+        assert turns(count) == taken
+        await run.cancel()
+        await run.result()
+
+
+async def test_a_graph_that_is_not_run_by_invoke_fails_the_run(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    plan = driven(LANGCHAIN, "refunds", order_id, count)
+    directly = plan.model_copy(update={"input": {**plan.input, "directly": True}})
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(directly)
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "run by invoke(graph, ...)" in (result.error or "")
+    assert not count.exists()
+
+
+async def test_traces_that_a_worker_is_set_to_send_are_not_sent_from_a_run(
+    stage: Stage, order_id: str, count: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANGSMITH_TRACING", "true")
+    monkeypatch.setenv("LANGSMITH_ENDPOINT", "http://127.0.0.1:9")
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(driven(LANGCHAIN, "refunds", order_id, count))
+        await run.decide(decision_on(await run.asks("turn-2.1")))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
+
+
+async def test_a_run_that_continues_as_new_asks_no_turn_again(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("refunds", order_id, count), continue_after=10)
+        await run.decide(decision_on(await run.asks("turn-2.1")))
+        result = await run.result()
+        histories = await executions(stage, run)
+    assert result.state is RunState.COMPLETED, result.error
+    assert len(histories) > 1
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)

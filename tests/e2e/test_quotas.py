@@ -1,0 +1,367 @@
+"""Runs whose tenant has used up a quota: they wait, say so, and go on; or they are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from surehand import Client
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import quota_usage
+from surehand.activities.ledger.quotas import admission, usage
+from surehand.client.history import every_event
+from surehand.process.exits import StartNotTaken
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.steps import quota_waiting
+from tests.e2e.runs import Run, states, step, until
+from tests.e2e.stage import Stage
+from tests.e2e.test_answers import mail_step, plan_of
+from tests.e2e.test_continuing import executions
+from tests.ledger.quotas import limited
+
+
+@pytest.fixture(autouse=True)
+def endless_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no hour and no day end while a test runs."""
+    monkeypatch.setattr(usage, "HOUR_MS", 2 * int(time.time() * 1000))
+    monkeypatch.setattr(usage, "DAY_MS", 2 * int(time.time() * 1000))
+
+
+def mails(order_id: str, *kinds: str, **rest: Any) -> Plan:
+    return plan_of(*(mail_step(order_id, kind) for kind in kinds), **rest)
+
+
+def used(stage: Stage, kind: str) -> int:
+    with stage.ledger.transaction(stage.tenant) as tx:
+        return sum(row["used"] for row in tx.all(rows_of(quota_usage, kind=kind)))
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_run_over_the_effects_of_an_hour_waits_and_goes_on_once_they_are_raised(
+    stage: Stage, order_id: str, durability: str
+) -> None:
+    limited(stage, effects_per_hour=1)
+    async with stage.worker_here():
+        run = await stage.start(mails(order_id, "one", "two"), durability=durability)
+        view = await run.in_state(RunState.WAITING_QUOTA)
+        before = stage.shop.counts(order_id)["mails"]
+        limited(stage, effects_per_hour=2)
+        result = await run.result()
+
+    [waiting] = view.result.waiting_for
+    assert (waiting.kind, waiting.step_id) == ("quota", "two")
+    assert "effects_per_hour: 1 of 1 used, until" in waiting.question
+    assert before == 1
+    assert result.state is RunState.COMPLETED
+    assert step(result, "two").error is None
+    assert stage.shop.counts(order_id)["mails"] == 2
+    assert used(stage, "effects") == 2
+
+
+async def test_a_step_over_a_quota_fails_where_what_is_over_is_rejected(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, effects_per_hour=1, over="reject")
+    async with stage.worker_here():
+        run = await stage.start(
+            plan_of(mail_step(order_id, "one"), mail_step(order_id, "two", on_failure="continue"))
+        )
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, "what is proven not to have happened can be left"
+    assert "QuotaExceeded" in (step(result, "two").error or "")
+    assert stage.shop.counts(order_id)["mails"] == 1
+    assert len(await stage.effects(run)) == 1
+    assert [e["body"]["over"] for e in await stage.events(run, "quota.exceeded")] == ["reject"]
+
+
+async def test_a_run_that_waits_for_a_quota_can_be_paused_and_cancelled(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, effects_per_hour=0)
+    async with stage.worker_here():
+        run = await stage.start(mails(order_id, "one"))
+        await run.in_state(RunState.WAITING_QUOTA)
+        await run.handle.execute_update("pause", {"actor": "oscar"})
+        await run.in_state(RunState.PAUSED_USER)
+        limited(stage)
+        await run.cancel()
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    assert stage.shop.counts(order_id)["mails"] == 0
+
+
+async def _all_end(runs: list[Run], timeout_s: float = 240) -> None:
+    ends = await asyncio.gather(*(run.result(timeout_s) for run in runs))
+    assert {end.state for end in ends} == {RunState.COMPLETED}
+
+
+async def test_a_run_over_the_open_runs_waits_hears_what_is_sent_and_has_its_turn(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, open_runs=1)
+    plan = plan_of({"id": "go", "ask": {"question": "Go?"}}, mail_step(order_id, "one"))
+    async with stage.worker_here():
+        first = await stage.start(plan)
+        await first.in_state(RunState.WAITING_INPUT)
+        second, third = await stage.start(plan), await stage.start(plan)
+        view = await second.in_state(RunState.WAITING_QUOTA)
+        await third.in_state(RunState.WAITING_QUOTA)
+        [waiting] = view.result.waiting_for
+        assert (waiting.kind, waiting.id) == ("quota", second.run_id)
+        assert "open_runs: 1 of 1 used, 0 ahead in the queue" in waiting.question
+        await second.handle.execute_update("pause", {"actor": "oscar"})
+        await second.in_state(RunState.PAUSED_USER)
+        await second.handle.execute_update("resume", {"actor": "oscar"})
+        await second.cancel()
+        ended = await second.result()
+        assert (ended.state, ended.effects) == (RunState.CANCELLED, [])
+        [asked] = (await first.view()).interrupts
+        answer = {"actor": "oscar", "answers": {asked.interrupt_id: "yes"}}
+        await first.handle.execute_update("answer", answer)
+        assert (await first.result()).state is RunState.COMPLETED
+        await third.in_state(RunState.WAITING_INPUT)
+        await third.cancel()
+        await third.result()
+
+    assert stage.shop.counts(order_id)["mails"] == 1
+
+
+async def test_a_run_that_waits_for_its_turn_continues_as_new_and_keeps_its_place(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, open_runs=0)
+    async with stage.worker_here():
+        run = await stage.start(mails(order_id, "one"), continue_after=1)
+        await until(lambda: executions(stage, run), lambda found: len(found) > 2, 120)
+        await run.in_state(RunState.WAITING_QUOTA)
+        limited(stage)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["mails"] == 1
+    assert [e["type"] for e in await stage.events(run, "run.opened", "run.admitted")] == [
+        "run.opened",
+        "run.admitted",
+    ]
+
+
+@pytest.mark.usefixtures("no_settings")
+async def test_a_start_over_the_quota_is_refused_where_what_is_over_is_rejected(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, open_runs=0, over="reject")
+    async with stage.worker_here():
+        client = await connected(stage)
+        started = await client.start(mails(order_id, "one"), run_id="once-more")
+        with pytest.raises(StartNotTaken, match="open_runs: 0 of 0 used") as refused:
+            await started.taken_up()
+        assert int(refused.value.code) == 2
+        run = stage_run(stage, started.run_id)
+        assert stage.run_rows(run) == []
+
+        limited(stage, open_runs=1)
+        again = await client.start(mails(order_id, "one"), run_id="once-more")
+        assert (await again.wait()).state is RunState.COMPLETED
+
+    assert stage.shop.counts(order_id)["mails"] == 1
+
+
+@pytest.mark.usefixtures("no_settings")
+async def test_a_run_has_its_plans_priority_and_its_calls_have_the_weight_of_their_tenant(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, weight=2.5)
+    async with stage.worker_here():
+        client = await connected(stage)
+        started = await client.start(mails(order_id, "one", priority=1))
+        await started.wait()
+        events = [event async for event in every_event(stage.client, started.run_id)]
+
+    begun = events[0].workflow_execution_started_event_attributes.priority
+    calls = [
+        event.activity_task_scheduled_event_attributes
+        for event in events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+    assert (begun.priority_key, begun.fairness_key) == (1, stage.tenant)
+    weights = {call.activity_type.name: call.priority.fairness_weight for call in calls}
+    first = {"describe_tools": 1, "open_run": 1}
+    assert weights == {**dict.fromkeys(weights, 2.5), **first}, "the ledger has said it by then"
+    assert "execute_tool" in weights
+
+
+async def connected(stage: Stage) -> Client:
+    return await Client.connect(
+        temporal=stage.client,
+        user="uma",
+        task_queue=stage.task_queue,
+        artifacts=str(stage.folder / "artifacts"),
+    )
+
+
+def stage_run(stage: Stage, run_id: str) -> Run:
+    run = Run(run_id, stage.client.get_workflow_handle(run_id))
+    stage.started.append(run)
+    return run
+
+
+async def test_a_step_waits_while_as_many_requests_of_its_tenant_wait_as_may(
+    stage: Stage, order_id: str
+) -> None:
+    limited(stage, pending_approvals=1)
+    plans = [plan_of(mail_step(order_id, kind, approval=True)) for kind in ("one", "two")]
+    async with stage.worker_here():
+        first, second = [await stage.start(plan) for plan in plans]
+        asking = await asyncio.wait_for(_one_of_each(first, second), 60)
+        assert len(stage.approval_rows(first)) + len(stage.approval_rows(second)) == 1
+        await asking.approve()
+        other = second if asking is first else first
+        await other.approve()
+        await _all_end([first, second])
+
+    assert stage.shop.counts(order_id)["mails"] == 2
+
+
+async def _one_of_each(first: Run, second: Run) -> Run:
+    """Return which of two runs asks while the other one waits for a place to ask."""
+    while True:
+        found = {(await run.view()).result.state: run for run in (first, second)}
+        if found.keys() == {RunState.WAITING_APPROVAL, RunState.WAITING_QUOTA}:
+            return found[RunState.WAITING_APPROVAL]
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["before_claim", "after_claim", "after_call", "before_report"])
+async def test_a_worker_that_is_killed_around_a_claim_counts_its_effect_once(
+    stage: Stage, order_id: str, point: str
+) -> None:
+    limited(stage, effects_per_hour=1)
+    once = str(stage.folder / "died")
+    with stage.worker(crash_at=f"mail.send:{point}", crash_once=once) as dies:
+        dies.wait_ready()
+        run = await stage.start(mails(order_id, "one"))
+        await asyncio.to_thread(dies.wait_killed)
+        with stage.worker() as works:
+            works.wait_ready()
+            result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["mails"] == 1
+    assert used(stage, "effects") == 1
+
+
+@pytest.mark.parametrize("tool", ["model.ask", "model.order"])
+@pytest.mark.parametrize("how", ["well", "transient"])
+async def test_the_call_behind_the_one_that_has_used_up_the_days_tokens_waits(
+    stage: Stage, tool: str, how: str
+) -> None:
+    fails = 1 if how == "transient" else 0
+    limited(stage, tokens_per_day=10 * (1 + fails))
+    calls = [
+        {"id": name, "tool": tool, "params": {"fails": fails if name == "one" else 0}}
+        for name in ("one", "two")
+    ]
+    async with stage.worker_here(tool_modules="tests.variants.spends", retries_transient="10ms"):
+        run = await stage.start(plan_of(*calls))
+        view = await run.in_state(RunState.WAITING_QUOTA)
+        assert used(stage, "tokens") == 10 * (1 + fails)
+        limited(stage, tokens_per_day=1000)
+        result = await run.result()
+
+    assert states(view.result) == {"one": "succeeded", "two": "waiting_quota"}
+    assert "tokens_per_day" in (step(view.result, "two").error or "")
+    assert result.state is RunState.COMPLETED
+    assert used(stage, "tokens") == 10 * (2 + fails)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
+async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
+    stage: Stage, order_id: str
+) -> None:
+    many, few, limit = 120, 3, 5
+    limited(stage, open_runs=limit)
+    seen: list[int] = []
+    plan = Plan.model_validate(
+        [{"id": "read", "tool": "orders.read", "params": {"order_id": order_id}}]
+    )
+
+    async def watch() -> None:
+        while True:
+            with stage.ledger.transaction(stage.tenant) as tx:
+                seen.append(admission.open_runs(tx))
+            await asyncio.sleep(0.05)
+
+    async with stage.worker_here(max_cached_workflows="1000"):
+        watching = asyncio.create_task(watch())
+        large = [await stage.start(plan) for _ in range(many)]
+        small = [await stage.start(plan, tenant="acme") for _ in range(few)]
+        await _all_end(small)
+        with stage.ledger.transaction(stage.tenant) as tx:
+            left = admission.queued_runs(tx)
+        await _all_end(large, 500)
+        watching.cancel()
+
+    assert left > many / 2, "the small tenant was not behind the large one"
+    assert max(seen) <= limit
+
+
+@pytest.mark.crash
+async def test_a_call_that_may_have_happened_is_no_quotas_to_settle(
+    stage: Stage, order_id: str
+) -> None:
+    once = str(stage.folder / "died")
+    one = mail_step(order_id, "one", approval={"expires_in": "5s"}, on_failure="continue")
+    with stage.worker(crash_at="mail.send:after_call", crash_once=once) as dies:
+        dies.wait_ready()
+        run = await stage.start(plan_of(one, mail_step(order_id, "two")))
+        view = await run.until(lambda view: bool(view.pending))
+        await run.approve()
+        await asyncio.to_thread(dies.wait_killed)
+        expires_ms = view.pending[0].expires_at.timestamp() * 1000
+        await until(lambda: _clock(stage), lambda now_ms: now_ms > expires_ms)
+        # Asking again needs a place, and there is none.
+        limited(stage, pending_approvals=0, over="reject")
+        with stage.worker() as works:
+            works.wait_ready()
+            view = await run.in_state(RunState.NEEDS_INTERVENTION)
+
+    assert states(view.result) == {"one": "failed", "two": "pending"}
+    assert stage.shop.counts(order_id)["mails"] == 1
+    await run.handle.terminate()
+    stage.started.clear()
+
+
+async def _clock(stage: Stage) -> int:
+    with stage.ledger.transaction(stage.tenant) as tx:
+        return tx.now_ms
+
+
+async def _activities(run: Run) -> int:
+    begun = 0
+    async for event in run.handle.fetch_history_events():
+        begun += event.HasField("activity_task_scheduled_event_attributes")
+    return begun
+
+
+async def test_waiting_for_a_quota_takes_no_time_of_a_step(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SHORTEST_LOOK", "LONGEST_LOOK"):
+        monkeypatch.setattr(quota_waiting, name, timedelta(milliseconds=5))
+    limited(stage, effects_per_hour=0)
+    async with stage.worker_here(max_cached_workflows="10"):
+        run = await stage.start(plan_of(mail_step(order_id, "one", time_limit="1s")))
+        await until(lambda: _activities(run), lambda begun: begun > 60)
+        limited(stage, effects_per_hour=1)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED

@@ -1,0 +1,267 @@
+"""The other quotas: places for open runs and for requests, tokens and money of a day."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import approvals, quota_usage, runs
+from surehand.activities.ledger.quotas import admission
+from surehand.activities.ledger.quotas.limits import (
+    Limits,
+    QuotaUsedUp,
+    change_limits,
+    limits_of,
+)
+from surehand.activities.ledger.quotas.reads import overview
+from surehand.activities.ledger.quotas.usage import DAY_MS, add_spent, require_unspent
+from surehand.activities.ledger.runs import lifecycle
+from surehand.workflows.contracts.quotas import Quota, QuotaWait
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.starting import Parent
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.usage import Usage
+from tests.ledger.databases import Database, until_one_waits
+from tests.ledger.people import administration, person
+from tests.ledger.quotas import limited
+from tests.ledger.scene import NOW, RUN, Scene
+from tests.ledger.standing import ask, granted
+from tests.ledger_databases import DATABASES
+
+MANY = 12
+
+
+def admitted(scene: Scene) -> set[str]:
+    return {row["run_id"] for row in scene.rows(runs) if row["admitted_ms"] is not None}
+
+
+def admit(scene: Scene, run_id: str) -> QuotaWait | None:
+    with scene.tx() as tx:
+        return admission.admit(tx, run_id)
+
+
+def _now_ms(scene: Scene) -> int:
+    with scene.tx() as tx:
+        return tx.now_ms
+
+
+def close(scene: Scene, run_id: str) -> None:
+    end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
+    with scene.tx() as tx:
+        lifecycle.close_run(tx, end)
+
+
+async def test_of_runs_that_open_at_once_as_many_are_admitted_as_may_be_open(
+    database: Database, scene: Scene
+) -> None:
+    limited(scene, open_runs=4)  # one is open already
+    async with open_ledger(database.url) as one, open_ledger(database.url) as two:
+        places = [Scene(one, scene.tenant), Scene(two, scene.tenant)]
+        names = [f"many-{n:02}" for n in range(MANY)]
+        await asyncio.gather(
+            *(asyncio.to_thread(places[n % 2].open_run, name) for n, name in enumerate(names))
+        )
+        assert len(admitted(scene)) == 4
+
+        while len(rest := [name for name in names if name not in admitted(scene)]) > 0:
+            open_now = [row["run_id"] for row in scene.rows(runs, closed_ms=None)]
+            close(scene, next(name for name in open_now if name in admitted(scene)))
+            await asyncio.gather(
+                *(asyncio.to_thread(admit, places[n % 2], name) for n, name in enumerate(rest))
+            )
+            taken = [row for row in scene.rows(runs, closed_ms=None) if row["admitted_ms"]]
+            assert len(taken) == 4
+
+
+def test_those_that_wait_are_admitted_in_the_order_in_which_they_were_opened(
+    scene: Scene,
+) -> None:
+    limited(scene, open_runs=1)
+    for name in ("b", "a", "c"):
+        scene.open_run(name)
+        moment = scene.row(runs, run_id=name)["opened_ms"]
+        while moment >= _now_ms(scene):  # the next one is later by the database's clock
+            pass
+    assert admitted(scene) == {RUN}
+
+    last = admit(scene, "c")
+    assert last is not None
+    assert (last.quota, last.used, last.limit, last.ahead) == (Quota.OPEN_RUNS, "1", "1", 2)
+    close(scene, RUN)
+    waits = {name: admit(scene, name) for name in ("c", "a", "b")}
+    assert [name for name, wait in waits.items() if wait is None] == ["b"]
+    told = scene.events("b", "run.admitted")
+    assert len(told) == 1
+    assert admit(scene, "b") is None
+    assert scene.events("b", "run.admitted") == told
+
+
+def test_a_run_at_the_front_asks_soon_and_one_far_behind_seldom(scene: Scene) -> None:
+    limited(scene, open_runs=1)
+    for number in range(4):
+        scene.open_run(f"q-{number}")
+    pauses = [(admit(scene, f"q-{n}") or pytest.fail("admitted")).pause for n in range(4)]
+
+    assert sorted(pauses) == [timedelta(seconds=2 * n) for n in (1, 2, 3, 4)]
+
+
+def test_a_child_run_is_admitted_with_its_parent_and_counts_for_nothing(scene: Scene) -> None:
+    limited(scene, open_runs=1)
+    parent = Parent(run_id=RUN, step_id="s")
+    scene.open_run(f"{RUN}~s", start=scene.start(f"{RUN}~s", parent=parent))
+
+    assert admitted(scene) == {RUN, f"{RUN}~s"}
+    with scene.tx() as tx:
+        assert (admission.open_runs(tx), admission.queued_runs(tx)) == (1, 0)
+
+
+def test_a_run_over_the_quota_leaves_nothing_where_what_is_over_is_rejected(scene: Scene) -> None:
+    limited(scene, open_runs=1, over="reject")
+    with pytest.raises(QuotaUsedUp, match="open_runs: 1 of 1 used"):
+        scene.open_run("too-many")
+
+    assert [row["run_id"] for row in scene.rows(runs)] == [RUN]
+
+
+def test_all_that_wait_are_admitted_once_the_quota_is_lifted(scene: Scene) -> None:
+    limited(scene, open_runs=0)
+    scene.open_run("waits")
+    limited(scene)
+
+    assert admit(scene, "waits") is None
+
+
+async def test_of_requests_at_once_as_many_wait_as_may(database: Database, scene: Scene) -> None:
+    limited(scene, pending_approvals=3)
+
+    def ask(place: Scene, number: int) -> bool:
+        try:
+            place.ask_approval(place.call(step_id=f"s-{number}", key=f"k-{number}"))
+        except QuotaUsedUp as error:
+            assert error.found.wait.quota is Quota.APPROVALS
+            return False
+        return True
+
+    async with open_ledger(database.url) as one, open_ledger(database.url) as two:
+        places = [Scene(one, scene.tenant), Scene(two, scene.tenant)]
+        asked = await asyncio.gather(
+            *(asyncio.to_thread(ask, places[n % 2], n) for n in range(MANY))
+        )
+
+    assert sum(asked) == 3
+    assert len(scene.rows(approvals)) == 3
+
+
+def test_a_request_has_its_place_when_it_is_asked_for_again_and_gives_it_to_the_next(
+    scene: Scene,
+) -> None:
+    limited(scene, pending_approvals=1)
+    call, other = scene.call(), scene.call(step_id="other", key="other")
+    gated = scene.ask_approval(call)
+    assert scene.ask_approval(call).approval_id == gated.approval_id
+    with pytest.raises(QuotaUsedUp):
+        scene.ask_approval(other)
+    assert len(scene.events(type_="approval.requested")) == 1
+
+    scene.decide(gated)
+    scene.ask_approval(other)
+
+
+def test_a_request_that_a_standing_approval_answers_needs_no_place(scene: Scene) -> None:
+    limited(scene, pending_approvals=0)
+    person(scene, "ann", "manager")
+    granted(scene, "ann")
+
+    gated = ask(scene)
+    assert scene.row(approvals, approval_id=gated.approval_id)["state"] == "approved"
+
+
+@pytest.mark.parametrize(
+    ("limits", "usage", "kind", "quota", "shown"),
+    [
+        ({"tokens_per_day": 100}, Usage(tokens=60), "tokens", Quota.TOKENS, "120"),
+        ({"money_per_day": "1.50"}, Usage(money="0.8"), "money", Quota.MONEY, "1.6"),
+    ],
+)
+def test_the_call_that_crosses_the_line_ends_and_the_next_one_waits_for_the_next_day(
+    scene: Scene, limits: dict[str, object], usage: Usage, kind: str, quota: Quota, shown: str
+) -> None:
+    limited(scene, **limits)
+    with scene.tx() as tx:
+        noon = timedelta(milliseconds=DAY_MS - tx.now_ms % DAY_MS + DAY_MS // 2)
+    for _ in range(2):
+        with scene.tx(noon) as tx:
+            require_unspent(tx)
+            add_spent(tx, usage)
+
+    with scene.tx(noon) as tx, pytest.raises(QuotaUsedUp) as used_up:
+        require_unspent(tx)
+    wait = used_up.value.found.wait
+    assert (wait.quota, wait.used) == (quota, shown)
+    assert type(scene.claim(scene.call(), noon)).__name__ == "OverQuota"
+    with scene.tx(noon + wait.pause) as tx:
+        require_unspent(tx)
+    assert len(scene.rows(quota_usage, kind=kind)) == 1
+
+
+def test_money_is_added_exactly_and_what_is_less_than_a_billionth_counts_as_one(
+    scene: Scene,
+) -> None:
+    limited(scene, money_per_day="1")
+    with scene.tx() as tx:
+        for money in ("0.1", "0.2", "0.0000000001"):
+            add_spent(tx, Usage(money=money))
+        assert overview(tx).uses[-1].used == "0.300000001"
+        add_spent(tx, Usage(money="1000000000000"))
+    [row] = scene.rows(quota_usage, kind="money")
+    assert row["used"] == 2**63 - 1, "more than the column holds: it stays there, and is over"
+
+
+def test_what_is_not_limited_is_not_counted(scene: Scene) -> None:
+    with scene.tx(NOW) as tx:
+        add_spent(tx, Usage(tokens=5, money="5"))
+        assert limits_of(tx) == Limits()
+    limited(scene, open_runs=1)
+    with scene.tx() as tx:
+        add_spent(tx, Usage(tokens=5, money="5"))
+    scene.claimed(scene.call())
+
+    assert scene.rows(quota_usage) == []
+
+
+def test_an_overview_says_what_is_used_and_what_waits(scene: Scene) -> None:
+    limited(scene, open_runs=1, effects_per_hour=7)
+    scene.open_run("waits")
+    scene.claimed(scene.call())
+    with scene.tx() as tx:
+        found = overview(tx)
+
+    assert {use.quota: (use.used, use.limit) for use in found.uses} == {
+        Quota.OPEN_RUNS: ("1", "1"),
+        Quota.EFFECTS: ("1", "7"),
+        Quota.APPROVALS: ("0", None),
+        Quota.TOKENS: (None, None),
+        Quota.MONEY: (None, None),
+    }
+    assert found.queued_runs == 1
+
+
+@pytest.mark.parametrize("database", DATABASES[1:], indirect=True)
+async def test_of_two_changes_of_quotas_at_once_none_is_lost(scene: Scene) -> None:
+    def other() -> None:
+        with administration(scene) as tx:
+            change_limits(tx, "bob", weight=2.0)
+
+    limited(scene, open_runs=9)
+    with administration(scene) as tx:
+        change_limits(tx, "ann", open_runs=4)
+        changing = asyncio.create_task(asyncio.to_thread(other))
+        await until_one_waits(tx)
+    await changing
+
+    with scene.tx() as tx:
+        limits = limits_of(tx)
+    assert (limits.open_runs, limits.weight, limits.set_by) == (4, 2.0, "bob")

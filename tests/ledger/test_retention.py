@@ -1,0 +1,561 @@
+"""What is old is hidden, then deleted, by its own role alone; what guards effects stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import delete as sql_delete
+from sqlalchemy import text, update
+from sqlalchemy.exc import DBAPIError
+
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.people_tables import standing_uses
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    artifacts,
+    bars,
+    checkpoints,
+    decisions,
+    effects,
+    events,
+    notifications,
+    plans,
+    replays,
+    retentions,
+    runs,
+    steerings,
+    steps,
+)
+from surehand.activities.ledger.history.audit import to_lines
+from surehand.activities.ledger.history.reads import artifacts_of, chain_of, effects_of
+from surehand.activities.ledger.history.stats import Scope, stats
+from surehand.activities.ledger.outbox import notifications as outbox
+from surehand.activities.ledger.outbox.notification import Facts, Kind
+from surehand.activities.ledger.people.starts import StartRefused
+from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.retention.hiding import NotKept, RunHidden
+from surehand.activities.ledger.retention.policy import Policy, parse
+from surehand.activities.ledger.runs import lifecycle, steering
+from surehand.activities.ledger.runs.lifecycle import RunIdTaken
+from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed, Mismatch
+from surehand.activities.retention.rounds import Retention, Round
+from surehand.process import set_aside
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.starting import Linked, Parent
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelRun
+from surehand.workflows.payload_codec import payloads_of
+from tests.ledger.people import person
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.standing import ask, granted
+from tests.ledger.test_checkpoints import save
+from tests.ledger.test_steering import sent
+from tests.ledger_databases import DATABASES
+
+#: What a run is about, and nobody may find any more.
+MARKER: Final = "marker-of-maria-4711"
+CHILD: Final = f"{RUN}~pay"
+AT_ONCE: Final = Policy({"runs": timedelta(0)}, grace=timedelta(0))
+DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Office:
+    """A tenant's runs, and whoever hides and deletes them."""
+
+    scene: Scene
+    retention: Retention
+    folder: Path
+
+    async def round(self, policy: Policy = AT_ONCE) -> Round:
+        return await replace(self.retention, policy=policy).round()
+
+    def end(self, *run_ids: str, state: RunState = RunState.COMPLETED) -> None:
+        for run_id in run_ids:
+            asked = CloseRun(tenant=self.scene.tenant, run_id=run_id, state=state)
+            with self.scene.tx() as tx:
+                lifecycle.close_run(tx, asked)
+
+    def files(self) -> list[str]:
+        return sorted(
+            str(path.relative_to(self.folder / "store"))
+            for path in (self.folder / "store").rglob("*")
+            if path.is_file()
+        )
+
+
+def office_of(scene: Scene, keeper: Ledger, folder: Path) -> Office:
+    store = ArtifactStore(str(folder / "store"), keeper, largest_inline=8 * 1024)
+
+    async def known(run_id: str) -> bool:
+        return False
+
+    async def export(run_id: str) -> tuple[str, ChainHead]:
+        chain, _, head = await keeper.transact(scene.tenant, chain_of, run_id)
+        file = folder / f"{run_id}.jsonl"
+        file.write_text(to_lines(chain))
+        return str(file), head
+
+    return Office(
+        scene, Retention(keeper, store, scene.tenant, AT_ONCE, "rita", known, export), folder
+    )
+
+
+@pytest.fixture
+def office(scene: Scene, keeper: Ledger, tmp_path: Path) -> Office:
+    return office_of(scene, keeper, tmp_path)
+
+
+async def lived(office: Office) -> None:
+    """A run with all that a run can have, and a child run; both have ended."""
+    scene = office.scene
+    params = {"order": "1001", "name": MARKER}
+    scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
+    gated = scene.approved(scene.call(params=params))
+    scene.committed(gated, receipt={"said": MARKER})
+    scene.committed(
+        scene.call(params=params, run_id=CHILD, step_id="inner", key="inner"), receipt=MARKER
+    )
+    kept = await office.retention.artifacts.keep(scene.tenant, RUN, MARKER * 900)
+    with scene.tx() as tx:
+        artifact_rows.record(tx, RUN, STEP, kept)
+        outbox.write(tx, Kind.STOPPED, Facts(what=MARKER), run_id=RUN, subject=RUN)
+        steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
+    folder = payloads_of(RUN)
+    await office.retention.artifacts.blobs.put(f"{folder}/{'a' * 64}", MARKER.encode())
+    save(scene, "before")
+    office.end(CHILD, RUN)
+
+
+async def test_a_run_is_hidden_first_and_its_rows_and_files_are_deleted_after_its_grace(
+    office: Office,
+) -> None:
+    await lived(office)
+    scene = office.scene
+
+    first = await office.round(replace(AT_ONCE, grace=DAY))
+
+    assert [(one.run_id, one.kinds) for one in first.hidden] == [(RUN, ("runs",))]
+    assert first.deleted == [] and len(scene.rows(steps)) == 2
+    with (
+        pytest.raises(RunHidden, match=f"run {RUN} is hidden since .* --keep {RUN}"),
+        scene.tx() as tx,
+    ):
+        effects_of(tx, RUN)
+    assert (await office.round(replace(AT_ONCE, grace=DAY))).deleted == []
+    hold_and_release(office)
+
+    await office.round()
+    second = await office.round()
+
+    assert second.deleted == [] and second.hidden == []
+    for table in (
+        steps,
+        plans,
+        artifacts,
+        checkpoints,
+        notifications,
+        decisions,
+        steerings,
+        events,
+    ):
+        assert scene.rows(table) == [], table.name
+    assert {row["run_id"]: row["input"] for row in scene.rows(runs)} == {RUN: {}, CHILD: {}}
+    assert MARKER not in str([scene.rows(table) for table in (effects, approvals, runs)])
+    with pytest.raises(RunHidden, match=f"run {RUN} was deleted by rita on "), scene.tx() as tx:
+        effects_of(tx, RUN)
+    assert not (office.folder / "store" / payloads_of(RUN)).exists()
+    assert (office.folder / f"{RUN}.jsonl").read_text().count("\n") == scene.row(runs, run_id=RUN)[
+        "seq"
+    ]
+
+
+def hold_and_release(office: Office) -> None:
+    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+        assert hiding.keep(tx, CHILD, by="rita", reason="a lawsuit") == [RUN, CHILD]
+        assert hiding.hidden(tx, RUN) is None
+    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+        assert hiding.why_kept(tx, RUN) == "held by rita: a lawsuit"
+        assert hiding.release(tx, RUN, by="rita") == [RUN, CHILD]
+
+
+async def test_a_second_run_with_the_business_key_of_a_deleted_one_makes_no_second_effect(
+    office: Office,
+) -> None:
+    await lived(office)
+    await office.round()
+    scene = office.scene
+    scene.open_run(OTHER_RUN)
+    params = {"order": "1001", "name": MARKER}
+
+    again = scene.claim(scene.call(run_id=OTHER_RUN, params=params))
+    otherwise = scene.claim(scene.call(run_id=OTHER_RUN, params={"order": "other"}))
+    late = scene.claim(scene.call(step_id="late", key="never made"))
+
+    assert isinstance(again, Mismatch) and "whose content was deleted" in again.reason
+    assert isinstance(otherwise, Mismatch)
+    assert isinstance(late, Barred)
+    assert {row["calls"] for row in scene.rows(effects)} == {1}
+    with pytest.raises(RunIdTaken):
+        scene.open_run(RUN, "another execution")
+    with pytest.raises(StartRefused, match="nothing can be taken over: run run-1 was deleted"):
+        scene.open_run("fork", linked=Linked(run_id=RUN, outputs={}))
+
+
+async def test_uses_of_a_standing_approval_still_count_when_their_run_is_deleted(
+    office: Office,
+) -> None:
+    scene = office.scene
+    person(scene, "ann", "manager")
+    granted(scene, "ann")
+    ask(scene)
+    office.end(RUN)
+    used = scene.rows(standing_uses)
+    assert used
+
+    await office.round()
+
+    assert scene.rows(standing_uses) == used
+    assert [row["state"] for row in scene.rows(approvals)] == ["approved"]
+
+
+@pytest.mark.parametrize(
+    "what", ["in_doubt", "asked", "not_undone", "child", "forked", "held", "temporal"]
+)
+async def test_what_is_open_about_a_run_keeps_it_and_is_named(office: Office, what: str) -> None:
+    scene, state = office.scene, RunState.COMPLETED
+    ended, says = [RUN], ""
+    match what:
+        case "in_doubt":
+            says = f"entry {scene.in_doubt(scene.call()).entry_id} is in_doubt"
+        case "asked":
+            says = f"entry {scene.asked(scene.call())[0].entry_id} is in_doubt"
+        case "not_undone":
+            entry = scene.committed(scene.call())
+            state, says = RunState.FAILED, f"entry {entry.entry_id} is not undone"
+        case "child":
+            scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
+            says = f"run {CHILD} is open"
+        case "forked":
+            scene.open_run(OTHER_RUN, linked=Linked(run_id=RUN, outputs={}))
+            says = f"run {OTHER_RUN} has taken over its outputs"
+    office.end(*ended, state=state)
+    if what == "held":
+        with office.retention.ledger.transaction(scene.tenant) as tx:
+            hiding.keep(tx, RUN, by="rita", reason="")
+        says = "held by rita"
+    if what == "temporal":
+
+        async def known(run_id: str) -> bool:
+            return True
+
+        office = replace(office, retention=replace(office.retention, known=known))
+        says = f"Temporal has the history of {RUN}"
+
+    done = await office.round()
+
+    assert (done.hidden, done.deleted) == ([], [])
+    [kept] = done.kept
+    assert kept.run_id == RUN and kept.why.startswith(says), kept
+    assert scene.rows(retentions) == []
+
+
+async def test_a_run_that_another_one_rests_on_is_kept_and_named(office: Office) -> None:
+    scene = office.scene
+    entry = scene.committed(scene.call())
+    scene.open_run(OTHER_RUN)
+    assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
+    office.end(RUN)
+
+    done = await office.round()
+
+    assert [(one.run_id, one.why) for one in done.kept] == [
+        (RUN, f"run {OTHER_RUN} rests on entry {entry.entry_id}, and is kept")
+    ]
+    assert done.hidden == done.deleted == []
+
+
+async def test_statistics_pass_over_a_deleted_run(office: Office) -> None:
+    await lived(office)
+    await office.round()
+
+    found = stats(office.scene.ledger, Scope(office.scene.tenant, datetime.fromtimestamp(0, UTC)))
+
+    assert found.invariants.broken == []
+
+
+async def test_nothing_is_deleted_where_no_setting_says_so(office: Office) -> None:
+    await lived(office)
+
+    assert await office.round(Policy()) == Round()
+
+    assert len(office.scene.rows(effects)) == 2
+
+
+async def test_outputs_go_before_their_run_and_a_call_under_the_key_says_so(office: Office) -> None:
+    await lived(office)
+    scene = office.scene
+
+    await office.round(parse("outputs=0s,artifacts=0s,messages=0s,grace=0s"))
+
+    assert scene.rows(artifacts, step_id=STEP) == [] and scene.rows(notifications) == []
+    assert {row["output"] for row in scene.rows(steps)} == {None}
+    assert len(scene.rows(events, type="run.deleted")) == 6
+    with scene.tx() as tx:
+        assert [row["receipt"] for row in effects_of(tx, RUN)] == [None]
+    with pytest.raises(RunHidden, match="artifacts of run run-1 were deleted"), scene.tx() as tx:
+        artifacts_of(tx, RUN)
+    await office.round()
+    assert scene.rows(events) == []
+
+
+async def test_a_failed_effect_of_a_deleted_run_is_called_again_under_its_key(
+    office: Office,
+) -> None:
+    scene = office.scene
+    scene.failed(scene.call(), "permanent")
+    office.end(RUN)
+    await office.round()
+    scene.open_run(OTHER_RUN)
+
+    call = scene.call(run_id=OTHER_RUN)
+    claimed = scene.claim(call)
+
+    assert isinstance(claimed, Claimed) and claimed.entry.fencing_token == 2
+    scene.commit(call, claimed.entry)
+    assert isinstance(scene.claim(replace(call, holder="again")), Committed)
+
+
+async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -> None:
+    scene, store = office.scene, office.retention.artifacts
+    kept = await store.keep(scene.tenant, RUN, "x" * 9000)
+    scene.open_run(OTHER_RUN)
+    with scene.tx() as tx:
+        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record(tx, OTHER_RUN, STEP, kept)
+    office.end(RUN)
+
+    done = await office.round()
+
+    assert done.deleted and done.files.aside == 0 and kept.artifact is not None
+    assert await store.read(scene.tenant, OTHER_RUN, kept.artifact) == "x" * 9000
+
+
+async def test_a_file_that_nothing_refers_to_is_readable_until_it_is_removed_a_day_later(
+    office: Office,
+) -> None:
+    scene, store = office.scene, office.retention.artifacts
+    kept = await store.keep(scene.tenant, RUN, "x" * 9000)
+    assert kept.artifact is not None
+    nothing_old = parse("runs=9999d")
+
+    assert (await office.round(nothing_old)).files.aside == 1
+    assert await store.read(scene.tenant, RUN, kept.artifact) == "x" * 9000
+    assert (await office.round(nothing_old)).files == set_aside.Collected()
+    with scene.tx() as tx:
+        artifact_rows.record(tx, RUN, STEP, kept)
+    assert (await office.round(nothing_old)).files.back == 1
+    assert office.files() == [kept.artifact.uri]
+    tomorrow = 1 + (1 << 45)
+    await set_aside.collect(store.blobs, scene.tenant, set(), tomorrow)
+    done = await set_aside.collect(store.blobs, scene.tenant, set(), tomorrow + 86_400_000)
+
+    assert done.removed == 1 and office.files() == []
+
+
+@contextmanager
+def refused(ledger: Ledger, tenant: str, why: str) -> Iterator[Any]:
+    with pytest.raises(DBAPIError, match=why), ledger.transaction(tenant) as tx:
+        yield tx
+
+
+async def test_neither_database_deletes_what_is_not_going(office: Office) -> None:
+    """Also by the role that deletes: an open run's, a hidden one's in its grace, the tombstone."""
+    await lived(office)
+    scene, keeper = office.scene, office.retention.ledger
+    for _ in range(2):
+        for table in (steps, events, artifacts, notifications, decisions):
+            query = sql_delete(table).where(table.c.tenant_id == scene.tenant)
+            with refused(keeper, scene.tenant, "until their run is being deleted") as tx:
+                tx.connection.execute(query)
+        await office.round(replace(AT_ONCE, grace=DAY))
+    early = update(retentions).where(retentions.c.tenant_id == scene.tenant)
+    for change in (
+        {"going_ms": 1},
+        {"delete_after_ms": retentions.c.hidden_ms},
+        {"hidden_ms": 1},
+        {"going_ms": 1, "deleted_ms": 1, "deleted_by": "rita"},
+    ):
+        with refused(keeper, scene.tenant, "goes once its grace is over") as tx:
+            tx.connection.execute(early.values(change))
+    with pytest.raises(DBAPIError), keeper.transaction(scene.tenant) as tx:
+        tx.connection.execute(sql_delete(effects).where(effects.c.tenant_id == scene.tenant))
+    with pytest.raises(DBAPIError), keeper.transaction(scene.tenant) as tx:
+        tx.connection.execute(
+            update(effects).where(effects.c.tenant_id == scene.tenant).values(content_deleted_ms=1)
+        )
+    assert len(scene.rows(steps)) == 2
+
+
+async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office) -> None:
+    office.end(RUN)
+    scene = office.scene
+    row = {
+        "tenant_id": scene.tenant, "run_id": RUN, "kind": "runs", "hidden_ms": 1,
+        "hidden_by": "mallory", "delete_after_ms": 1,
+    }  # fmt: skip
+    for one in (row, {**row, "hidden_ms": 1 << 50, "delete_after_ms": 1 << 50, "going_ms": 1}):
+        with refused(office.retention.ledger, scene.tenant, "only what has ended is hidden") as tx:
+            tx.connection.execute(retentions.insert().values(one))
+
+
+@pytest.mark.parametrize("database", DATABASES[1:], indirect=True)
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO retentions (tenant_id, run_id, kind, hidden_ms, hidden_by, delete_after_ms)"
+        " SELECT tenant_id, run_id, 'runs', 99999999999999, 'm', 99999999999999 FROM runs",
+        "UPDATE retentions SET delete_after_ms = hidden_ms",
+        "UPDATE retentions SET going_ms = 1",
+        "DELETE FROM holds",
+        "DELETE FROM events",
+        "UPDATE effects SET content_deleted_ms = 1",
+    ],
+)
+async def test_the_workers_role_hides_deletes_and_shortens_nothing(
+    office: Office, sql: str
+) -> None:
+    await lived(office)
+    await office.round(replace(AT_ONCE, grace=DAY))
+    before = office.scene.rows(retentions), office.scene.rows(events)
+
+    denied = "permission denied|until its run is being deleted"
+    with refused(office.scene.ledger, office.scene.tenant, denied) as tx:
+        tx.connection.execute(text(sql))
+
+    assert (office.scene.rows(retentions), office.scene.rows(events)) == before
+
+
+async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) -> None:
+    from surehand.activities.ledger.retention import deletion
+
+    await lived(office)
+    await office.round(replace(AT_ONCE, grace=DAY))
+    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+        assert deletion.over(tx) == []
+        hiding.keep(tx, RUN, by="rita", reason="")
+    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+        hiding.release(tx, RUN, by="rita")
+        assert (
+            hiding.hide(tx, hiding.Candidate(RUN, 0, ("runs",)), by="r", grace=timedelta(0)) is None
+        )
+    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+        deletion.go(tx, RUN, "runs", by="rita")
+        with pytest.raises(NotKept, match="run run-1 is being deleted since"):
+            hiding.keep(tx, RUN, by="rita", reason="")
+    assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
+
+
+async def test_what_saved_checkpoints_referred_to_goes_when_their_own_time_is_over(
+    office: Office,
+) -> None:
+    scene = office.scene
+    kept = await office.retention.artifacts.keep(scene.tenant, RUN, {"document": MARKER * 900})
+    save(scene, "over", kept)
+    save(scene, "still-there", kept)
+    row = update(checkpoints).where(checkpoints.c.tenant_id == scene.tenant)
+    with scene.ledger.transaction(scene.tenant) as tx:
+        over = row.where(checkpoints.c.name == "over")
+        tx.connection.execute(over.values(document=None, removed_ms=1))
+
+    assert (await office.round(parse("runs=9999d"))).checkpoints == 2
+
+    assert [one["name"] for one in scene.rows(checkpoints)] == ["still-there"]
+    assert [one["step_id"] for one in scene.rows(artifacts)] == ["checkpoint:still-there"]
+    assert office.files() == [kept.artifact.uri if kept.artifact else ""]
+
+
+_KILLED: Final = """
+import asyncio, os, signal, sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.retention import deletion
+from surehand.activities.ledger.retention.policy import Policy
+from tests.ledger.scene import Scene
+from tests.ledger.test_retention import AT_ONCE, office_of
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(url, tenant, folder, where):
+    async with open_ledger(url) as keeper:
+        office = office_of(Scene(keeper, tenant), keeper, Path(folder))
+        if where == "rows":
+            deletion.delete = die
+        else:
+            type(office.retention.artifacts.blobs).remove = die
+        await office.round(AT_ONCE)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where", ["files", "rows"])
+async def test_a_round_that_is_killed_between_files_and_rows_ends_the_same_when_it_is_repeated(
+    office: Office, where: str
+) -> None:
+    await lived(office)
+    scene, url = office.scene, office.retention.ledger.engine.url
+    arguments = [url.render_as_string(hide_password=False), scene.tenant, str(office.folder), where]
+    root = Path(__file__).parents[2]
+    died = subprocess.run([sys.executable, "-c", _KILLED, *arguments], cwd=root, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert len(scene.rows(steps)) == 2
+    assert (office.folder / "store" / payloads_of(RUN)).exists() == (where == "files")
+
+    done = await office.round()
+
+    assert [one.run_id for one in done.deleted] == [RUN]
+    assert scene.rows(steps) == [] and scene.rows(events) == []
+    assert len(scene.rows(effects)) == 2
+    assert (await office.round()).deleted == []
+
+
+@pytest.mark.full
+async def test_no_byte_of_a_deleted_run_is_left_in_the_sqlite_file_or_the_artifact_store(
+    sqlite_template: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.db"
+    shutil.copy(sqlite_template, file)
+    async with open_ledger(f"sqlite:///{file}") as ledger:
+        scene = Scene.begin(ledger, "acme")
+        office = office_of(scene, ledger, tmp_path)
+        await lived(office)
+        found = MARKER.encode()
+        assert any(found in path.read_bytes() for path in tmp_path.glob("own.db*"))
+
+        await office.round()
+        for path in (tmp_path / "store" / "acme" / "aside").iterdir():
+            os.rename(path, path.with_name(f"{path.name.partition('-')[0]}-1"))
+        await office.round()
+
+        assert scene.rows(replays) == []
+        for path in [*tmp_path.glob("own.db*"), *(tmp_path / "store").rglob("*")]:
+            assert path.is_dir() or found not in path.read_bytes(), path

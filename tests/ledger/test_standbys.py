@@ -1,0 +1,133 @@
+"""G5 with standbys: what was acknowledged outlasts a failover, or people are warned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.standbys import losing_standbys
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
+from surehand.activities.ledger.core.tables import effects
+from surehand.process.dev_server import DevServer
+from tests.cli.starter import Starter
+from tests.conftest import missing
+from tests.ledger.scene import Scene
+from tests.ledger_databases import WORKER
+from tests.postgres_server import SUPERUSER, PostgresMissing
+from tests.replication import STANDBY, Replicated
+from tests.worker_process import WorkerProcess
+
+pytestmark = [pytest.mark.postgres, pytest.mark.guarantee("G5")]
+
+
+@pytest.fixture
+def asynchronous() -> Iterator[Replicated]:
+    try:
+        with Replicated.running(synchronous=False) as pair:
+            yield pair
+    except PostgresMissing as error:
+        missing(str(error))
+
+
+@pytest.fixture
+def synchronous() -> Iterator[Replicated]:
+    try:
+        with Replicated.running(synchronous=True) as pair:
+            yield pair
+    except PostgresMissing as error:
+        missing(str(error))
+
+
+def claim_until_it_ends(scene: Scene, prefix: str, acknowledged: list[str]) -> None:
+    """Claim and commit one key after the other; keep those whose commit was acknowledged."""
+    for number in range(100_000):
+        request = scene.call(key=f"{prefix}:{number}", step_id=f"{prefix}-{number}")
+        try:
+            entry = scene.claimed(request)
+            acknowledged.append(entry.entry_id)
+            scene.commit(request, entry)
+        except LedgerUnavailable:
+            return
+        acknowledged.append(f"{entry.entry_id} committed")
+
+
+def test_what_was_acknowledged_before_the_primary_was_killed_is_on_its_synchronous_standby(
+    synchronous: Replicated,
+) -> None:
+    ledger = Ledger(make_engine(synchronous.url(WORKER)))
+    scene = Scene.begin(ledger, "default")
+    acknowledged: list[str] = []
+    work = [
+        threading.Thread(target=claim_until_it_ends, args=(scene, name, acknowledged))
+        for name in ("a", "b", "c", "d")
+    ]
+    for one in work:
+        one.start()
+    while len(acknowledged) < 100:
+        assert any(one.is_alive() for one in work)
+    synchronous.fail_over()
+    for one in work:
+        one.join()
+
+    found = scene.rows(effects)
+    there = {row["entry_id"] for row in found}
+    there |= {f"{row['entry_id']} committed" for row in found if row["state"] == "committed"}
+    assert set(acknowledged) <= there
+    ledger.close()
+
+
+def test_without_a_synchronous_standby_what_was_acknowledged_can_be_lost(
+    asynchronous: Replicated,
+) -> None:
+    ledger = Ledger(make_engine(asynchronous.url(WORKER)))
+    scene = Scene.begin(ledger, "default")
+    asynchronous.wait(
+        "SELECT pg_current_wal_flush_lsn() <= replay_lsn FROM pg_stat_replication", "t"
+    )
+    asynchronous.cut_off()
+    scene.committed(scene.call())
+    asynchronous.fail_over()
+    ledger.engine.dispose()
+
+    assert scene.rows(effects) == []
+    ledger.close()
+
+
+@pytest.mark.parametrize("user", [WORKER, SUPERUSER], ids=["worker", "who may see all"])
+def test_a_standby_that_follows_asynchronously_is_told_of_until_it_is_synchronous(
+    asynchronous: Replicated, user: str
+) -> None:
+    engine = make_engine(asynchronous.url(user))
+    told = losing_standbys(engine)
+
+    assert told is not None and "can lose entries that were acknowledged" in told
+    assert "\n" not in told
+    assert STANDBY in told
+    asynchronous.make_synchronous()
+    assert losing_standbys(engine) is None
+    engine.dispose()
+
+
+async def test_a_server_without_standbys_is_not_warned_of(ledger: Ledger) -> None:
+    assert losing_standbys(ledger.engine) is None
+
+
+async def test_a_worker_and_doctor_warn_of_an_asynchronous_standby_in_one_line(
+    asynchronous: Replicated, temporal_server: DevServer, tmp_path: Path
+) -> None:
+    own = {
+        "SUREHAND_DATABASE_URL": asynchronous.url(WORKER),
+        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+        "SUREHAND_ARTIFACTS": str(tmp_path / "artifacts"),
+        "TEMPORAL_ADDRESS": temporal_server.address,
+    }
+    checks = Starter(own, tmp_path)("doctor", "--json").document()["checks"]
+    (database,) = [one for one in checks if one["name"] == "database"]
+    assert database["ok"] and "warning: standbys" in database["detail"]
+
+    with WorkerProcess(own, tmp_path) as worker:
+        worker.wait_said("worker.standby_asynchronous")

@@ -1,0 +1,140 @@
+"""The list of what waits for a decision: in order, page by page, and never by looking at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from surehand.activities.ledger.approvals.waiting import Group, Place, groups, waiting
+from surehand.workflows.plan.policy import Requirement
+from tests.ledger.scene import Scene
+
+MANAGER = Requirement(roles=("manager",))
+LAWYER = Requirement(roles=("lawyer", "manager"))
+MINUTE = timedelta(minutes=1)
+
+
+def asked(scene: Scene, number: int, *, tool: str = "payments.refund", **more: Any) -> str:
+    call = scene.call(step_id=f"s{number}", key=f"k{number}", tool=tool)
+    gated = scene.ask_approval(call, expires_in=number * MINUTE, **more)
+    assert gated.approval_id is not None
+    return gated.approval_id
+
+
+def pages(scene: Scene, most: int, **filters: Any) -> list[list[str]]:
+    found, after = [], None
+    while True:
+        with scene.tx() as tx:
+            page = waiting(tx, most=most, after=after, **filters)
+        found.append([row["approval_id"] for row in page.rows])
+        if page.more is None:
+            return found
+        after = page.more
+
+
+def test_what_expires_first_comes_first_and_no_page_repeats_or_leaves_out_a_request(
+    scene: Scene,
+) -> None:
+    ids = [asked(scene, number) for number in (3, 1, 5, 2, 4)]
+    in_order = sorted(ids)
+
+    assert pages(scene, 2) == [in_order[:2], in_order[2:4], in_order[4:]]
+    assert pages(scene, 5) == [in_order]
+
+
+def test_what_was_decided_or_has_expired_waits_no_more(scene: Scene) -> None:
+    asked(scene, 1)
+    left = asked(scene, 9)
+    scene.approved(scene.call(step_id="s3", key="k3"))
+
+    with scene.tx(after=MINUTE) as tx:
+        assert [row["approval_id"] for row in waiting(tx, most=5).rows] == [left]
+
+
+def test_mine_is_what_my_roles_or_everybody_may_vote_for(scene: Scene) -> None:
+    anybodys = asked(scene, 1)
+    managers = asked(scene, 2, requirement=MANAGER)
+    both = asked(scene, 3, requirement=LAWYER)
+
+    assert pages(scene, 5, roles={"manager"}) == [[anybodys, managers, both]]
+    assert pages(scene, 5, roles={"lawyer"}) == [[anybodys, both]]
+    assert pages(scene, 5, roles=frozenset()) == [[anybodys]]
+    with scene.tx() as tx:
+        assert groups(tx) == [
+            Group("", "payments.refund"),
+            Group("lawyer manager", "payments.refund"),
+            Group("manager", "payments.refund"),
+        ]
+
+
+def test_filters_by_tool_and_role_go_together_and_page_by_page(scene: Scene) -> None:
+    mine = [asked(scene, number, tool="mail.send", requirement=LAWYER) for number in (4, 2)]
+    mine.append(asked(scene, 3, tool="mail.send"))
+    asked(scene, 1, tool="mail.send", requirement=MANAGER)
+    asked(scene, 5)
+
+    first, second = pages(scene, 2, tool="mail.send", roles={"lawyer"})
+    assert [*first, *second] == sorted(mine)
+
+
+def test_a_page_says_who_has_said_yes_in_person(scene: Scene) -> None:
+    two = asked(scene, 1, requirement=Requirement(quorum=2))
+    scene.decide(replace(scene.call(step_id="s1", key="k1"), gated=True, approval_id=two))
+
+    with scene.tx() as tx:
+        [row] = waiting(tx, most=5).rows
+    assert row["voters"] == ["alice"]
+
+
+def test_nobody_sees_what_waits_of_another_tenant(scene: Scene, other: Scene) -> None:
+    asked(other, 1)
+
+    assert pages(scene, 5) == [[]]
+    with scene.tx() as tx:
+        assert groups(tx) == []
+
+
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "ix_approvals_pending"),
+        ({"roles": frozenset()}, "ix_approvals_asked"),
+        ({"tool": "payments.refund"}, "ix_approvals_asked"),
+    ],
+)
+def test_each_look_reads_a_stretch_of_an_index_and_sorts_nothing(
+    scene: Scene, filters: dict[str, Any], index: str
+) -> None:
+    asked(scene, 1)
+    asked(scene, 2)
+    looks: list[tuple[str, Any]] = []
+
+    def note(conn: Any, cursor: Any, sql: str, values: Any, *more: Any) -> None:
+        if "FROM approvals" in sql and " IN (" not in sql:
+            looks.append((sql, values))
+
+    with scene.tx() as tx:
+        listening = (tx.connection, "before_cursor_execute", note)
+        event.listen(*listening)
+        waiting(tx, most=5, after=Place(tx.now_ms, "a"), **filters)
+        event.remove(*listening)
+        postgresql = tx.connection.dialect.name == "postgresql"
+        if postgresql:  # which would rather read a table of two rows as a whole
+            tx.connection.execute(text("SET LOCAL enable_seqscan = off"))
+            tx.connection.execute(text("SET LOCAL enable_bitmapscan = off"))
+            tx.connection.execute(text("SET LOCAL enable_sort = off"))
+        explain = "EXPLAIN " if postgresql else "EXPLAIN QUERY PLAN "
+        plans = [
+            str(tx.connection.exec_driver_sql(explain + sql, values).all()) for sql, values in looks
+        ]
+
+    assert plans
+    for plan in plans:
+        assert index in plan, plan
+        assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
+        # Row-level security asks once, whose transaction it is.
+        assert "Filter" not in plan.replace("One-Time Filter", ""), plan

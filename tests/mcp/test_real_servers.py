@@ -1,0 +1,101 @@
+"""Servers that others publish: a write killed around its reply is applied once, and is settled."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from surehand.activities.mcp.pins import ask_servers, write_pins
+from surehand.activities.mcp.server_file import McpLookup, read_file
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from tests.conftest import missing
+from tests.docs.pages import DOCS, blocks
+from tests.e2e.stage import Stage
+from tests.locked_packages import PackagesMissing
+from tests.mcp.real_servers import SERVERS, Installed, RealServer, install
+
+EACH: Final = pytest.mark.parametrize("name", SERVERS)
+
+
+@pytest.fixture(scope="session")
+def installed() -> Installed:
+    try:
+        return install()
+    except PackagesMissing as error:
+        missing(str(error))
+
+
+@pytest.fixture
+def server(installed: Installed, tmp_path: Path, name: str) -> RealServer:
+    return SERVERS[name](installed, tmp_path)
+
+
+def plan(server: RealServer) -> Plan:
+    step = {"id": "it", "tool": f"real.{server.write}", "params": server.params}
+    return Plan.model_validate({"steps": [step]})
+
+
+async def reviewed(server: RealServer, folder: Path, *, lookup: bool) -> dict[str, Any]:
+    """Write the file, take what the server offers as reviewed, and return a worker's settings."""
+    file = folder / "surehand.mcp.yaml"
+    server.say(file, lookup=lookup)
+    offered = await ask_servers(read_file(file))
+    assert not offered.silent
+    named = [one for one in offered.tools if one.said is not None]
+    await asyncio.to_thread(write_pins, read_file(file), named)
+    return {"tool_modules": "", "mcp": str(file)}
+
+
+@EACH
+def test_the_pages_file_has_the_lookups_that_are_tested(tmp_path: Path, name: str) -> None:
+    page = next(
+        block for block in blocks(DOCS / "howto" / "mcp.md") if "mcp-server-git, --" in block.text
+    )
+    (tmp_path / "surehand.mcp.yaml").write_text(page.text)
+    said = read_file(tmp_path / "surehand.mcp.yaml").servers[name]
+    server = SERVERS[name](Installed(tmp_path), tmp_path)
+    lookup = said.tools[server.write].lookup
+    assert lookup is not None
+    tested = McpLookup.model_validate({"tool": server.read, "settle": "1s", **server.lookup})
+    assert lookup == tested
+    assert said.tools[server.read].effect == "read"
+
+
+@EACH
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["during_call", "after_call"])
+async def test_a_write_killed_around_its_reply_is_settled_by_a_second_tool_without_a_human(
+    stage: Stage, server: RealServer, tmp_path: Path, point: str
+) -> None:
+    given = await reviewed(server, tmp_path, lookup=True)
+    with stage.worker(**given, crash_at=f"real.{server.write}:{point}") as doomed:
+        run = await stage.start(plan(server))
+        doomed.wait_killed()
+    with stage.worker(**given):
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert server.made() == 1
+    assert await stage.effect_states(run) == {f"real.{server.write}": "committed"}
+
+
+@EACH
+@pytest.mark.crash
+async def test_a_write_killed_behind_its_reply_is_not_repeated_and_a_human_is_asked(
+    stage: Stage, server: RealServer, tmp_path: Path
+) -> None:
+    given = await reviewed(server, tmp_path, lookup=False)
+    with stage.worker(**given, crash_at=f"real.{server.write}:after_call") as doomed:
+        run = await stage.start(plan(server))
+        doomed.wait_killed()
+    assert server.made() == 1
+    with stage.worker(**given) as worker:
+        worker.wait_ready()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await stage.no_call_may_arrive(run)
+        await run.resolve(intervention_id=question.id, outcome="happened", evidence="looked")
+        assert (await run.result()).state is RunState.COMPLETED
+    assert server.made() == 1

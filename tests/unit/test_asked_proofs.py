@@ -1,0 +1,159 @@
+"""What has to prove a decision: the strictest of all that is asked for, and said to people (G3)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from surehand.activities.ledger.people.public_keys import BadKey, Passkey, registered
+from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
+from surehand.workflows.plan.policy import (
+    ASKED_PROOFS,
+    ApprovalPolicy,
+    ApprovalRule,
+    AskedProof,
+    Needs,
+    combine,
+)
+from surehand.workflows.run.details import how_to_decide
+from tests.passkeys import Authenticator
+from tests.unit.tokens import KEY, jwk
+
+
+def needs(*policies: dict[str, Any], holds: bool = True) -> Needs:
+    found = combine([ApprovalPolicy.model_validate(one) for one in policies], lambda _: holds)
+    assert found is not None
+    return found
+
+
+def test_policies_ask_for_the_proofs_that_there_are_in_one_order() -> None:
+    assert list(Assurance) == [Assurance(one) for one in ASKED_PROOFS]
+    assert get_args(AskedProof) == ASKED_PROOFS
+
+
+@pytest.mark.parametrize(("low", "high"), [*itertools.combinations(Assurance, 2)])
+def test_the_stricter_of_two_proofs_satisfies_both(low: Assurance, high: Assurance) -> None:
+    assert low.stricter(high) is high.stricter(low) is high
+    assert high.satisfies(low) and not low.satisfies(high)
+
+
+def test_no_policy_weakens_the_proof_that_another_asks_for() -> None:
+    for several in itertools.permutations(({"proof": "passkey"}, {}, {"proof": "signed"})):
+        assert needs(*several).proof == "passkey"
+    assert needs({"proof": "passkey", "on_expiry": {"escalate": "ceo"}}).escalated("ceo").proof == (
+        "passkey"
+    )
+
+
+def test_a_rule_asks_for_a_proof_of_its_own() -> None:
+    large = {"when": "amount > 1000", "proof": "device_passkey"}
+    policy = {"proof": "signed", "rules": [large]}
+
+    assert needs(policy).proof == "device_passkey"
+    assert needs(policy, holds=False).proof == "signed"
+    assert needs({"rules": [{"when": "small", "quorum": 2}], "proof": "passkey"}).proof == "passkey"
+
+
+def test_a_policy_that_lets_a_call_pass_asks_for_no_proof() -> None:
+    free = {"rules": [{"when": "small", "required": False}], "proof": "passkey"}
+
+    assert needs(free, {"rules": [], "proof": "signed"}).proof == "signed"
+
+
+def test_a_proof_that_there_is_not_is_no_policy() -> None:
+    for wrong in ("passkeys", "PASSKEY", "", True, None):
+        with pytest.raises(ValidationError):
+            ApprovalPolicy(proof=wrong)
+    with pytest.raises(ValidationError):
+        ApprovalRule(when="true", proof="open or signed")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("assurance", [Assurance.PASSKEY, Assurance.DEVICE_PASSKEY])
+def test_the_web_ui_shows_nothing_to_paste_where_a_passkey_has_to_sign(
+    assurance: Assurance,
+) -> None:
+    request = ApprovalRequest(
+        approval_id="r/s/1", step_id="s", tool="t", version="1", params={}, params_hash="sha256:1",
+        description="", requested_by="bob", expires_at=datetime(2027, 1, 1, tzinfo=UTC), undo="",
+        assurance=assurance,
+    )  # fmt: skip
+
+    [line] = how_to_decide("r", request)
+
+    assert "have to be signed by a passkey" in line
+
+
+# The file of a passkey's key
+
+
+@pytest.mark.parametrize("kind", ["ES256", "EdDSA"])
+def test_a_page_s_file_is_a_passkey_s_key(kind: str) -> None:
+    made = Authenticator(device_bound=True) if kind == "ES256" else Authenticator(KEY)
+
+    found = registered(json.dumps(made.file))
+
+    id_ = made.file["credential_id"]
+    assert (found.kid, found.jwk) == (made.kid, made.jwk)
+    assert found.passkey == Passkey(id_, made.rp_id, made.device_bound)
+
+
+def test_a_key_in_any_other_file_is_no_passkey_s() -> None:
+    assert registered(json.dumps(jwk(KEY))).passkey is None
+
+
+SPOILT: dict[str, Any] = {
+    "kind": ["passkey", None, 1],
+    "credential_id": ["", "a b", "A=", "A" * 1366, None, 7],
+    "rp_id": ["", "Example.com", "https://example.com", "example.com:8", ".com", "a..b", None,
+              "x" * 254, "-a.test", "example.com\n"],
+    "device_bound": [None, "true", 0, 1],
+    "public_key": [None, [], "x", {}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("member", "wrong"), [(m, w) for m, some in SPOILT.items() for w in some])
+def test_a_passkey_s_file_with_a_wrong_member_is_refused(member: str, wrong: Any) -> None:
+    with pytest.raises(BadKey) as why:
+        registered(json.dumps({**Authenticator().file, member: wrong}))
+    assert "\n" not in str(why.value)
+
+
+@pytest.mark.parametrize("member", Authenticator().file)
+def test_a_passkey_s_file_has_exactly_its_members(member: str) -> None:
+    file = Authenticator().file
+    with pytest.raises(BadKey):
+        registered(json.dumps({name: value for name, value in file.items() if name != member}))
+    with pytest.raises(BadKey):
+        registered(json.dumps({**file, "user": "ana"}))
+    again = f'{{"{member}": {json.dumps(file[member])}, ' + json.dumps(file)[1:]
+    with pytest.raises(BadKey, match="twice"):
+        registered(again)
+
+
+GOOD = Authenticator().jwk
+
+
+@pytest.mark.parametrize(
+    ("public", "says"),
+    [
+        ({**GOOD, "d": GOOD["x"]}, "private"),
+        ({**GOOD, "crv": "P-384"}, "neither a P-256 key"),
+        ({**GOOD, "crv": "secp256k1"}, "neither a P-256 key"),
+        ({**GOOD, "kty": "RSA"}, "neither a P-256 key"),
+        ({**GOOD, "y": GOOD["x"]}, "no point of the curve"),
+        ({**GOOD, "x": "A" * 43, "y": "A" * 43}, "no point of the curve"),
+        ({**GOOD, "x": "_" * 42 + "8"}, "no point of the curve"),
+        ({**GOOD, "x": GOOD["x"][:-2]}, "32 bytes"),
+        ({**GOOD, "y": None}, "32 bytes"),
+        ({"kty": "OKP", "crv": "Ed25519", "x": "A" * 43}, "anybody can sign for"),
+        ({"kty": "OKP", "crv": "X25519", "x": "A" * 43}, "not an Ed25519 key"),
+    ],
+)
+def test_a_passkey_s_key_that_cannot_be_used_is_refused(public: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadKey, match=says):
+        registered(json.dumps({**Authenticator().file, "public_key": public}))

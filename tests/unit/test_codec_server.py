@@ -1,0 +1,398 @@
+"""The codec server: who may read what, and nothing is told of other tenants' runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from google.protobuf import json_format
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.converter import DataConverter, WorkflowSerializationContext
+
+from surehand.activities.ledger.core.statements import update_rows
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.tables import run_keys
+from surehand.activities.run_keys import LedgerKeys
+from surehand.cli.codec_server.server import LARGEST_BODY, MOST_PAYLOADS, CodecServer
+from surehand.cli.codec_server.tokens import Tokens, checked_holder, line_of
+from surehand.process.blobs import Blobs
+from surehand.process.exits import WrongUse
+from surehand.process.key_encryption import KeyRing, new_key
+from surehand.process.payload_encryption import RunEncryption
+from surehand.process.remote_codec import RemoteEncryption
+from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
+from surehand.workflows.encryption import (
+    ENCODING_KEY,
+    ENCRYPTED,
+    KEY_ID,
+    PART,
+    WORKFLOW_ID,
+    KeyUnavailable,
+    Part,
+    Place,
+)
+from surehand.workflows.payload_codec import ENCODING, LARGEST_SENT, data_converter
+
+UI = "http://localhost:8080"
+READER, WRITER, ACME, BOTH = "reader" * 6, "writer" * 6, "acme" * 8, "both" * 8
+PLAIN = Payload(metadata={ENCODING_KEY: b"json/plain"}, data=b'{"secret": 1}')
+
+Convert = Callable[[str], DataConverter]
+
+
+@pytest.fixture
+def ring() -> KeyRing:
+    return KeyRing([new_key("first")])
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens"
+    holders = {
+        READER: ("default", "read"),
+        WRITER: ("default", "write"),
+        ACME: ("acme", "write"),
+        BOTH: ("acme,default", "write"),
+    }
+    lines = [line_of(token, checked_holder(*holder, "test")) for token, holder in holders.items()]
+    file.write_text("# who may read\n" + "\n".join(lines))
+    return file
+
+
+@pytest.fixture
+def convert(ledger: Ledger, ring: KeyRing, tmp_path: Path) -> Convert:
+    """What a worker converts a run's payloads with."""
+
+    def of(run_id: str) -> DataConverter:
+        converter = data_converter(
+            lambda: Blobs(str(tmp_path / "artifacts")),
+            waits=True,
+            encryption=RunEncryption(LedgerKeys(lambda: ledger, ring)),
+        )
+        return converter.with_context(WorkflowSerializationContext("default", run_id))
+
+    return of
+
+
+@pytest.fixture
+def transport(ledger: Ledger, ring: KeyRing, tokens: Path, tmp_path: Path) -> httpx.ASGITransport:
+    server = CodecServer(
+        tokens=Tokens(tokens),
+        keys=LedgerKeys(lambda: ledger, ring),
+        open_store=lambda: Blobs(str(tmp_path / "artifacts")),
+        namespace="default",
+    )
+    return httpx.ASGITransport(app=server.app([UI]))
+
+
+@pytest.fixture
+def ask(transport: httpx.ASGITransport) -> Callable[..., Any]:
+    """Sends payloads to ``/encode`` or ``/decode``, as the Web UI and the command line do."""
+
+    async def send(
+        what: str, *payloads: Payload, token: str | None = READER, **headers: str
+    ) -> httpx.Response:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            given["authorization"] = f"Bearer {token}"
+        body = json_format.MessageToDict(Payloads(payloads=payloads))
+        async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+            return await client.post(f"/{what}", json=body, headers=given)
+
+    return send
+
+
+def payloads_of(answer: httpx.Response) -> list[Payload]:
+    assert answer.status_code == 200, answer.text
+    return list(json_format.ParseDict(answer.json(), Payloads()).payloads)
+
+
+async def test_a_reader_sees_what_the_tenant_s_runs_have_sent(ask: Any, convert: Convert) -> None:
+    [payload] = await convert("run").encode([{"secret": 1}])
+    decoded = payloads_of(await ask("decode", payload, PLAIN, payload, x_namespace="default"))
+
+    assert [one.data for one in decoded] == [b'{"secret":1}', PLAIN.data, b'{"secret":1}']
+
+
+async def test_a_reader_sees_what_lies_in_the_artifact_store(ask: Any, convert: Convert) -> None:
+    text = "x" * LARGEST_SENT
+    [payload] = await convert("run").encode([text])
+    [decoded] = payloads_of(await ask("decode", payload))
+
+    assert payload.metadata[ENCODING_KEY] == ENCODING
+    assert text.encode() in decoded.data
+
+
+async def test_of_a_run_that_was_erased_a_reader_is_told_so_and_sees_nothing(
+    ask: Any, convert: Convert, ledger: Ledger
+) -> None:
+    [payload] = await convert("run").encode([{"secret": 1}])
+    with ledger.transaction("default") as tx:
+        erased = {"wrapped": None, "erased_ms": tx.now_ms, "erased_by": "root"}
+        tx.execute(update_rows(run_keys, run_id="run").values(**erased))
+    [decoded] = payloads_of(await ask("decode", payload))
+
+    assert b"run run was erased by root on" in decoded.SerializeToString()
+    assert b"secret" not in decoded.data
+
+
+@pytest.mark.parametrize("token", [None, "", "guessed" * 6, READER[:-1]])
+@pytest.mark.parametrize("what", ["encode", "decode"])
+async def test_without_a_token_nothing_is_answered(ask: Any, what: str, token: str | None) -> None:
+    answer = await ask(what, PLAIN, token=token)
+
+    assert answer.status_code == 401
+    assert b"secret" not in answer.content
+
+
+async def test_a_token_of_another_tenant_reads_nothing_and_learns_of_no_run(
+    ask: Any, convert: Convert
+) -> None:
+    [there] = await convert("run").encode([{"secret": 1}])
+    [no_run] = await convert("run").encode([{"secret": 1}])
+    no_run.metadata[KEY_ID] = no_run.metadata[WORKFLOW_ID] = b"no-run"
+    [own] = await convert("acme/run").encode([{"mine": 1}])
+    answers = [
+        await ask("decode", *asked, token=ACME)
+        for asked in ([there], [no_run], [own, there], [PLAIN, there])
+    ]
+
+    assert [answer.status_code for answer in answers] == [403] * 4
+    assert len({answer.content for answer in answers}) == 1
+
+
+async def test_a_payload_that_claims_a_tenant_of_the_token_is_not_read_with_its_keys(
+    ask: Any, convert: Convert
+) -> None:
+    [payload] = await convert("run").encode([{"secret": 1}])
+    await convert("acme/run").encode([{"mine": 1}])
+    payload.metadata[KEY_ID] = payload.metadata[WORKFLOW_ID] = b"acme/run"
+    [decoded] = payloads_of(await ask("decode", payload, token=ACME))
+
+    assert b"secret" not in decoded.data
+    assert b"was changed" in decoded.data
+
+
+async def test_a_reference_to_another_tenant_s_content_is_refused(
+    ask: Any, convert: Convert
+) -> None:
+    [payload] = await convert("run").encode(["x" * LARGEST_SENT])
+
+    assert (await ask("decode", payload, token=ACME)).status_code == 403
+
+
+async def test_a_reader_has_nothing_encrypted_and_a_writer_for_its_own_tenant_only(
+    ask: Any, convert: Convert
+) -> None:
+    asked = Payload()
+    asked.CopyFrom(PLAIN)
+    asked.metadata[WORKFLOW_ID], asked.metadata[PART] = b"run", b"workflow"
+    [encrypted] = payloads_of(await ask("encode", asked, token=WRITER))
+
+    assert (await ask("encode", asked, token=READER)).status_code == 403
+    assert (await ask("encode", asked, token=ACME)).status_code == 403
+    assert encrypted.metadata[ENCODING_KEY] == ENCRYPTED
+    assert await convert("run").decode([encrypted]) == [{"secret": 1}]
+
+
+@pytest.mark.parametrize("part", ["activity", "any"])
+async def test_whoever_may_write_forges_nothing_that_a_worker_says(
+    ask: Any, convert: Convert, part: str
+) -> None:
+    asked = Payload()
+    asked.CopyFrom(PLAIN)
+    asked.metadata[WORKFLOW_ID], asked.metadata[PART] = b"run", part.encode()
+
+    assert (await ask("encode", asked, token=WRITER)).status_code == 403
+
+
+async def test_what_temporal_s_command_line_sends_counts_as_pasted_and_for_its_tenant_only(
+    ask: Any, convert: Convert
+) -> None:
+    # It names no run: nothing in Temporal's protocol does.
+    [encrypted] = payloads_of(await ask("encode", PLAIN, token=WRITER))
+    [shown] = await convert("run").decode([encrypted])
+    [elsewhere] = await convert("acme/run").decode([encrypted])
+
+    assert encrypted.metadata[ENCODING_KEY] == ENCRYPTED
+    assert as_unreadable(shown) is not None
+    assert as_pasted(shown) == {"secret": 1}
+    assert as_pasted(elsewhere) == elsewhere
+    assert (await ask("encode", PLAIN, token=BOTH)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"x_namespace": "other"}, 403),
+        ({"content_type": "text/plain"}, 415),
+    ],
+)
+async def test_other_pages_and_namespaces_are_refused(
+    ask: Any, convert: Convert, headers: dict[str, str], status: int
+) -> None:
+    [payload] = await convert("run").encode([{"secret": 1}])
+
+    assert (await ask("decode", payload, **headers)).status_code == status
+
+
+async def test_only_named_origins_are_told_that_they_may_read(
+    transport: httpx.ASGITransport,
+) -> None:
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+
+        async def preflight(origin: str) -> httpx.Response:
+            headers = {
+                "origin": origin,
+                "access-control-request-method": "POST",
+                "access-control-request-headers": "authorization,content-type,x-namespace",
+            }
+            return await client.options("/decode", headers=headers)
+
+        ours, other = await preflight(UI), await preflight("http://evil.example")
+
+    assert ours.headers["access-control-allow-origin"] == UI
+    assert other.status_code == 400
+    assert "access-control-allow-origin" not in other.headers
+
+
+async def test_a_person_signs_in_once_and_the_browser_shows_the_token_from_then_on(
+    transport: httpx.ASGITransport, convert: Convert
+) -> None:
+    [payload] = await convert("run").encode([{"secret": 1}])
+    body = json_format.MessageToDict(Payloads(payloads=[payload]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+        page = await client.get("/")
+        wrong = await client.post("/sign-in", content="token=guessed\r\n")
+        right = await client.post("/sign-in", content=f"token={READER}\r\n")
+        answer = await client.post("/decode", json=body, headers={"origin": UI})
+        shown_to = {cookie.path for cookie in client.cookies.jar}
+
+    assert "<form" in page.text and wrong.status_code == 401
+    # Cookies know no ports: other services of this host are not shown the token.
+    assert shown_to == {"/decode", "/encode"}
+    cookie = right.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_another_page_signs_nobody_in_with_a_token_of_its_own(
+    transport: httpx.ASGITransport, site: str
+) -> None:
+    headers = {"sec-fetch-site": site}
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+        answer = await client.post("/sign-in", content=f"token={READER}\r\n", headers=headers)
+
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"payloads": 1}', b"\xff", b'{"a": 1}'])
+async def test_what_is_no_request_is_refused(transport: httpx.ASGITransport, body: bytes) -> None:
+    headers = {"authorization": f"Bearer {READER}", "content-type": "application/json"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+        answer = await client.post("/decode", content=body, headers=headers)
+
+    assert answer.status_code == 400
+
+
+async def test_a_request_that_is_too_large_is_refused(
+    ask: Any, transport: httpx.ASGITransport
+) -> None:
+    headers = {"authorization": f"Bearer {READER}", "content-type": "application/json"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+        large = await client.post("/decode", content=b" " * (LARGEST_BODY + 1), headers=headers)
+    many = await ask("decode", *[PLAIN] * (MOST_PAYLOADS + 1))
+
+    assert (large.status_code, many.status_code) == (413, 413)
+
+
+async def test_a_token_that_is_taken_out_of_the_file_counts_no_more(
+    ask: Any, convert: Convert, tokens: Path
+) -> None:
+    [payload] = await convert("run").encode([{"secret": 1}])
+    before = await ask("decode", payload)
+    tokens.write_text("")
+    after = await ask("decode", payload)
+    tokens.unlink()
+    unknown = await ask("decode", payload)
+
+    assert [one.status_code for one in (before, after, unknown)] == [200, 401, 503]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "secret default read",
+        "sha256:" + "0" * 64 + " default admin",
+        "sha256:" + "0" * 64 + " a/b read",
+    ],
+)
+def test_a_wrong_line_of_the_tokens_is_named(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"\n{line}\n")
+
+    with pytest.raises(WrongUse, match="line 2"):
+        Tokens(file)
+
+
+@pytest.fixture
+def remote(
+    transport: httpx.ASGITransport, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], RemoteEncryption]:
+    """What a starter without keys encrypts with, on a way to the server that needs no port."""
+    real = httpx.AsyncClient
+    monkeypatch.setattr(
+        "surehand.process.remote_codec.httpx.AsyncClient",
+        lambda **options: real(**options, transport=transport),
+    )
+    return lambda token: RemoteEncryption("http://codec/", token, "default")
+
+
+async def test_a_starter_without_keys_encrypts_for_a_run_and_reads_it(
+    remote: Callable[[str], RemoteEncryption], convert: Convert
+) -> None:
+    place = Place("run~pay", Part.WORKFLOW)
+    encrypted = await remote(WRITER).encrypt(PLAIN, place, kept=False)
+
+    assert await convert("run~pay").decode([encrypted]) == [{"secret": 1}]
+    assert (await remote(READER).decrypt(encrypted, place)).data == PLAIN.data
+
+
+async def test_a_starter_with_a_token_that_may_not_write_sends_nothing(
+    remote: Callable[[str], RemoteEncryption],
+) -> None:
+    with pytest.raises(KeyUnavailable, match=r"may read, and write nothing .*CODEC_TOKEN"):
+        await remote(READER).encrypt(PLAIN, Place("run", Part.WORKFLOW), kept=False)
+
+
+async def test_a_server_that_does_not_encrypt_gets_nothing_sent_on_in_plain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def echo(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=request.content)
+
+    real = httpx.AsyncClient
+    monkeypatch.setattr(
+        "surehand.process.remote_codec.httpx.AsyncClient",
+        lambda **options: real(**options, transport=httpx.MockTransport(echo)),
+    )
+    with pytest.raises(KeyUnavailable, match="has not encrypted"):
+        await RemoteEncryption("http://codec", "", "default").encrypt(
+            PLAIN, Place("run", Part.WORKFLOW), kept=False
+        )
+
+
+async def test_a_codec_server_that_is_away_is_named() -> None:
+    gone = RemoteEncryption("http://127.0.0.1:1", "token", "default")
+
+    with pytest.raises(KeyUnavailable, match=r"http://127.0.0.1:1 does not answer"):
+        await gone.encrypt(PLAIN, Place("run", Part.WORKFLOW), kept=False)
+    with pytest.raises(WrongUse, match="CODEC_ENDPOINT"):
+        RemoteEncryption("codec.example.com", "token", "default")

@@ -1,0 +1,66 @@
+"""docker-compose.yml hands on every setting of a worker, and .env.example tells of those set."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from surehand.activities.worker.settings import Settings
+from surehand.process.sources import PREFIX
+
+ROOT: Final = Path(__file__).parents[2]
+#: Settings that no container of the file takes from outside, and why.
+NOT_HANDED_ON: Final = {
+    "deployment_name": "several services of the file have to mean the same one",
+    "graceful_shutdown": "the container's stop_grace_period goes with it",
+    "fsync_off": "for tests",
+    "retention": "of `retention`, which has a role of its own, and no worker",
+    "cells": "the file is one cell",
+    "cell": "the same",
+    "crash_at": "for drills",
+    "crash_by": "for drills",
+    "crash_once": "for drills",
+    "tenant": "a starter's",
+    "user": "a starter's",
+    "key": "a starter's, and a private key",
+    "codec_endpoint": "a starter's, where it has no keys",
+    "codec_token": "the same",
+}
+#: Settings that the file itself gives, as a part of the cluster that it makes.
+OF_THE_CLUSTER: Final = {"database_url", "health", "task_queue", "log_format"}
+
+
+def environment() -> dict[str, Any]:
+    read = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    found: dict[str, Any] = read["services"]["worker"]["environment"]
+    return {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in found.items()
+        if name.startswith(PREFIX)
+    }
+
+
+def from_outside() -> set[str]:
+    """What a worker's container takes from ``.env``, as it stands there or with a default."""
+    return {
+        name
+        for name, value in environment().items()
+        if value is None or f"${{{PREFIX}{name.upper()}" in str(value)
+    }
+
+
+def test_each_setting_of_a_worker_is_in_the_compose_file_or_is_said_why_not() -> None:
+    known = set(Settings.model_fields)
+    assert NOT_HANDED_ON.keys() <= known
+    assert set(environment()) == known - NOT_HANDED_ON.keys()
+    assert from_outside() == set(environment()) - OF_THE_CLUSTER
+
+
+def test_each_setting_that_the_compose_file_takes_from_outside_is_in_the_example() -> None:
+    example = (ROOT / ".env.example").read_text()
+    named = {one.lower() for one in re.findall(rf"^#?{PREFIX}([A-Z_]+)=", example, re.MULTILINE)}
+    images = {"image", "previous_image", "previous_build_id"}
+    assert named - images == from_outside()

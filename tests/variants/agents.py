@@ -1,0 +1,132 @@
+"""Agents of pydantic-ai whose model is a script; it counts how often it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from pydantic_ai import Agent
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from surehand.agents.pydantic_ai import Surehand
+from tests.variants.agents_drill import count_turn
+from tests.variants.model import told
+
+
+def counted(messages: list[ModelMessage]) -> str:
+    """Count a turn in the file that the prompt names, and return the order that it names."""
+    first = messages[0].parts[0]
+    assert isinstance(first, UserPromptPart)
+    return count_turn(str(first.content))
+
+
+def asked(messages: list[ModelMessage]) -> int:
+    """Return how often turns were counted in the file that the prompt names."""
+    first = messages[0].parts[0]
+    assert isinstance(first, UserPromptPart)
+    return Path(str(first.content).split(" ")[1]).stat().st_size
+
+
+def refund(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Read an order, refund it, and say what came of it."""
+    order_id = counted(messages)
+    returned = told(messages)
+    if not returned:
+        return ModelResponse(parts=[ToolCallPart("orders_read", {"order_id": order_id})])
+    if len(returned) == 1:
+        params = {"order_id": order_id, "amount": "120.00", "currency": "EUR", "reason": "late"}
+        return ModelResponse(parts=[ToolCallPart("payments_refund", params)])
+    return ModelResponse(parts=[TextPart(f"told: {returned[-1]}")])
+
+
+scripted = FunctionModel(refund)
+refunds = Agent(
+    scripted,
+    name="refunds",
+    instructions="Refund what the customer asks for.",
+    capabilities=[
+        Surehand(["orders.read", "payments.refund"], model="tests.variants.agents:scripted")
+    ],
+)
+
+
+def ask(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Ask a human, and give up where the answer is no."""
+    counted(messages)
+    returned = told(messages)
+    if not returned:
+        given = {"question": "Pay it back?", "answer": {"type": "boolean"}}
+        return ModelResponse(parts=[ToolCallPart("ask_human", given)])
+    if returned == [False]:
+        return ModelResponse(parts=[ToolCallPart("give_up", {"reason": "nobody wants it"})])
+    return ModelResponse(parts=[TextPart(f"told: {returned[0]}")])
+
+
+asking = FunctionModel(ask)
+asker = Agent(asking, capabilities=[Surehand([], human=True, model="tests.variants.agents:asking")])
+
+
+def long_talk(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Read an order 200 times over, and talk about it at length."""
+    order_id = counted(messages)
+    if len(told(messages)) == 200:
+        return ModelResponse(parts=[TextPart("done")])
+    thought = TextPart(f"{len(messages)}: " + "hm " * 150)
+    return ModelResponse(parts=[thought, ToolCallPart("orders_read", {"order_id": order_id})])
+
+
+talking = FunctionModel(long_talk)
+talker = Agent(
+    talking, capabilities=[Surehand(["orders.read"], model="tests.variants.agents:talking")]
+)
+bare = Agent(scripted)
+secretive = Agent(
+    scripted,
+    model_settings={"extra_headers": {"X-Gateway": "s3cr3t"}},
+    capabilities=[Surehand(["orders.*"], model="tests.variants.agents:scripted")],
+)
+careless = Agent(
+    scripted, capabilities=[Surehand(["orders.*"], model="tests.variants.agents:scripted")]
+)
+
+
+@careless.tool_plain
+def pay_at_once(order_id: str) -> str:
+    """Pay, without anybody who keeps it from being done twice."""
+    return order_id
+
+
+#: What the streaming model says, word by word.
+SAYS = ["Once ", "upon ", "a ", "time."]
+
+
+def all_at_once(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Say the same as one that streams."""
+    counted(messages)
+    return ModelResponse(parts=[TextPart("".join(SAYS))])
+
+
+async def word_by_word(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+    """Tell a story; the first time, stop in its middle until its worker is killed."""
+    counted(messages)
+    told_first = asked(messages) == 1
+    for number, word in enumerate(SAYS):
+        if number == 2 and told_first:
+            await asyncio.Event().wait()
+        yield word
+
+
+streaming = FunctionModel(all_at_once, stream_function=word_by_word)
+storyteller = Agent(
+    streaming,
+    name="storyteller",
+    capabilities=[Surehand([], model="tests.variants.agents:streaming")],
+)

@@ -1,0 +1,244 @@
+"""Agents of LangChain whose model is a script; it counts how often it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import wrap_model_call
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+from surehand.agents.langchain import SurehandMiddleware, model, tool_node, tools
+from tests.variants.agents_drill import count_turn
+
+#: What a model says, by the order and what it was told.
+Script = Callable[[str, list[str]], AIMessage]
+
+
+class Scripted(BaseChatModel):
+    """A model that counts a turn in the file that the prompt names, and does as its script says."""
+
+    script: Script
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self.bind(tools=tools, **kwargs)
+
+    def _generate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
+        order_id = count_turn(prompt_in(messages))
+        told = [str(one.content) for one in messages if isinstance(one, ToolMessage)]
+        said = self.script(order_id, told)
+        said.usage_metadata = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        said.response_metadata = {"model_provider": "openai", "model_name": "gpt-5"}
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+
+def prompt_in(messages: list[BaseMessage]) -> str:
+    return next(str(one.content) for one in messages if one.type == "human")
+
+
+#: What the streaming model says, word by word.
+SAYS = ["Once ", "upon ", "a ", "time."]
+
+
+class Streaming(Scripted):
+    """A model that says it word by word; the first time it stops until its worker is killed."""
+
+    async def _astream(
+        self, messages: list[BaseMessage], *given: Any, **more: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        said = self._generate(messages).generations[0].message
+        told_first = Path(prompt_in(messages).split(" ")[1]).stat().st_size == 1
+        for number, word in enumerate(SAYS):
+            if number == 2 and told_first:
+                await asyncio.Event().wait()
+            yield ChatGenerationChunk(message=AIMessageChunk(word))
+        used = said.usage_metadata  # type: ignore[attr-defined]
+        yield ChatGenerationChunk(message=AIMessageChunk("", usage_metadata=used))
+
+
+def tell(order_id: str, told: list[str]) -> AIMessage:
+    """Tell a story."""
+    return AIMessage("".join(SAYS))
+
+
+def calling(*calls: tuple[str, dict[str, Any]], turn: int) -> AIMessage:
+    return AIMessage(
+        "",
+        tool_calls=[
+            {"name": name, "args": params, "id": f"call-{turn}-{place}"}
+            for place, (name, params) in enumerate(calls)
+        ],
+    )
+
+
+def reading(order_id: str) -> tuple[str, dict[str, Any]]:
+    return "orders_read", {"order_id": order_id}
+
+
+def paying(order_id: str) -> tuple[str, dict[str, Any]]:
+    given = {"order_id": order_id, "amount": "120.00", "currency": "EUR", "reason": "late"}
+    return "payments_refund", given
+
+
+def refund(order_id: str, told: list[str]) -> AIMessage:
+    """Read an order, refund it, and say what came of it."""
+    if not told:
+        return calling(reading(order_id), turn=1)
+    if len(told) == 1:
+        return calling(paying(order_id), turn=2)
+    return AIMessage(f"told: {told[-1]}")
+
+
+HERE = "tests.variants.langchain_agents"
+OURS = SurehandMiddleware(["orders.read", "payments.refund"])
+
+refunding = Scripted(script=refund)
+refunds = create_agent(
+    model(f"{HERE}:refunding"),
+    system_prompt="Refund what the customer asks for.",
+    middleware=[OURS],
+    name="refunds",
+)
+
+streaming = Streaming(script=tell)
+storyteller = create_agent(model(f"{HERE}:streaming"), middleware=[SurehandMiddleware([])])
+
+
+@tool
+def pay_at_once(order_id: str) -> str:
+    """Pay, without anybody who keeps it from being done twice."""
+    return order_id
+
+
+careless = create_agent(model(f"{HERE}:refunding"), tools=[pay_at_once], middleware=[OURS])
+unrecorded = create_agent(refunding, middleware=[OURS])
+searcher = create_agent(
+    model(f"{HERE}:refunding"), tools=[{"type": "web_search"}], middleware=[OURS]
+)
+
+
+@wrap_model_call
+async def with_a_secret(request: Any, handler: Any) -> Any:
+    """Give each turn a header that nobody may read."""
+    headers = {"extra_headers": {"X-Key": "s3cret"}}
+    return await handler(request.override(model_settings=headers))
+
+
+secretive = create_agent(model(f"{HERE}:refunding"), middleware=[with_a_secret, OURS])
+
+
+def both(order_id: str, told: list[str]) -> AIMessage:
+    """Refund and read in one turn, and say what came of it."""
+    if not told:
+        return calling(paying(order_id), reading(order_id), turn=1)
+    return AIMessage("; ".join(told))
+
+
+def ask(order_id: str, told: list[str]) -> AIMessage:
+    """Ask a human, and give up where the answer is no."""
+    if not told:
+        given = {"question": "Pay it back?", "answer": {"type": "boolean"}}
+        return calling(("ask_human", given), turn=1)
+    if told == ["false"]:
+        return calling(("give_up", {"reason": "nobody wants it"}), turn=2)
+    return AIMessage(f"told: {told[0].title()}")
+
+
+asking = Scripted(script=ask)
+asker = create_agent(model(f"{HERE}:asking"), middleware=[SurehandMiddleware([], human=True)])
+
+
+def stumble(order_id: str, told: list[str]) -> AIMessage:
+    """Call what is not there, then with what is no JSON, then say what was told."""
+    if not told:
+        return calling(("orders_delete", {}), turn=1)
+    if len(told) == 1:
+        broken = {"name": "orders_read", "args": "{order", "id": "call-2", "error": "no JSON"}
+        return AIMessage("", invalid_tool_calls=[{"type": "invalid_tool_call", **broken}])
+    return AIMessage("; ".join(told))
+
+
+def never_done(order_id: str, told: list[str]) -> AIMessage:
+    return calling(reading(order_id), turn=len(told) + 1)
+
+
+def long_talk(order_id: str, told: list[str]) -> AIMessage:
+    """Read an order 200 times over, and talk about it at length."""
+    if len(told) == 200:
+        return AIMessage("done")
+    said = calling(reading(order_id), turn=len(told) + 1)
+    said.content = f"{len(told)}: " + "hm " * 150
+    return said
+
+
+talking = Scripted(script=long_talk)
+talker = create_agent(model(f"{HERE}:talking"), middleware=[OURS])
+in_parallel, stumbling, endless = (Scripted(script=one) for one in (both, stumble, never_done))
+hasty = create_agent(model(f"{HERE}:in_parallel"), middleware=[OURS])
+stumbler = create_agent(model(f"{HERE}:stumbling"), middleware=[OURS])
+runner = create_agent(model(f"{HERE}:endless"), middleware=[OURS])
+limited = runner.with_config(recursion_limit=7)
+
+
+@tool
+def shout(text: str) -> str:
+    """Say it loud."""
+    return text.upper()
+
+
+def confirm(order_id: str, told: list[str]) -> AIMessage:
+    """Refund and calculate in one turn, and say what came of it."""
+    if not told:
+        return calling(paying(order_id), ("shout", {"text": "late"}), turn=1)
+    return AIMessage("; ".join(told))
+
+
+confirming = Scripted(script=confirm)
+
+
+class Told(MessagesState):
+    """What the graph has come to know."""
+
+    allowed: str
+
+
+async def decide(state: Told) -> dict[str, Any]:
+    clerk = model(f"{HERE}:confirming", own=["shout"])
+    offered = [*await tools("payments.refund"), shout]
+    return {"messages": [await clerk.bind_tools(offered).ainvoke(state["messages"])]}
+
+
+def look(state: Told) -> dict[str, Any]:
+    """Ask a human; a function like most, which is not async."""
+    return {"allowed": interrupt({"question": "Go on?"})}
+
+
+def wanted(state: Told) -> str:
+    return "act" if state["messages"][-1].tool_calls else END
+
+
+act = tool_node("payments.refund", own=[shout])
+graph = (
+    StateGraph(Told)
+    .add_node("look", look)
+    .add_node("decide", decide)
+    .add_node("act", act)
+    .add_edge(START, "look")
+    .add_edge("look", "decide")
+    .add_conditional_edges("decide", wanted)
+    .add_edge("act", "decide")
+    .compile(checkpointer=InMemorySaver())
+)
