@@ -111,7 +111,7 @@ async def test_a_mail_that_was_given_up_before_it_was_handed_in_never_arrives(
     async with mailbox(tmp_path) as box:
         box.silent_at = "RCPT"
         # Whichever limit is noticed first: the conversation's, or the socket's in its thread.
-        with pytest.raises(NotDelivered, match="took longer|timed out") as given_up:
+        with pytest.raises(NotDelivered, match=r"took longer|timed out") as given_up:
             await mail(box, limit=SHORT).send(approval())
         box.goes_on.set()
         await box.left.wait()
