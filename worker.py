@@ -84,7 +84,6 @@ from surehand.agents.named_agents import PASSED_THROUGH, AgentsError, load_agent
 from surehand.process.cells import CellsError, OwnCell
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
-from surehand.process.key_encryption import read_key_ring
 from surehand.process.payload_encryption import RunEncryption
 from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_worker_alone
 from surehand.process.settings import read_environment
@@ -288,8 +287,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         require_head(ledger.engine)
         inline = settings.largest_inline
         target = find_target(read_environment())
-        ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
-        keys = None if ring is None else LedgerKeys(lambda: ledger, ring)
+        keys = LedgerKeys.of(settings.key_encryption_keys.get_secret_value(), lambda: ledger)
         ledger.keys = keys
         ledger.passkey_origins = settings.passkey_origins
         artifacts = ArtifactStore(settings.artifacts, ledger, largest_inline=inline)
@@ -309,7 +307,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             namespace=target.namespace,
             cell="none" if cell is None else cell.name,
             decisions=settings.decisions,
-            encryption="off" if ring is None else f"by {ring.first.id}",
+            encryption="off" if keys is None else f"by {keys.ring.first.id}",
             notifiers=where(notifiers) or "none",
             metrics=settings.metrics or "off",
             health=settings.health or "off",

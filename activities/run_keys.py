@@ -13,7 +13,7 @@ from typing import Final
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import KeyRow
-from surehand.process.key_encryption import KEY_BYTES, KeyRing, Wrapped
+from surehand.process.key_encryption import KEY_BYTES, KeyRing, Wrapped, read_key_ring
 from surehand.process.payload_encryption import RunKey
 from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
 from surehand.workflows.identity import canonical_json, owner_of
@@ -42,9 +42,19 @@ class LedgerKeys:
             clock: This process's own, in seconds.
         """
         self._ledger = ledger
-        self._ring = ring
+        self.ring = ring
         self._clock = clock
         self._known = OrderedDict[str, tuple[float, RunKey]]()
+
+    @classmethod
+    def of(cls, keys: str, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
+        """Return the keys that a setting opens; ``None``: it is empty, and nothing is encrypted.
+
+        Raises:
+            WrongUse: The key-encryption keys cannot be used.
+        """
+        ring = read_key_ring(keys)
+        return None if ring is None else cls(ledger, ring)
 
     async def key_of(self, root: str, *, make: bool) -> RunKey:
         """Return the key of a run, as ``RunKeys`` says."""
@@ -71,13 +81,13 @@ class LedgerKeys:
             row = await ledger.transact(tenant, rows.find, root)
             if row is None and make:
                 secret = secrets.token_bytes(KEY_BYTES)
-                new = await asyncio.to_thread(wrap, self._ring, root, secret)
+                new = await asyncio.to_thread(wrap, self.ring, root, secret)
                 row = await ledger.transact(tenant, rows.add, root, new)
         except LedgerUnavailable as error:
             raise KeyUnavailable(f"the key of run {root[:200]!r}: {error}") from error
         if row is None:
             raise NotDecrypted(f"the ledger has no key of run {root[:200]!r}")
-        return RunKey.of(await asyncio.to_thread(unwrap, self._ring, row))
+        return RunKey.of(await asyncio.to_thread(unwrap, self.ring, row))
 
 
 def wrap(ring: KeyRing, root: str, key: bytes) -> Wrapped:

@@ -173,10 +173,8 @@ def keys_of(settings: Settings, ledger: Callable[[], Ledger]) -> LedgerKeys | No
         WrongUse: The key-encryption keys cannot be used.
     """
     from surehand.activities.run_keys import LedgerKeys
-    from surehand.process.key_encryption import read_key_ring
 
-    ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
-    return None if ring is None else LedgerKeys(ledger, ring)
+    return LedgerKeys.of(settings.key_encryption_keys.get_secret_value(), ledger)
 
 
 @asynccontextmanager

@@ -50,7 +50,6 @@ from surehand.activities.worker.settings import load_settings
 from surehand.client.run import Run as ClientRun
 from surehand.client.signing import signed_start
 from surehand.process.blobs import Blobs
-from surehand.process.key_encryption import read_key_ring
 from surehand.process.payload_encryption import RunEncryption
 from surehand.worker import make_worker
 from surehand.workflows.contracts.approvals import ApprovalRequest
@@ -69,15 +68,9 @@ from tests.worker_process import ROOT, WorkerProcess
 SHOP_TOOLS = "surehand.examples.shop.tools"
 
 
-def keys_in(ledger: Ledger, keys: str) -> LedgerKeys | None:
-    """Return the keys of runs in a ledger, as a worker with these key-encryption keys has them."""
-    ring = read_key_ring(keys)
-    return None if ring is None else LedgerKeys(lambda: ledger, ring)
-
-
 def speaking(client: Client, artifacts: Path, ledger: Ledger, keys: str) -> Client:
     """Return a client on the same connection that encrypts and keeps payloads as workers do."""
-    ledger.keys = of_runs = keys_in(ledger, keys)
+    ledger.keys = of_runs = LedgerKeys.of(keys, lambda: ledger)
     encryption = None if of_runs is None else RunEncryption(of_runs)
     converter = data_converter(lambda: Blobs(str(artifacts)), waits=True, encryption=encryption)
     return Client(**{**client.config(), "data_converter": converter})

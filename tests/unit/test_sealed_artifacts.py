@@ -14,7 +14,6 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.run_keys import LedgerKeys
-from surehand.process.key_encryption import read_key_ring
 from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.identity import canonical_json
@@ -28,8 +27,7 @@ TENANT: Final = "default"
 
 def store_in(folder: Path, ledger: Ledger, keys: str = KEYS) -> ArtifactStore:
     """Return the store as a worker that was started just now has it."""
-    ring = read_key_ring(keys)
-    ledger.keys = None if ring is None else LedgerKeys(lambda: ledger, ring)
+    ledger.keys = LedgerKeys.of(keys, lambda: ledger)
     return ArtifactStore(str(folder), ledger, largest_inline=LARGEST_INLINE)
 
 

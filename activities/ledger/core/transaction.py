@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from sqlalchemy import BindParameter, Connection, CursorResult, Insert, Table, Update, bindparam
@@ -87,6 +87,16 @@ _MOVE: Final = update_rows(
     runs, run_id=bindparam("of_run"), seq=bindparam("from_seq"), head=bindparam("from_head")
 ).values(seq=bindparam("to_seq"), head=bindparam("to_head"))
 _ADD: Final = insert_row(events)
+_OPENING: Final = rows_of(
+    events, events.c.body, events.c.at_ms, run_id=bindparam("of_run"), seq=1
+).execution_options(sealed="stored")
+
+
+class Opening(NamedTuple):
+    """The first event of a run; what of it is sealed is left so."""
+
+    body: Mapping[str, Any]
+    at_ms: int
 
 
 @dataclass
@@ -187,6 +197,11 @@ class Transaction:
         if run_id not in self._locked:
             self._locked[run_id] = self._chain(run_id)
         return self._locked[run_id]
+
+    def opening(self, run_id: str) -> Opening | None:
+        """Return how a run was opened, also if it was erased; ``None``: it never was."""
+        row = self.one(_OPENING, of_run=run_id)
+        return None if row is None else Opening(row["body"], row["at_ms"])
 
     def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""

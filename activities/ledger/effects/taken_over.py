@@ -11,7 +11,7 @@ from sqlalchemy import func, literal
 
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects, events, replays
+from surehand.activities.ledger.core.tables import effects, replays
 from surehand.activities.ledger.effects import run_tree
 from surehand.workflows.plan.plan import ITERATION
 
@@ -114,10 +114,9 @@ def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
                 f"what step {undone[0]} of run {run_id} has done or taken over has been undone: its"
                 f" output is no fact any more; begin at {undone[0]}, or before it"
             )
-        first = rows_of(events, events.c.body, run_id=run_id, seq=1)
-        opened = tx.one(first.execution_options(sealed="stored"))  # it may have been erased
+        opened = tx.opening(run_id)
         # What that run has itself taken over, another one has made.
-        body = opened["body"] if opened is not None else {}
+        body = opened.body if opened is not None else {}
         wanted &= set(body.get("taken_over") or ())
         run_id = body.get("linked") or run_id
 

@@ -7,13 +7,14 @@ that nobody changes.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import CTE, ColumnElement, and_, or_, select
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs, steerings
+from surehand.activities.ledger.core.transaction import Opening
 from surehand.workflows.contracts.effects import ResolutionOutcome
 from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.judging import SteeringCode
@@ -31,31 +32,31 @@ def planners(tx: Transaction, run_id: str) -> frozenset[str]:
     it that had ended when it was opened.
     """
     above = _above(tx, run_id)
-    sources = [body["linked"] for body, _ in above.values() if body.get("linked")]
+    sources = [opened.body["linked"] for opened in above.values() if opened.body.get("linked")]
     own = _tree([run_id, *sources], "own")
-    whole = _tree([id_ for id_, (body, _) in above.items() if not body.get("parent")], "whole")
-    opened, opened_ms = above[run_id]
+    tops = [id_ for id_, opened in above.items() if not opened.body.get("parent")]
+    whole, opened = _tree(tops, "whole"), above[run_id]
     told_by = or_(
         steerings.c.run_id.in_(above),
         steerings.c.run_id.in_(select(own.c.run_id)),
-        steerings.c.run_id.in_(select(whole.c.run_id).where(whole.c.closed_ms <= opened_ms)),
+        steerings.c.run_id.in_(select(whole.c.run_id).where(whole.c.closed_ms <= opened.at_ms)),
     )
     accepted = rows_of(steerings, steerings.c.actor, code=SteeringCode.ACCEPTED.value)
     told = tx.all(accepted.where(told_by, _decides_params()).distinct())
-    return frozenset((opened["started_by"], *(row["actor"] for row in told)))
+    return frozenset((opened.body["started_by"], *(row["actor"] for row in told)))
 
 
-def _above(tx: Transaction, run_id: str) -> dict[str, tuple[dict[str, Any], int]]:
+def _above(tx: Transaction, run_id: str) -> dict[str, Opening]:
     """Return how and when a run was opened, and each that it is in or was forked from."""
-    found: dict[str, tuple[dict[str, Any], int]] = {}
+    found: dict[str, Opening] = {}
     left: set[str] = {run_id}
     while left:
         id_ = left.pop()
-        first = rows_of(events, run_id=id_, seq=1)
-        row = tx.one(first.execution_options(sealed="stored"))  # it may have been erased
-        if row is not None:  # Whoever starts a run may say that it was forked from one that is not.
-            found[id_] = (row["body"], row["at_ms"])
-            left |= {row["body"].get(how) for how in ("parent", "linked")} - {None, *found}
+        opened = tx.opening(id_)
+        if opened is not None:  # Whoever starts a run may say that it was forked from none.
+            found[id_] = opened
+            named = (opened.body.get(how) for how in ("parent", "linked"))
+            left |= {by for by in named if by is not None} - found.keys()
     if run_id not in found:
         raise RunNotFound(run_id)
     return found

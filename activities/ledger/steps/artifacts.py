@@ -7,7 +7,7 @@ from typing import Any
 
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import artifacts, events
+from surehand.activities.ledger.core.tables import artifacts
 from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.identity import digest, root_run_id
 
@@ -68,19 +68,16 @@ def was_given(tx: Transaction, run_id: str, sha256: str) -> bool:
         if root in roots:
             continue
         roots.add(root)
-        # What is sealed of it is not needed, and its run may have been erased.
-        first = rows_of(events, events.c.body, run_id=root, seq=1)
-        opened = tx.one(first.execution_options(sealed="stored"))
-        left += [source] if opened and (source := opened["body"].get("linked")) else []
+        opened = tx.opening(root)
+        left += [source] if opened and (source := opened.body.get("linked")) else []
     refer = tx.all(rows_of(artifacts, artifacts.c.run_id, sha256=sha256))
     return any(root_run_id(row["run_id"]) in roots for row in refer)
 
 
 def store_of(tx: Transaction, run_id: str) -> str | None:
     """Return which artifact store the worker had that has opened a run, if that is recorded."""
-    first = rows_of(events, events.c.body, run_id=run_id, seq=1)
-    opened = tx.one(first.execution_options(sealed="stored"))
-    return None if opened is None else opened["body"].get("store")
+    opened = tx.opening(run_id)
+    return None if opened is None else opened.body.get("store")
 
 
 def content_of(tx: Transaction, sha256: str) -> bytes | None:
