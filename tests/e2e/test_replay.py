@@ -38,6 +38,9 @@ def replayer(converter: DataConverter | None = None) -> Replayer:
         workflows=[AgentRun, ModelRun, LateOrders],
         workflow_runner=workflow_runner(PASSED_THROUGH),
         data_converter=converter or data_converter(lambda: Blobs("memory:///"), waits=True),
+        # On a busy machine one activation may take more than the two seconds of its detection of
+        # deadlocks; how fast a history replays is not asked here.
+        debug_mode=True,
     )
 
 
