@@ -61,9 +61,11 @@ from surehand.activities.tools.workflow_modules import (
 from surehand.activities.worker.alive import KeepAlive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash, CrashInterceptor
+from surehand.activities.worker.endpoint import answering
 from surehand.activities.worker.guard import LedgerGuard
 from surehand.activities.worker.metrics import Metrics
-from surehand.activities.worker.readiness import Readiness, answering
+from surehand.activities.worker.processes import supervise
+from surehand.activities.worker.readiness import Readiness, health_paths
 from surehand.activities.worker.secrets import Secrets
 from surehand.activities.worker.settings import (
     Settings,
@@ -87,6 +89,7 @@ from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.payload_encryption import RunEncryption
 from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_worker_alone
 from surehand.process.settings import read_environment
+from surehand.process.sources import PREFIX
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.maintenance import Ping, Reconcile, Unwind
 from surehand.workflows.payload_codec import data_converter
@@ -368,7 +371,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         with outbox:
             interceptors = [] if traces is None else [traces.runs]
             async with (
-                answering(settings.health, readiness),
+                answering("health", settings.health, health_paths(readiness)),
                 make_worker(client, settings, context, all_plugins, interceptors),
             ):
                 log.info("worker.ready", task_queue=settings.task_queue)
@@ -397,11 +400,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="worker.py", description="Runs agent runs and their tools. Settings: SUREHAND_*."
     )
     parser.add_argument("--check", action="store_true", help="load everything, say so, and exit")
+    parser.add_argument("--processes", type=int, metavar="N", help="workers, one process each")
     arguments = parser.parse_args(argv)
     try:
-        settings = load_settings()
+        several = arguments.processes
+        given = {} if several is None else {f"{PREFIX}PROCESSES": str(several)}
+        settings = load_settings(os.environ | given)
         secrets = Secrets.of(settings)
         configure_logging(settings.log_format, settings.log_level, secrets.hide)
+        if settings.processes > 1 and not arguments.check:
+            return asyncio.run(supervise(settings))
         asyncio.run(serve(settings, check_only=arguments.check))
     except (
         SettingsError,

@@ -88,6 +88,12 @@ def _worker(
     check: Annotated[
         bool, typer.Option("--check", help="Load everything, say so, and exit.")
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes", metavar="N", help="Workers, each in a process of its own: one a core."
+        ),
+    ] = None,
 ) -> int:
     """Run a worker in the foreground, as `worker.py` does: it carries runs and calls tools.
 
@@ -95,7 +101,8 @@ def _worker(
     """
     from surehand.worker import main  # it loads the other room
 
-    return main(["--check"] if check else [])
+    several = [] if processes is None else ["--processes", str(processes)]
+    return main([*(["--check"] if check else []), *several])
 
 
 #: What Python makes of bytes on the command line that are not UTF-8.

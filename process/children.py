@@ -13,8 +13,10 @@ from signal import SIGKILL, SIGTERM, Signals
 from types import TracebackType
 from typing import Any, Final, Self
 
+from surehand.process import ROOT
 from surehand.process.ending import Guard
 from surehand.process.exits import ExitCode, NotReachable, SurehandError
+from surehand.process.program import CALLED_AS, CHECKOUT
 
 #: Seconds that a child may take to end in good order after SIGTERM.
 STOP_S: Final = 10.0
@@ -37,6 +39,14 @@ def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
 def python(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module as this program's own Python does."""
     return [sys.executable, "-m", module, *arguments]
+
+
+def settings_of_module() -> dict[str, str]:
+    """Return what a child needs in its environment to find our modules as this process has."""
+    # In the user's folder; a checkout is on no path there.
+    path = [*([str(ROOT)] if CHECKOUT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    called = os.environ.get(CALLED_AS) or sys.argv[0]
+    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", CALLED_AS: called}
 
 
 class Child:

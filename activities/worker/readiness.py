@@ -1,15 +1,9 @@
-"""Whether a worker lives and can work, for whoever watches its process: ``/livez``, ``/readyz``.
-
-The event loop answers itself, so a worker whose loop hangs does not answer. It takes no library:
-two paths, no bodies to read, and each connection is closed behind its answer.
-"""
+"""Whether a worker lives and can work, for whoever watches its process: ``/livez``, ``/readyz``."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -17,18 +11,20 @@ from typing import Final
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    ListTaskQueuePartitionsRequest,
+)
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.worker.telemetry import AddressError
+from surehand.activities.worker.endpoint import Answer, Answering
 
 #: What does not answer within this time does not answer; whoever asks waits for some seconds.
 PATIENCE: Final = timedelta(seconds=2)
-#: How long a request may take to come in, and bytes of its head.
-_REQUEST_PATIENCE: Final = timedelta(seconds=5)
-_LONGEST_REQUEST: Final = 8192
+LIVE: Final = "/livez"
+READY: Final = "/readyz"
 #: What is well.
 OK: Final = "ok"
 
@@ -101,78 +97,64 @@ async def _served(client: Client) -> None:
 
 
 async def _polls(client: Client, task_queue: str) -> None:
+    """Make sure that the server has seen polls of this worker for both kinds of tasks.
+
+    Each poll waits at one partition of the queue, so of several workers one may be at others than
+    the one that has the queue's name, and only that one is asked by it.
+    """
     for kind in (
         TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
     ):
-        asked = DescribeTaskQueueRequest(
-            namespace=client.namespace,
-            task_queue=TaskQueue(name=task_queue),
-            task_queue_type=kind,
-        )
         try:
-            found = await client.workflow_service.describe_task_queue(asked, timeout=PATIENCE)
+            if client.identity in await _pollers(client, task_queue, kind):
+                continue
+            for partition in await _partitions(client, task_queue, kind):
+                if client.identity in await _pollers(client, partition, kind):
+                    break
+            else:
+                raise NotReady(
+                    f"task queue {task_queue}: the server has seen no poll of this worker"
+                )
         except RPCError as error:
             raise NotReady(f"task queue {task_queue}: {error.message}") from error
-        if all(poller.identity != client.identity for poller in found.pollers):
-            raise NotReady(f"task queue {task_queue}: the server has seen no poll of this worker")
 
 
-@asynccontextmanager
-async def answering(address: str, readiness: Readiness) -> AsyncIterator[None]:
-    """Answer whoever asks at an address, for as long as the block lasts; empty: nobody.
-
-    Raises:
-        AddressError: It is taken, or not this machine's.
-    """
-    if not address:
-        yield
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        server = await asyncio.start_server(
-            partial(_answer, readiness), host.strip("[]"), int(port), limit=_LONGEST_REQUEST
-        )
-    except OSError as error:
-        raise AddressError("health", address, error.strerror or str(error)) from error
-    try:
-        yield
-    finally:
-        server.close()
+async def _pollers(client: Client, partition: str, kind: TaskQueueType.ValueType) -> set[str]:
+    asked = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=partition),
+        task_queue_type=kind,
+    )
+    found = await client.workflow_service.describe_task_queue(asked, timeout=PATIENCE)
+    return {poller.identity for poller in found.pollers}
 
 
-async def _answer(
-    readiness: Readiness, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    try:
-        async with asyncio.timeout(_REQUEST_PATIENCE.total_seconds()):
-            head = await reader.readuntil(b"\r\n\r\n")
-        method, _, rest = head.decode("latin-1").partition(" ")
-        status, document = await _judge(readiness, method, rest.partition(" ")[0].partition("?")[0])
-        body = json.dumps(document).encode() + b"\n"
-        lines = (
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-            "Connection: close",
-        )
-        writer.write("\r\n".join([*lines, "", ""]).encode() + (b"" if method == "HEAD" else body))
-        await writer.drain()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass  # Whoever has asked so gets no answer.
-    finally:
-        writer.close()
+async def _partitions(client: Client, task_queue: str, kind: TaskQueueType.ValueType) -> list[str]:
+    """Return the queue's partitions but the one that has its name."""
+    asked = ListTaskQueuePartitionsRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=task_queue)
+    )
+    found = await client.workflow_service.list_task_queue_partitions(asked, timeout=PATIENCE)
+    of_workflows = kind == TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+    all_ = (
+        found.workflow_task_queue_partitions
+        if of_workflows
+        else found.activity_task_queue_partitions
+    )
+    return [one.key for one in all_ if one.key != task_queue]
 
 
-async def _judge(
-    readiness: Readiness, method: str, path: str
-) -> tuple[HTTPStatus, dict[str, object]]:
-    if method not in ("GET", "HEAD"):
-        return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD"}
-    if path == "/livez":
-        return HTTPStatus.OK, {"live": True}
-    if path != "/readyz":
-        return HTTPStatus.NOT_FOUND, {"error": "only /livez and /readyz"}
-    found = await readiness.look()
-    ready = all(said == OK for said in found.values())
-    return (HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE), {"ready": ready, **found}
+def health_paths(readiness: Readiness) -> dict[str, Answering]:
+    """Return what answers whoever watches the worker's process."""
+
+    async def live() -> Answer:
+        return Answer.document(HTTPStatus.OK, {"live": True})
+
+    async def ready() -> Answer:
+        found = await readiness.look()
+        well = all(said == OK for said in found.values())
+        status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+        return Answer.document(status, {"ready": well, **found})
+
+    return {LIVE: live, READY: ready}

@@ -152,6 +152,8 @@ class Settings(BaseSettings):
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged at least."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Workers that `worker` runs here, each in a process of its own: one keeps one core busy."""
     metrics: str = ""
     """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
     health: str = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -16,8 +15,7 @@ from surehand.cli.verb.pending import open_items
 from surehand.cli.verb.printer import Printer
 from surehand.client.connection import Connection
 from surehand.client.query import Looked, look_at
-from surehand.process import ROOT
-from surehand.process.children import Child, python
+from surehand.process.children import Child, python, settings_of_module
 from surehand.process.connect import find_target
 from surehand.process.dev_server import DEFAULT_UI_PORT, DevServer, DevServerFailed, local_port
 from surehand.process.ending import end_by_signal_in_order
@@ -28,7 +26,7 @@ from surehand.process.exits import (
     SurehandError,
     WrongUse,
 )
-from surehand.process.program import CALLED_AS, CHECKOUT, command
+from surehand.process.program import command
 from surehand.process.sources import ENV_FILE, SETTINGS_FILE
 from surehand.process.temporal_cli import CliMissing, find_cli
 from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
@@ -132,12 +130,9 @@ def _listens(port: int) -> bool:
 
 
 def _child(name: str, module: str) -> Child:
-    # In this folder, whose settings and tools are meant; a checkout is on no path there.
-    path = [*([str(ROOT)] if CHECKOUT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
-    settings = {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-    settings[CALLED_AS] = sys.argv[0]
-    log = _FOLDER / f"{name}.log"
-    return Child(python(module), environment=os.environ | settings, log=log, folder=Path.cwd())
+    # In this folder, whose settings and tools are meant.
+    settings, log = os.environ | settings_of_module(), _FOLDER / f"{name}.log"
+    return Child(python(module), environment=settings, log=log, folder=Path.cwd())
 
 
 class _Worker:

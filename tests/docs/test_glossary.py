@@ -13,8 +13,8 @@ ROOMS: Final = ("workflows", "activities", "surehand/agents", "process", "client
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
 ai algorithm alive answer app base check child children classify cli clock connect connection
-context control core demo deploy describe dev doctor document end engine env environment error
-exit file follow graph headers history id identity init interrupt json judge key langchain
+context control core demo deploy describe dev doctor document end endpoint engine env environment
+error exit file follow graph headers history id identity init interrupt json judge key langchain
 langgraph limit long mail metric migrate migration model module name new notify one open openai
 operate option output override pause people plain plugin prepare price process program progress
 public pydantic query question read rebuild reconcile render report rerun resolve retry rule run

@@ -72,11 +72,15 @@ class Run:
     handle: WorkflowHandle[Any, Any]
 
     async def view(self) -> RunView:
-        """Ask where the run stands."""
-        view: RunView = await self.handle.query(
-            "view", result_type=RunView, rpc_timeout=_QUERY_TIMEOUT
-        )
-        return view
+        """Ask where the run stands, until a worker has answered."""
+
+        async def ask() -> RunView:
+            view: RunView = await self.handle.query(
+                "view", result_type=RunView, rpc_timeout=_QUERY_TIMEOUT
+            )
+            return view
+
+        return await until(ask, lambda view: True)
 
     async def until(
         self, reached: Callable[[RunView], bool], timeout_s: float = PATIENCE_S
