@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,17 +14,21 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli.approvals_server.links import DEFAULT_FOLDER, LINK_LASTS, Links, Server
+from surehand.cli.codec_server.tokens import Tokens
+from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
 from surehand.cli.people.principal import checked_name
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox
 from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.serving import in_url, is_loopback, parse_address, serve_app
+from surehand.cli.verb.serving import Served, in_url, is_loopback, parse_address, serve_apps
 from surehand.cli.verb.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.named_objects import NotLoaded, load_extra
+from surehand.process.sources import KEYS
 
 if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
@@ -47,6 +52,18 @@ async def serve(
         ),
     ] = None,
     state: State = DEFAULT_FOLDER,
+    codec: Annotated[
+        str | None,
+        typer.Option("--codec", metavar="HOST:PORT", help="Serve the codec server, too, there."),
+    ] = None,
+    codec_tokens: Annotated[
+        Path | None,
+        typer.Option("--codec-tokens", metavar="FILE", help="As for `codec serve --tokens`."),
+    ] = None,
+    codec_origins: Annotated[
+        list[str] | None,
+        typer.Option("--codec-origin", metavar="URL", help="As for `codec serve --origin`."),
+    ] = None,
 ) -> ExitCode:
     """Serve the pages on which approvers see what waits for them, and decide.
 
@@ -55,6 +72,7 @@ async def serve(
 
     Example: python starter.py approvals serve
     """
+    beside = _codec(caller, codec, codec_tokens, codec_origins)
     address = parse_address("--http", http)
     if origin is None and not is_loopback(address[0]):
         raise WrongUse(
@@ -79,8 +97,52 @@ async def serve(
             )
             return made.app(server.origin)
 
-        await serve_app(app_at, "--http", address)
+        served = [Served(app_at, "--http", address)]
+        if beside is not None:
+            served += beside.served(caller, settings, ledger)
+        await serve_apps(*served)
     return ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """The codec server that is asked for beside the pages, at an address of its own.
+
+    So it is another origin: its page, its cookie and what it lets other pages ask stay out of that
+    of the approvers' pages, where their browsers keep keys.
+    """
+
+    address: tuple[str, int]
+    tokens: Path
+    origins: list[str]
+
+    def served(self, caller: Caller, settings: Settings, ledger: Ledger) -> list[Served]:
+        """Return it, or nothing where there is nothing to decrypt with."""
+        # Whoever has the first token made need not start the pages anew.
+        tokens = Tokens(self.tokens, may_be_missing=True)
+        app = codec_app(caller, settings, ledger, tokens=tokens, origins=self.origins)
+        if app is None:
+            caller.printer.warn(f"no codec server: there is nothing to decrypt with: set {KEYS}")
+            return []
+        return [Served(told_at(caller, app, self.address), "--codec", self.address)]
+
+
+def _codec(
+    caller: Caller, address: str | None, tokens: Path | None, origins: list[str] | None
+) -> _Codec | None:
+    """Return the codec server that is asked for; ``None``: none is.
+
+    Raises:
+        WrongUse: An option is missing or wrong.
+    """
+    if address is None:
+        if tokens is not None or origins:
+            raise WrongUse("--codec-tokens and --codec-origin are for --codec HOST:PORT")
+        return None
+    if tokens is None:
+        raise WrongUse("--codec needs --codec-tokens FILE: `codec token` makes its lines")
+    known = [codec_origin("--codec-origin", one) for one in origins or [caller.settings.ui_url]]
+    return _Codec(parse_address("--codec", address), tokens, known)
 
 
 def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
