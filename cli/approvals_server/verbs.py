@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,11 +25,12 @@ from surehand.cli.verb.serving import Served, in_url, is_loopback, parse_address
 from surehand.cli.verb.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.named_objects import NotLoaded, load_extra
-from surehand.process.sources import KEYS
+from surehand.process.sources import KEYS, PREFIX
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
+    from surehand.cli.approvals_server.oidc import OidcSignIn
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
 
@@ -80,12 +81,20 @@ async def serve(
             " --origin https://approvals.example.com"
         )
     named = None if origin is None else checked_origin(origin)
+    from surehand.activities.ledger.people import principals
+
     settings = read_settings()
     loaded, schema_of = _server(), _schemas(caller, settings)
     async with ledger_of(settings) as ledger:
 
+        async def registered(name: str) -> bool:
+            return await ledger.transact(caller.tenant, principals.exists, name)
+
+        oidc = _oidc(settings, caller.tenant, registered)
+        takes_links = oidc is None or only_here(address[0], named)
+
         def app_at(url: str) -> Any:
-            server = Server.new(named or url, caller.tenant)
+            server = Server.new(named or url, caller.tenant, takes_links=takes_links)
             server.write(state)
             caller.printer.warn(f"approvals at {server.origin} (Ctrl-C ends it)")
             made = loaded.ApprovalsServer(
@@ -94,6 +103,7 @@ async def serve(
                 tenant=caller.tenant,
                 links=Links(server),
                 schema_of=schema_of,
+                oidc=oidc,
             )
             return made.app(server.origin)
 
@@ -145,6 +155,37 @@ def _codec(
     return _Codec(parse_address("--codec", address), tokens, known)
 
 
+def _oidc(
+    settings: Settings, tenant: str, registered: Callable[[str], Awaitable[bool]]
+) -> OidcSignIn | None:
+    """Return how people sign in by an identity provider; ``None``: none is set.
+
+    Raises:
+        WrongUse: A setting is missing or wrong, or what it needs is not installed.
+    """
+    if not settings.oidc_issuer:
+        return None
+    try:
+        loaded = load_extra("surehand.cli.approvals_server.oidc_settings", "approvals")
+    except NotLoaded as error:
+        raise WrongUse(f"{PREFIX}OIDC_ISSUER needs Authlib: {error}") from error
+    found: OidcSignIn = loaded.oidc_of(settings, tenant, registered)
+    return found
+
+
+def only_here(host: str, origin: str | None) -> bool:
+    """Return whether this machine alone reaches the pages: so that links count beside a provider.
+
+    Whoever reads the server's folder makes links in any name. Where others come by an identity
+    provider, that would be a second way past it. Behind a proxy on the same machine they do, too.
+
+    Args:
+        host: Where the server listens.
+        origin: As browsers reach it, where that is said.
+    """
+    return is_loopback(host) and (origin is None or is_loopback(urlsplit(origin).hostname or ""))
+
+
 def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
     """Print a link that signs you in at the approvals server once, within ten minutes.
 
@@ -154,6 +195,8 @@ def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
     """
     name = checked_name(caller.settings.user)
     server = Server.read(state)
+    if not server.takes_links:
+        raise WrongUse(f"{server.origin} takes no links: people sign in with an identity provider")
     if server.tenant != caller.tenant:
         raise WrongUse(f"the server at {server.origin} is for tenant {server.tenant}")
     made = server.link(name, time.time())
