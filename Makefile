@@ -129,6 +129,7 @@ lock: ## Resolve the dependencies anew (needs uv and npm)
 	$(LOCK) --group supply-chain --output-file requirements-supply-chain.lock
 	$(LOCK) tests/mcp/servers/requirements.in --output-file tests/mcp/servers/requirements.lock
 	cd tests/mcp/servers && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
+	cd tests/oidc/provider && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 	cd tests/browser/axe && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 check-compose: ## Check docker-compose.yml with Compose's own loader (needs Go)

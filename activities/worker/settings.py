@@ -139,6 +139,20 @@ class Settings(BaseSettings):
     """Origin of the pages on which people approve (``approvals serve``), for the links in
     notifications, such as ``https://approvals.example.com``; ``{tenant}`` in it stands for the
     tenant. Empty: no links."""
+    oidc_issuer: str = ""
+    """Of ``approvals serve``: the identity provider by which people sign in, such as
+    ``https://login.example.com``, letter by letter as it names itself. Empty: by links."""
+    oidc_client_id: str = ""
+    """As what that provider knows the approvers' pages."""
+    oidc_client_secret: SecretStr = SecretStr("")
+    """What they prove it with: the secret, or ``file:PATH`` of a file that nobody else can read.
+    Empty: a public client."""
+    oidc_claim: str = Field(default="sub", min_length=1)
+    """The claim of an ID token that is somebody's subject. Another one than ``sub`` may change
+    hands: ask your provider."""
+    oidc_principals: str = ""
+    """File that says which subject of which issuer is which principal, such as
+    ``oidc-principals.yaml``; read again when it has changed."""
     key_encryption_keys: SecretStr = SecretStr("")
     """Encrypts what goes through Temporal: ``ID=KEY,...``, a file with such lines that nobody else
     can read, or ``module:name``; the first key wraps the keys of runs. Empty: nothing is

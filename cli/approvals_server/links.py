@@ -1,4 +1,4 @@
-"""One-time links: how somebody signs in where there is no identity provider.
+"""One-time links: how somebody signs in where there is no identity provider, or on one machine.
 
 The server makes a secret each time it starts, and writes it into a file that only its own user
 reads. Whoever reads that file makes links: it is the user who reads the ledger's settings, too. A
@@ -23,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from surehand.cli.approvals_server.texts import OF_PAGES
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.files import replace_whole
 
@@ -50,11 +51,13 @@ class Server:
     origin: str
     tenant: str
     secret: str
+    takes_links: bool = True
+    """Whether people sign in by them; else by an identity provider alone."""
 
     @classmethod
-    def new(cls, origin: str, tenant: str) -> Server:
+    def new(cls, origin: str, tenant: str, *, takes_links: bool = True) -> Server:
         """Return a server with a secret of its own."""
-        return cls(origin, tenant, secrets.token_urlsafe(_BYTES))
+        return cls(origin, tenant, secrets.token_urlsafe(_BYTES), takes_links)
 
     def write(self, folder: Path) -> None:
         """Let ``approvals link`` know.
@@ -138,12 +141,19 @@ class Links:
         self._clock = clock
         self._spent = dict[str, int]()
 
+    @property
+    def taken(self) -> bool:
+        """Whether people sign in by links."""
+        return self._server.takes_links
+
     def spend(self, token: str) -> str:
         """Return whom a link signs in; it signs in nobody from now on.
 
         Raises:
             BadLink: It counts no more, or never did.
         """
+        if not self._server.takes_links:
+            raise BadLink(OF_PAGES.no_links)
         claims, now = self._server.claims(token), self._clock()
         nonce, until = str(claims["jti"]), int(str(claims["exp"]))
         if claims["aud"] != self._server.tenant:

@@ -12,7 +12,7 @@ import json
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from pydantic import JsonValue
@@ -33,7 +33,7 @@ from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
 from surehand.cli.approvals_server.pages import error, page, static_files
-from surehand.cli.approvals_server.sign_in import LASTS, SignIns
+from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
 from surehand.cli.approvals_server.views import detailed, document, listed, own_keys, run_document
 from surehand.cli.verb.ledger_door import translated
 from surehand.client.client import Client
@@ -55,6 +55,9 @@ _OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
 LARGEST_DECISION: Final = 2 * 1024 * 1024
 LARGEST_OTHER: Final = 4096
 
+if TYPE_CHECKING:
+    from surehand.cli.approvals_server.oidc import OidcSignIn
+
 _Endpoint = Callable[[Request, str], Awaitable[Response]]
 Connect = Callable[[], Awaitable[Client]]
 #: Of a tool's name and version.
@@ -72,6 +75,7 @@ class ApprovalsServer:
         tenant: str,
         links: Links,
         schema_of: SchemaOf,
+        oidc: OidcSignIn | None = None,
     ) -> None:
         """Make it.
 
@@ -81,12 +85,14 @@ class ApprovalsServer:
             tenant: Whose requests these are.
             links: By which people sign in.
             schema_of: Returns the JSON Schema of a tool's params, where it is known here.
+            oidc: By which they sign in at an identity provider, where there is one.
         """
         self._schema_of = schema_of
         self._ledger = ledger
         self._connect = connect
         self._tenant = tenant
         self._links = links
+        self._oidc = oidc
         self._sign_ins = SignIns()
         self._followers = Followers()
         self._files = static_files()
@@ -123,6 +129,8 @@ class ApprovalsServer:
             Route("/static/{name}", self._static),
             Route("/health", _health),
         ]
+        if self._oidc is not None:
+            routes += self._oidc.routes(origin, self._begin)
         handlers = {404: _not_found, 405: _not_found, Exception: _mistake}
         # Around all of it: a mistake of ours is answered by the same rules.
         return Headers(
@@ -146,11 +154,18 @@ class ApprovalsServer:
 
     def _not_signed_in(self, request: Request) -> Response:
         if request.method != "GET" or request.url.path.endswith(".json"):
-            return error(request, 401, "you are not signed in any more: ask for a new link")
-        return page("sign_in", status=401, me=None, command=self._link_command())
+            return error(request, 401, "you are not signed in any more: sign in again")
+        query = f"?{request.url.query}" if request.url.query else ""
+        return self._sign_in_with(401, request.url.path + query)
 
-    def _link_command(self) -> str:
-        return f"{shared_program()} approvals link --as NAME"
+    def _sign_in_with(self, status: int, then: str) -> Response:
+        command = f"{shared_program()} approvals link --as NAME" if self._links.taken else None
+        provider = begin = None
+        if self._oidc is not None:
+            provider, begin = self._oidc.host, self._oidc.begin_at(then)
+        return page(
+            "sign_in", status=status, me=None, command=command, provider=provider, begin=begin
+        )
 
     async def _list(self, request: Request, me: str) -> Response:
         asked = _Asked.of(request)
@@ -320,7 +335,7 @@ class ApprovalsServer:
         return await forward(self._way, sent, me=me, tenant=self._tenant)
 
     async def _sign_in_page(self, request: Request) -> Response:
-        return page("sign_in", me=None, command=self._link_command())
+        return self._sign_in_with(200, "/")
 
     async def _sign_in(self, request: Request) -> Response:
         try:
@@ -329,16 +344,23 @@ class ApprovalsServer:
         except (BadLink, SurehandError) as problem:
             return error(request, 401, str(problem))
         answer = JSONResponse({"principal": me})
+        self._begin(request, answer, me)
+        return answer
+
+    def _begin(
+        self, request: Request, answer: Response, me: str, counts: Callable[[], bool] = always
+    ) -> None:
+        """Sign somebody in with an answer; whoever was signed in in this browser is no more."""
+        self._sign_ins.end(request.cookies.get(self._cookie, ""))
         answer.set_cookie(
             self._cookie,
-            self._sign_ins.begin(me),
+            self._sign_ins.begin(me, counts),
             max_age=int(LASTS.total_seconds()),
             httponly=True,
             secure=self._tls,
             # A link in a mail opens the page; nothing that a page of others sends has the cookie.
             samesite="lax",
         )
-        return answer
 
     async def _sign_out(self, request: Request) -> Response:
         self._sign_ins.end(request.cookies.get(self._cookie, ""))

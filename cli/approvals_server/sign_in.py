@@ -24,6 +24,12 @@ _BYTES: Final = 32
 class _SignedIn(NamedTuple):
     principal: str
     until: float
+    counts: Callable[[], bool]
+
+
+def always() -> bool:
+    """Return that a sign-in still counts: nothing but its time ends it."""
+    return True
 
 
 class SignIns:
@@ -34,11 +40,16 @@ class SignIns:
         self._now = now
         self._by_digest = OrderedDict[str, _SignedIn]()
 
-    def begin(self, principal: str) -> str:
-        """Return the cookie of a new sign-in."""
+    def begin(self, principal: str, counts: Callable[[], bool] = always) -> str:
+        """Return the cookie of a new sign-in.
+
+        Args:
+            principal: Who signs in.
+            counts: Whether they still may; asked each time.
+        """
         cookie = secrets.token_urlsafe(_BYTES)
         until = self._now() + LASTS.total_seconds()
-        self._by_digest[_digest(cookie)] = _SignedIn(principal, until)
+        self._by_digest[_digest(cookie)] = _SignedIn(principal, until, counts)
         while len(self._by_digest) > MOST:
             self._by_digest.popitem(last=False)
         return cookie
@@ -46,7 +57,7 @@ class SignIns:
     def principal(self, cookie: str) -> str | None:
         """Return who is signed in; ``None``: nobody, or not any more."""
         found = self._by_digest.get(_digest(cookie))
-        if found is None or found.until <= self._now():
+        if found is None or found.until <= self._now() or not found.counts():
             return None
         return found.principal
 

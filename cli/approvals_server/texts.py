@@ -33,6 +33,28 @@ class OfPages:
     sign_in_how: Final = "Open a link that the command line prints. It counts once, for 10 minutes:"
     sign_in_button: Final = "Sign in"
     sign_in_ready: Final = "You have opened a link to sign in with. It is used up when you sign in."
+    # signing in by an identity provider
+    oidc_how: Final = "You sign in at the identity provider of those who run this server:"
+    oidc_button: Final = "Sign in with"
+    oidc_or_link: Final = "On this machine a link signs you in, too."
+    no_links: Final = "This server takes no links: sign in with its identity provider."
+    oidc_other_page: Final = "Another page may not sign you in."
+    oidc_not_begun: Final = (
+        "This sign-in was not begun in this browser, or is over, or was used: begin again."
+    )
+    oidc_refused: Final = "The identity provider has not signed you in: begin again."
+    oidc_other_issuer: Final = "That answer is not of this server's identity provider."
+    oidc_bad_code: Final = "The identity provider does not know this sign-in: begin again."
+    oidc_bad_token: Final = "What the identity provider says is not for this sign-in: begin again."
+    oidc_no_claim: Final = "The identity provider does not say who you are."
+    oidc_away: Final = "The identity provider cannot be asked now; the server's log says why."
+    no_principal_title: Final = "Nobody here is you"
+    no_principal_what: Final = (
+        "The identity provider knows you, but no principal is registered for this subject of"
+        " this issuer. You are not signed in. Ask an administrator, and name both:"
+    )
+    no_principal_issuer: Final = "Issuer"
+    no_principal_subject: Final = "Subject"
     # the list
     list_title: Final = "What waits for a decision"
     list_none: Final = "Nothing waits for a decision."

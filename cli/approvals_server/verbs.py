@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,18 +14,23 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli.approvals_server.links import DEFAULT_FOLDER, LINK_LASTS, Links, Server
+from surehand.cli.codec_server.tokens import Tokens
+from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
 from surehand.cli.people.principal import checked_name
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox
 from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.serving import in_url, is_loopback, parse_address, serve_app
+from surehand.cli.verb.serving import Served, in_url, is_loopback, parse_address, serve_apps
 from surehand.cli.verb.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.named_objects import NotLoaded, load_extra
+from surehand.process.sources import KEYS, PREFIX
 
 if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
+    from surehand.cli.approvals_server.oidc import OidcSignIn
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
 
@@ -47,6 +53,18 @@ async def serve(
         ),
     ] = None,
     state: State = DEFAULT_FOLDER,
+    codec: Annotated[
+        str | None,
+        typer.Option("--codec", metavar="HOST:PORT", help="Serve the codec server, too, there."),
+    ] = None,
+    codec_tokens: Annotated[
+        Path | None,
+        typer.Option("--codec-tokens", metavar="FILE", help="As for `codec serve --tokens`."),
+    ] = None,
+    codec_origins: Annotated[
+        list[str] | None,
+        typer.Option("--codec-origin", metavar="URL", help="As for `codec serve --origin`."),
+    ] = None,
 ) -> ExitCode:
     """Serve the pages on which approvers see what waits for them, and decide.
 
@@ -55,6 +73,7 @@ async def serve(
 
     Example: python starter.py approvals serve
     """
+    beside = _codec(caller, codec, codec_tokens, codec_origins)
     address = parse_address("--http", http)
     if origin is None and not is_loopback(address[0]):
         raise WrongUse(
@@ -62,12 +81,20 @@ async def serve(
             " --origin https://approvals.example.com"
         )
     named = None if origin is None else checked_origin(origin)
+    from surehand.activities.ledger.people import principals
+
     settings = read_settings()
     loaded, schema_of = _server(), _schemas(caller, settings)
     async with ledger_of(settings) as ledger:
 
+        async def registered(name: str) -> bool:
+            return await ledger.transact(caller.tenant, principals.exists, name)
+
+        oidc = _oidc(settings, caller.tenant, registered)
+        takes_links = oidc is None or only_here(address[0], named)
+
         def app_at(url: str) -> Any:
-            server = Server.new(named or url, caller.tenant)
+            server = Server.new(named or url, caller.tenant, takes_links=takes_links)
             server.write(state)
             caller.printer.warn(f"approvals at {server.origin} (Ctrl-C ends it)")
             made = loaded.ApprovalsServer(
@@ -76,11 +103,87 @@ async def serve(
                 tenant=caller.tenant,
                 links=Links(server),
                 schema_of=schema_of,
+                oidc=oidc,
             )
             return made.app(server.origin)
 
-        await serve_app(app_at, "--http", address)
+        served = [Served(app_at, "--http", address)]
+        if beside is not None:
+            served += beside.served(caller, settings, ledger)
+        await serve_apps(*served)
     return ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """The codec server that is asked for beside the pages, at an address of its own.
+
+    So it is another origin: its page, its cookie and what it lets other pages ask stay out of that
+    of the approvers' pages, where their browsers keep keys.
+    """
+
+    address: tuple[str, int]
+    tokens: Path
+    origins: list[str]
+
+    def served(self, caller: Caller, settings: Settings, ledger: Ledger) -> list[Served]:
+        """Return it, or nothing where there is nothing to decrypt with."""
+        # Whoever has the first token made need not start the pages anew.
+        tokens = Tokens(self.tokens, may_be_missing=True)
+        app = codec_app(caller, settings, ledger, tokens=tokens, origins=self.origins)
+        if app is None:
+            caller.printer.warn(f"no codec server: there is nothing to decrypt with: set {KEYS}")
+            return []
+        return [Served(told_at(caller, app, self.address), "--codec", self.address)]
+
+
+def _codec(
+    caller: Caller, address: str | None, tokens: Path | None, origins: list[str] | None
+) -> _Codec | None:
+    """Return the codec server that is asked for; ``None``: none is.
+
+    Raises:
+        WrongUse: An option is missing or wrong.
+    """
+    if address is None:
+        if tokens is not None or origins:
+            raise WrongUse("--codec-tokens and --codec-origin are for --codec HOST:PORT")
+        return None
+    if tokens is None:
+        raise WrongUse("--codec needs --codec-tokens FILE: `codec token` makes its lines")
+    known = [codec_origin("--codec-origin", one) for one in origins or [caller.settings.ui_url]]
+    return _Codec(parse_address("--codec", address), tokens, known)
+
+
+def _oidc(
+    settings: Settings, tenant: str, registered: Callable[[str], Awaitable[bool]]
+) -> OidcSignIn | None:
+    """Return how people sign in by an identity provider; ``None``: none is set.
+
+    Raises:
+        WrongUse: A setting is missing or wrong, or what it needs is not installed.
+    """
+    if not settings.oidc_issuer:
+        return None
+    try:
+        loaded = load_extra("surehand.cli.approvals_server.oidc_settings", "approvals")
+    except NotLoaded as error:
+        raise WrongUse(f"{PREFIX}OIDC_ISSUER needs Authlib: {error}") from error
+    found: OidcSignIn = loaded.oidc_of(settings, tenant, registered)
+    return found
+
+
+def only_here(host: str, origin: str | None) -> bool:
+    """Return whether this machine alone reaches the pages: so that links count beside a provider.
+
+    Whoever reads the server's folder makes links in any name. Where others come by an identity
+    provider, that would be a second way past it. Behind a proxy on the same machine they do, too.
+
+    Args:
+        host: Where the server listens.
+        origin: As browsers reach it, where that is said.
+    """
+    return is_loopback(host) and (origin is None or is_loopback(urlsplit(origin).hostname or ""))
 
 
 def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
@@ -92,6 +195,8 @@ def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
     """
     name = checked_name(caller.settings.user)
     server = Server.read(state)
+    if not server.takes_links:
+        raise WrongUse(f"{server.origin} takes no links: people sign in with an identity provider")
     if server.tenant != caller.tenant:
         raise WrongUse(f"the server at {server.origin} is for tenant {server.tenant}")
     made = server.link(name, time.time())

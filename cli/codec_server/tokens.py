@@ -38,13 +38,18 @@ class Holder:
 class Tokens:
     """The tokens of a file, by their digests; read again when the file has changed."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, may_be_missing: bool = False) -> None:
         """Read the file.
+
+        Args:
+            file: Its lines are what ``codec token`` writes.
+            may_be_missing: Whether a file that is not there has no tokens; else that is an error.
 
         Raises:
             WrongUse: It cannot be read, or a line of it is wrong.
         """
         self._file = file
+        self._may_be_missing = may_be_missing
         self._stamp, self._holders = self._read()
 
     def holder(self, token: str) -> Holder | None:
@@ -60,6 +65,8 @@ class Tokens:
 
     def _read(self) -> tuple[tuple[int, ...], dict[str, Holder]]:
         stamp = self._stamp_now()
+        if not stamp:
+            return stamp, {}
         try:
             lines = self._file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -75,6 +82,8 @@ class Tokens:
         try:
             found = os.stat(self._file)
         except OSError as error:
+            if self._may_be_missing and isinstance(error, FileNotFoundError):
+                return ()
             raise WrongUse(f"tokens {self._file} cannot be read: {error.strerror}") from error
         return found.st_mtime_ns, found.st_ino, found.st_size
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
@@ -17,15 +18,20 @@ from surehand.cli.codec_server.tokens import (
     new_token,
 )
 from surehand.cli.verb import options
+from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import keys_of, ledger_of, open_artifacts, read_settings
 from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.serving import is_loopback, parse_address, serve_app
+from surehand.cli.verb.serving import AppAt, is_loopback, parse_address, serve_app
 from surehand.cli.verb.shapes import NewToken
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.named_objects import NotLoaded, load_extra
 from surehand.process.sources import CODEC_TOKEN, KEYS
 from surehand.workflows.payload_codec import Store
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.worker.settings import Settings
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
 
@@ -51,34 +57,60 @@ async def serve(
     Example: python starter.py codec serve --tokens tokens --origin http://localhost:8233
     """
     address = parse_address("--http", http)
-    origins = [_origin(text) for text in origin or [caller.settings.ui_url]]
+    origins = [codec_origin("--origin", text) for text in origin or [caller.settings.ui_url]]
     known = Tokens(tokens)
     settings = read_settings()
-    server = _server()
+    _server()
     async with ledger_of(settings) as ledger:
-        keys = keys_of(settings, lambda: ledger)
-        if keys is None:
+        app = codec_app(caller, settings, ledger, tokens=known, origins=origins)
+        if app is None:
             raise WrongUse(f"there is nothing to decrypt with: set {KEYS}")
-        artifacts = open_artifacts(settings, ledger)
-
-        def open_store() -> Store:
-            return artifacts.blobs
-
-        made = server.CodecServer(
-            tokens=known,
-            keys=keys,
-            open_store=open_store,
-            namespace=find_target(caller.environment).namespace,
-        )
-
-        def app_at(url: str) -> Any:
-            caller.printer.warn(f"codec server at {url} (Ctrl-C ends it)")
-            if not is_loopback(address[0]):
-                caller.printer.warn("it speaks no TLS: a proxy has to, where others reach it")
-            return made.app(origins)
-
-        await serve_app(app_at, "--http", address)
+        await serve_app(told_at(caller, app, address), "--http", address)
     return ExitCode.DONE
+
+
+def codec_app(
+    caller: Caller, settings: Settings, ledger: Ledger, *, tokens: Tokens, origins: Sequence[str]
+) -> Any | None:
+    """Return the codec server as an application; ``None``: there is nothing to decrypt with.
+
+    Args:
+        caller: Whose environment names the namespace.
+        settings: The key-encryption keys, and where large payloads lie.
+        ledger: Which has the keys of runs.
+        tokens: Who may do what.
+        origins: Where the Web UI is served.
+
+    Raises:
+        WrongUse: Starlette is not installed, or the keys cannot be used.
+    """
+    keys = keys_of(settings, lambda: ledger)
+    if keys is None:
+        return None
+    artifacts = open_artifacts(settings, ledger)
+
+    def open_store() -> Store:
+        return artifacts.blobs
+
+    made = _server().CodecServer(
+        tokens=tokens,
+        keys=keys,
+        open_store=open_store,
+        namespace=find_target(caller.environment).namespace,
+    )
+    return made.app(origins)
+
+
+def told_at(caller: Caller, app: Any, address: tuple[str, int]) -> AppAt:
+    """Return how an application is served whose URL is told to whoever has started it."""
+
+    def app_at(url: str) -> Any:
+        caller.printer.warn(f"codec server at {url} (Ctrl-C ends it)")
+        if not is_loopback(address[0]):
+            caller.printer.warn("it speaks no TLS: a proxy has to, where others reach it")
+        return app
+
+    return app_at
 
 
 def token(
@@ -111,7 +143,7 @@ def token(
     return Reply(shown, lines)
 
 
-def _origin(text: str) -> str:
+def codec_origin(option: str, text: str) -> str:
     """Return an origin as browsers name it.
 
     Raises:
@@ -119,7 +151,7 @@ def _origin(text: str) -> str:
     """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
-        raise WrongUse(f"--origin {text}: it looks like https://temporal.example.com")
+        raise WrongUse(f"{option} {text}: it looks like https://temporal.example.com")
     return f"{parts.scheme}://{parts.netloc}"
 
 

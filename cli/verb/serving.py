@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from surehand.process.exits import NotReachable, WrongUse
@@ -39,30 +40,73 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def serve_app(app_at: Callable[[str], Any], option: str, address: tuple[str, int]) -> None:
-    """Serve an ASGI application until Ctrl-C ends it.
+#: Returns an ASGI application; it is told its URL, once others reach it.
+AppAt = Callable[[str], Any]
 
-    Args:
-        app_at: Returns the application; it is told its URL, once others reach it.
-        option: The one that has the address.
-        address: Host and port; 0 is any free one.
+
+@dataclass(frozen=True)
+class Served:
+    """An ASGI application, and where it listens."""
+
+    app_at: AppAt
+    option: str
+    """The one that has the address."""
+    address: tuple[str, int]
+    """Host and port; 0 is any free one."""
+
+
+async def serve_app(app_at: AppAt, option: str, address: tuple[str, int]) -> None:
+    """Serve an ASGI application until Ctrl-C ends it.
 
     Raises:
         NotReachable: It cannot listen there.
     """
+    await serve_apps(Served(app_at, option, address))
+
+
+async def serve_apps(*served: Served) -> None:
+    """Serve ASGI applications, each at an address of its own, until Ctrl-C ends all of them.
+
+    Raises:
+        NotReachable: One cannot listen at its address: then none does.
+        WrongUse: Two of them have one port.
+    """
     import uvicorn
 
-    with _listen(option, *address) as opened:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(_listen(one.option, *one.address)) for one in served]
+        ports = [socket.getsockname()[1] for socket in sockets]
+        if len(set(ports)) < len(ports):
+            # By its port a request is told apart.
+            raise WrongUse(f"{served[-1].option}: it needs a port of its own")
+        apps = {
+            port: one.app_at(f"http://{in_url(one.address[0])}:{port}")
+            for one, port in zip(served, ports, strict=True)
+        }
         config = uvicorn.Config(
-            app_at(f"http://{in_url(address[0])}:{opened.getsockname()[1]}"),
+            apps[ports[0]] if len(apps) == 1 else _by_port(apps),
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_REQUESTS,
+            limit_concurrency=MOST_REQUESTS * len(apps),
             timeout_graceful_shutdown=5,
         )
+        # One server for all of them: a signal ends it once, and no other one is left half ended.
         with suppress(KeyboardInterrupt):
-            await uvicorn.Server(config).serve(sockets=[opened])
+            await uvicorn.Server(config).serve(sockets=sockets)
+
+
+def _by_port(apps: Mapping[int, Any]) -> Any:
+    """Return an application that is another one at each port on which it is reached."""
+    first = next(iter(apps.values()))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        # The socket's own port, which nothing that is sent can change. What begins and ends the
+        # process has none.
+        reached = scope.get("server") if scope["type"] != "lifespan" else None
+        await (first if reached is None else apps[reached[1]])(scope, receive, send)
+
+    return app
 
 
 def in_url(host: str) -> str:

@@ -14,7 +14,7 @@ from tests.cluster.programs import ROOT, go
 #: Only a browser talks to the first, and it is a Go program that is not to be had as a module; of a
 #: new cluster there is no previous version; two only look on. Where nothing is encrypted there
 #: is no codec server. The approvers' pages have tests of their own, in a browser.
-LEFT_OUT = {"temporal-ui", "worker-previous", "prometheus", "grafana", "codec", "approvals"}
+LEFT_OUT = {"temporal-ui", "worker-previous", "prometheus", "grafana", "approvals"}
 
 
 class Compose:

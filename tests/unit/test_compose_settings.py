@@ -12,7 +12,15 @@ from surehand.activities.worker.settings import Settings
 from surehand.process.sources import PREFIX
 
 ROOT: Final = Path(__file__).parents[2]
-#: Settings that no container of the file takes from outside, and why.
+#: Settings of the service `approvals` alone: no worker has the secret that signs people in.
+OF_THE_PAGES: Final = {
+    "oidc_issuer",
+    "oidc_client_id",
+    "oidc_client_secret",
+    "oidc_claim",
+    "oidc_principals",
+}
+#: Settings that no worker of the file takes from outside, and why.
 NOT_HANDED_ON: Final = {
     "deployment_name": "several services of the file have to mean the same one",
     "graceful_shutdown": "the container's stop_grace_period goes with it",
@@ -26,6 +34,7 @@ NOT_HANDED_ON: Final = {
     "tenant": "a starter's",
     "user": "a starter's",
     "key": "a starter's, and a private key",
+    **{name: "of the approvers' pages, which have them below" for name in OF_THE_PAGES},
     "codec_endpoint": "a starter's, where it has no keys",
     "codec_token": "the same",
 }
@@ -33,9 +42,9 @@ NOT_HANDED_ON: Final = {
 OF_THE_CLUSTER: Final = {"database_url", "health", "task_queue", "log_format"}
 
 
-def environment() -> dict[str, Any]:
+def environment(service: str = "worker") -> dict[str, Any]:
     read = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    found: dict[str, Any] = read["services"]["worker"]["environment"]
+    found: dict[str, Any] = read["services"][service]["environment"]
     return {
         name.removeprefix(PREFIX).lower(): value
         for name, value in found.items()
@@ -43,11 +52,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def from_outside() -> set[str]:
-    """What a worker's container takes from ``.env``, as it stands there or with a default."""
+def from_outside(service: str = "worker") -> set[str]:
+    """What a container takes from ``.env``, as it stands there or with a default."""
     return {
         name
-        for name, value in environment().items()
+        for name, value in environment(service).items()
         if value is None or f"${{{PREFIX}{name.upper()}" in str(value)
     }
 
@@ -59,8 +68,13 @@ def test_each_setting_of_a_worker_is_in_the_compose_file_or_is_said_why_not() ->
     assert from_outside() == set(environment()) - OF_THE_CLUSTER
 
 
+def test_the_approvers_pages_have_a_worker_s_settings_and_the_identity_provider_s() -> None:
+    assert set(environment("approvals")) == set(environment()) | OF_THE_PAGES
+    assert from_outside("approvals") == from_outside() | OF_THE_PAGES
+
+
 def test_each_setting_that_the_compose_file_takes_from_outside_is_in_the_example() -> None:
     example = (ROOT / ".env.example").read_text()
     named = {one.lower() for one in re.findall(rf"^#?{PREFIX}([A-Z_]+)=", example, re.MULTILINE)}
     images = {"image", "previous_image", "previous_build_id"}
-    assert named - images == from_outside()
+    assert named - images == from_outside("approvals")

@@ -28,7 +28,7 @@ def services() -> dict[str, dict[str, Any]]:
 
 def test_each_service_of_ours_is_confined() -> None:
     found = services()
-    assert {"worker", "codec", "ledger-migrations", "worker-previous"} <= found.keys()
+    assert {"worker", "approvals", "ledger-migrations", "worker-previous"} <= found.keys()
     for name, service in found.items():
         assert service["read_only"] is True, name
         assert service["tmpfs"] == ["/tmp"], name

@@ -69,7 +69,7 @@ def add(tx: Transaction, name: str, actor: str) -> None:
         PrincipalError: There is one of that name.
     """
     _take_turn(tx)
-    if _exists(tx, name):
+    if exists(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already")
     tx.execute(insert_row(principals, principal=name, added_ms=tx.now_ms))
     _note(tx, name, "added", "", actor)
@@ -232,14 +232,15 @@ def _take_turn(tx: Transaction) -> None:
     tx.tick()
 
 
-def _exists(tx: Transaction, name: str) -> bool:
+def exists(tx: Transaction, name: str) -> bool:
+    """Return whether somebody was registered by a name."""
     row = tx.one(rows_of(principals, principals.c.principal, principal=name))
     return row is not None
 
 
 def _known(tx: Transaction, name: str) -> None:
     _take_turn(tx)
-    if not _exists(tx, name):
+    if not exists(tx, name):
         raise PrincipalError(f"there is no principal {name!r}")
 
 
