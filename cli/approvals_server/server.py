@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -23,7 +24,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from surehand.activities.hashes import Hashes
-from surehand.activities.ledger.approvals.waiting import Place, Waiting, groups, waiting
+from surehand.activities.ledger.approvals.waiting import (
+    LOOKED_AT,
+    Place,
+    Waiting,
+    groups,
+    waiting,
+)
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
@@ -32,6 +39,7 @@ from surehand.cli.approvals_server.decisions import forward, status_of, steer
 from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
+from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns
 from surehand.cli.approvals_server.views import detailed, document, listed, own_keys, run_document
@@ -54,6 +62,8 @@ _OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
 #: Bytes of a decision, with the params of an edit; and of whatever else is sent.
 LARGEST_DECISION: Final = 2 * 1024 * 1024
 LARGEST_OTHER: Final = 4096
+#: Characters of what the list is searched for.
+LONGEST_SEARCH: Final = 200
 
 _Endpoint = Callable[[Request, str], Awaitable[Response]]
 Connect = Callable[[], Awaitable[Client]]
@@ -102,6 +112,7 @@ class ApprovalsServer:
         self._tls = origin.startswith("https:")
         # Where there is TLS, no other host and nothing without TLS can set a cookie of that name.
         self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
+        here = (self._ledger, self._tenant)
         routes = [
             Route("/", self._looking(self._list)),
             Route("/approval", self._looking(self._approval)),
@@ -115,6 +126,7 @@ class ApprovalsServer:
             Route("/follow/run", self._looking(self._follow_run)),
             Route("/follow/list", self._looking(self._follow_list)),
             Route("/follow/approval", self._looking(self._follow_approval)),
+            Route("/mine", self._looking(partial(show_own_decisions, *here))),
             Route("/keys", self._looking(self._keys)),
             Route("/decide", self._looking(self._decide), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
@@ -165,8 +177,7 @@ class ApprovalsServer:
         more = None
         if found.more is not None:
             where = f"{found.more.expires_ms}:{found.more.approval_id}"
-            query = {"tool": tool or "", "of": "mine" if mine else "all", "after": where}
-            more = f"/?{urlencode(query)}"
+            more = f"/?{urlencode({**asked.query(), 'after': where})}"
         return page(
             "list",
             me=me,
@@ -174,8 +185,11 @@ class ApprovalsServer:
             tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
             tool=tool,
             mine=mine,
+            says=asked.says,
+            unread=found.unread,
+            most=LOOKED_AT,
             more=more,
-            later=asked.after is not None,
+            first=None if asked.after is None else f"/?{urlencode(asked.query())}",
             follow=f"/follow/list?{request.url.query}",
         )
 
@@ -360,6 +374,7 @@ class _Asked:
 
     tool: str | None
     mine: bool
+    says: str | None
     after: Place | None
 
     @classmethod
@@ -370,13 +385,20 @@ class _Asked:
             WrongUse: There is no such part of the list.
         """
         asked = request.query_params
+        says = asked.get("says", "").strip()[:LONGEST_SEARCH] or None
         after = _place(asked.get("after"))
-        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", after)
+        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", says, after)
+
+    def query(self) -> dict[str, str]:
+        """Return what asks for this part of the list, from its first page on."""
+        of = "mine" if self.mine else "all"
+        return {"tool": self.tool or "", "of": of, "says": self.says or ""}
 
     def look(self, tx: Transaction, person: Principal) -> Waiting:
         """Return that part, as the person sees it."""
         roles = person.roles if self.mine else None
-        return waiting(tx, most=ON_A_PAGE, tool=self.tool, roles=roles, after=self.after)
+        filters: dict[str, Any] = {"tool": self.tool, "roles": roles, "says": self.says}
+        return waiting(tx, most=ON_A_PAGE, after=self.after, **filters)
 
 
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:

@@ -152,6 +152,16 @@ decisions = Table(
         sqlite_where=text(_IN_PERSON),
         postgresql_where=text(_IN_PERSON),
     ),
+    # What somebody has said, newest last.
+    Index(
+        "ix_decisions_approver",
+        "tenant_id",
+        "approver",
+        "at_ms",
+        "decision_id",
+        sqlite_where=text("standing_id IS NULL"),
+        postgresql_where=text("standing_id IS NULL"),
+    ),
     # What was said to one request.
     Index("ix_decisions_approval", "tenant_id", "approval_id"),
     # G3: a signature counts once.

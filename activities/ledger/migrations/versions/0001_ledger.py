@@ -529,6 +529,13 @@ def _tables() -> None:
     )
     op.create_index("ix_decisions_approval", "decisions", ["tenant_id", "approval_id"])
     op.create_index(
+        "ix_decisions_approver",
+        "decisions",
+        ["tenant_id", "approver", "at_ms", "decision_id"],
+        sqlite_where=sa.text("standing_id IS NULL"),
+        postgresql_where=sa.text("standing_id IS NULL"),
+    )
+    op.create_index(
         "uq_decisions_vote",
         "decisions",
         ["tenant_id", "approval_id", "approver"],
