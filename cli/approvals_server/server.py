@@ -35,6 +35,7 @@ from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.artifacts import OpenStore, hand_out, show_artifacts
 from surehand.cli.approvals_server.decisions import forward, status_of, steer
 from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
@@ -82,6 +83,7 @@ class ApprovalsServer:
         tenant: str,
         links: Links,
         schema_of: SchemaOf,
+        artifacts: OpenStore | None = None,
     ) -> None:
         """Make it.
 
@@ -91,7 +93,9 @@ class ApprovalsServer:
             tenant: Whose requests these are.
             links: By which people sign in.
             schema_of: Returns the JSON Schema of a tool's params, where it is known here.
+            artifacts: Opens the store of what runs have kept; ``None``: none is handed out.
         """
+        self._artifacts = artifacts
         self._schema_of = schema_of
         self._ledger = ledger
         self._connect = connect
@@ -127,6 +131,8 @@ class ApprovalsServer:
             Route("/follow/list", self._looking(self._follow_list)),
             Route("/follow/approval", self._looking(self._follow_approval)),
             Route("/mine", self._looking(partial(show_own_decisions, *here))),
+            Route("/artifacts", self._looking(partial(show_artifacts, *here))),
+            Route("/artifact", self._looking(partial(hand_out, here[0], self._artifacts, here[1]))),
             Route("/keys", self._looking(self._keys)),
             Route("/decide", self._looking(self._decide), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),

@@ -138,6 +138,20 @@ class OfPages:
         "needs_intervention": "does not know what became of a call",
     }
     run_steps: Final = "Steps"
+    # what a run has kept
+    run_artifacts: Final = "What it has kept"
+    artifacts_title: Final = "What a run has kept"
+    artifacts_what: Final = (
+        "Values over 8 KiB, and what tools have written. Strangers may have written them, so they"
+        " are saved as files and never shown here."
+    )
+    artifacts_none: Final = "This run has kept nothing."
+    artifacts_bytes: Final = "bytes"
+    artifacts_sealed_hash: Final = "Name by the run's key"
+    artifacts_no_part: Final = "An artifact is saved as a file. It is no part of a page."
+    artifacts_not_there: Final = "This run has no such artifact."
+    artifacts_too_large: Final = "It is too large for this page: `artifacts` has it in the shell."
+    artifacts_no_store: Final = "This server has no artifact store."
     # one's own decisions
     mine_title: Final = "What I have decided"
     mine_what: Final = "The newest first. Votes that a standing approval has given are not listed."
@@ -215,6 +229,13 @@ OF_SCRIPTS: Final = {
     "receipt": "What the call would have returned, as JSON (only if it happened)",
     "settle": "Settle it",
     "settled": "It is settled: {}",
+    "waits_for": "Waits for: {}",
+    "at_once": "Waits for no other step.",
+    "only_when": "Only when: {}",
+    "goes_to": "Goes on elsewhere, {}",
+    "on_no": "on no",
+    "on_failure": "on failure",
+    "on_reject": "on a rejection",
     "run_is": "The run is {}.",
     "bad_link": "The link cannot be used: {}",
     "key_registered": "This browser's key is registered.",

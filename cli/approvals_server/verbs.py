@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,7 +17,12 @@ from surehand.cli.approvals_server.links import DEFAULT_FOLDER, LINK_LASTS, Link
 from surehand.cli.people.principal import checked_name
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
-from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox
+from surehand.cli.verb.ledger_door import (
+    ledger_of,
+    open_artifacts,
+    read_settings,
+    read_toolbox,
+)
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.serving import in_url, is_loopback, parse_address, serve_app
 from surehand.cli.verb.shapes import SignInLink
@@ -76,6 +82,7 @@ async def serve(
                 tenant=caller.tenant,
                 links=Links(server),
                 schema_of=schema_of,
+                artifacts=cache(lambda: open_artifacts(settings, ledger)),
             )
             return made.app(server.origin)
 

@@ -14,6 +14,7 @@ from surehand.activities.ledger.core.expiry import has_expired
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
 from surehand.cli.verb.params import diff
 from surehand.workflows.contracts.approvals import Assurance
@@ -143,10 +144,6 @@ def run_document(
         keys: Those that are registered for them.
         tenant: Whose run it is.
     """
-    steps = [
-        one.model_dump(mode="json", include={"id", "tool", "state", "attempts", "error", "undone"})
-        for one in view.result.steps
-    ]
     return {
         "tenant": tenant,
         "principal": me.name,
@@ -154,7 +151,7 @@ def run_document(
         "run_id": view.result.run_id,
         "state": view.result.state.value,
         "error": view.result.error,
-        "steps": steps,
+        "graph": run_graph(view.plan, view.result.steps),
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
         "questions": [one.model_dump(mode="json") for one in view.interrupts],
         "doubts": [

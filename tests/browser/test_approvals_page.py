@@ -414,3 +414,30 @@ async def test_a_page_needs_no_worker_to_show_a_call_and_says_that_nothing_was_s
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = stage.decision_rows(run)
     assert decision["verdict"] == "accepted"
+
+
+async def test_a_run_s_steps_are_listed_with_what_they_wait_for_drawn_beside_it_and_follow_it(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        refund = ann.page.locator('#steps li[data-step="refund"]')
+        await expect(refund).to_have_attribute("data-state", "waiting_approval")
+        await expect(refund).to_contain_text("payments.refund")
+        await expect(refund).to_contain_text("Waits for: ")
+        await expect(ann.page.locator("#steps")).to_contain_text("Waits for no other step.")
+        drawing = ann.page.locator("#drawing")
+        steps = await ann.page.locator("#steps li").count()
+        await expect(drawing.locator("rect")).to_have_count(steps)
+        await expect(drawing).to_have_attribute("aria-hidden", "true")
+        await expect(drawing.locator("g.waits")).to_have_count(1)
+        # Nothing of it is wider than a phone.
+        assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
+        await run.approve()
+        assert (await run.result()).state is RunState.COMPLETED
+        await expect(refund).to_have_attribute("data-state", "succeeded")
+        await expect(drawing.locator("g.waits")).to_have_count(0)
+    assert stage.shop.counts(order_id)["refunds"] == 1

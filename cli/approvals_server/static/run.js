@@ -2,6 +2,7 @@
 
 import { parseExact } from "./canonical.js";
 import { makeForm } from "./forms.js";
+import { drawSteps, listSteps } from "./graph.js";
 import { ownKey } from "./keys.js";
 import { fetchText, follow, part, say, send } from "./page.js";
 import { message, signedMessage } from "./steering.js";
@@ -26,10 +27,8 @@ async function draw() {
     return;
   }
   showText(part("state"), say("run_is", told.error ? `${told.state}: ${told.error}` : told.state));
-  const steps = told.steps.map((/** @type {any} */ one) =>
-    [one.id, one.tool, one.state, one.error, one.undone].filter(Boolean).join(" \u00b7 "),
-  );
-  list(part("steps"), steps);
+  listSteps(part("steps"), told.graph.steps);
+  drawSteps(part("drawing"), told.graph.drawing);
   const story = told.story.map((/** @type {any} */ line) =>
     [line.at, line.step, line.text].filter(Boolean).join("  "),
   );
