@@ -42,6 +42,7 @@ from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
 from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
+from surehand.cli.approvals_server.secret_reads import SecretReads
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns
 from surehand.cli.approvals_server.views import detailed, document, listed, own_keys, run_document
 from surehand.cli.verb.ledger_door import translated
@@ -103,6 +104,7 @@ class ApprovalsServer:
         self._links = links
         self._sign_ins = SignIns()
         self._followers = Followers()
+        self._secret_reads = SecretReads(ledger, tenant)
         self._files = static_files()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
@@ -209,10 +211,12 @@ class ApprovalsServer:
         return self._follow(request, lambda: self._ledger.transact(self._tenant, look))
 
     async def _follow_approval(self, request: Request, me: str) -> Response:
-        await self._one(request.query_params.get("id", ""), me)  # refuses what there is not
+        await self._one(
+            request.query_params.get("id", ""), me, request
+        )  # refuses what there is not
 
         async def look() -> dict[str, Any]:
-            one, person, _ = await self._one(request.query_params.get("id", ""), me)
+            one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
             told = detailed(one, person)
             return {name: told[name] for name in ("state", "waits", "votes", "run_state")}
 
@@ -227,7 +231,7 @@ class ApprovalsServer:
         return self._followers.answer(answer, lambda: self._sign_ins.principal(cookie) is not None)
 
     async def _approval(self, request: Request, me: str) -> Response:
-        one, person, _ = await self._one(request.query_params.get("id", ""), me)
+        one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
         web_ui = await self._web_ui(one.row["run_id"])
         return page("approval", me=me, one=detailed(one, person), web_ui=web_ui)
 
@@ -237,18 +241,20 @@ class ApprovalsServer:
             raise WrongUse(f"choose 1 to {ON_A_PAGE} of them")
         calls = []
         for approval_id in ids:
-            one, person, _ = await self._one(approval_id, me)
+            one, person, _ = await self._one(approval_id, me, request)
             calls.append(detailed(one, person))
         return page("several", me=me, calls=calls)
 
     async def _document(self, request: Request, me: str) -> Response:
-        one, person, keys = await self._one(request.query_params.get("id", ""), me)
+        one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
         salt = await self._salt(one)
         schema = self._schema_of(one.row["tool"], one.row["tool_version"])
         told = document(one, person, keys, tenant=self._tenant, salt=salt, schema=schema)
         return JSONResponse(told)
 
-    async def _one(self, asked: str, me: str) -> tuple[OneApproval, Principal, list[Key]]:
+    async def _one(
+        self, asked: str, me: str, request: Request
+    ) -> tuple[OneApproval, Principal, list[Key]]:
         run_id, approval_id = find_approval(self._tenant, asked)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
@@ -257,6 +263,7 @@ class ApprovalsServer:
         one, person, keys = await self._ledger.transact(self._tenant, look)
         if one is None or one.row["run_id"] != run_id:
             raise NotFound(f"approval not found: {approval_id}")
+        await self._secret_reads.record(one, me, request.cookies.get(self._cookie, ""))
         return one, person, keys
 
     async def _salt(self, one: OneApproval) -> str | None:

@@ -441,3 +441,21 @@ async def test_a_run_s_steps_are_listed_with_what_they_wait_for_drawn_beside_it_
         await expect(refund).to_have_attribute("data-state", "succeeded")
         await expect(drawing.locator("g.waits")).to_have_count(0)
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_on_record(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        assert await stage.events(run, "approval.read") == []
+        await ann.opens(request.approval_id)
+        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        [read] = await stage.events(run, "approval.read")
+        await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        assert (await run.result()).state is RunState.COMPLETED
+    assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
+    assert stage.shop.counts(order_id)["refunds"] == 1

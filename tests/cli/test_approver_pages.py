@@ -1,15 +1,19 @@
-"""What approvers find beside their list: a search, and their own decisions."""
+"""What approvers find beside their list: a search, their decisions, what is recorded of a look."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.statements import update_rows
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import approvals
+from surehand.activities.ledger.history.audit import verify_chain
+from surehand.activities.ledger.history.reads import chain_of
 from tests.cli.test_approvals_server import HOSTILE, Site, site
-from tests.ledger.scene import Scene
+from tests.ledger.scene import RUN, Scene
 
 __all__ = ["site"]
 
@@ -108,3 +112,64 @@ async def test_a_request_says_what_its_precondition_was_then_and_that_now_is_the
     assert 'id="precondition"' not in shown[3]
     [row] = [one for one in scene.rows(approvals) if one["approval_id"] == first.approval_id]
     assert row["precondition"] == old
+
+
+def reads(site: Site) -> list[tuple[str, str, str]]:
+    """Who was shown the params of which request, by the events of the run."""
+    with site.scene.tx() as tx:
+        chain, _, head = chain_of(tx, RUN)
+    assert verify_chain(chain, [head]) is None
+    found = [one for one in chain if one["type"] == "approval.read"]
+    assert all(one["at_ms"] > 0 for one in found)
+    return [(one["body"]["actor"], one["body"]["approval_id"], one["step_id"]) for one in found]
+
+
+async def test_each_person_and_sign_in_that_is_shown_secret_params_is_one_event_of_the_run(
+    site: Site,
+) -> None:
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    assert secret is not None
+    await site.sign_in("ann")
+    await site.get("/")
+    await site.get("/mine")
+    assert reads(site) == []  # neither shows params
+    for path in ("/approval", "/approval.json", "/several", "/approval"):
+        assert (await site.get(f"{path}?id={secret}")).status_code == 200
+    assert reads(site) == [("ann", secret, "refund")]
+    await site.sign_in("ann")
+    await site.get(f"/several?id={secret}")
+    await site.sign_in("eve")
+    told = (await site.get(f"/approval.json?id={secret}")).json()
+    assert told["params"] == {"order": "1001", "amount": "120.00"}
+    assert [one[0] for one in reads(site)] == ["ann", "ann", "eve"]
+
+
+async def test_a_look_at_params_that_are_no_secret_is_no_event(site: Site) -> None:
+    one = site.asked()
+    await site.sign_in("ann")
+    for path in ("/approval", "/approval.json", "/several"):
+        assert (await site.get(f"{path}?id={one}")).status_code == 200
+    assert reads(site) == []
+
+
+@pytest.mark.parametrize("path", ["/approval", "/approval.json", "/several", "/follow/approval"])
+async def test_what_cannot_be_recorded_is_not_shown(
+    site: Site, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def fails(*given: object) -> None:
+        raise LedgerUnavailable("the ledger takes no events")
+
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    await site.sign_in("ann")
+    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_read", fails)
+    told = await site.get(f"{path}?id={secret}")
+    assert (told.status_code, "120.00" in told.text) == (503, False)
+    assert reads(site) == []
+
+
+async def test_nobody_takes_back_that_params_are_secret(site: Site) -> None:
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    with pytest.raises(DBAPIError), site.scene.tx() as tx:
+        tx.execute(update_rows(approvals, approval_id=secret).values(secret=False))
+    [row] = site.scene.rows(approvals)
+    assert row["secret"] is True
