@@ -5,7 +5,8 @@ import { makeForm } from "./forms.js";
 import { drawSteps, listSteps } from "./graph.js";
 import { ownKey } from "./keys.js";
 import { fetchText, follow, part, say, send } from "./page.js";
-import { message, signedMessage } from "./steering.js";
+import { isHere } from "./signing.js";
+import { gesturedMessage, message, signedMessage } from "./steering.js";
 import { showJson, showText } from "./text.js";
 
 const id = part("run").dataset.id;
@@ -102,7 +103,7 @@ function doubt(one) {
 }
 
 /**
- * Have the run told something, signed if there is a key that is registered.
+ * Have the run told something, signed if there is a key or a passkey that is registered.
  *
  * @param {string} verb
  * @param {{[name: string]: any}} values
@@ -114,6 +115,9 @@ async function tell(verb, values, done) {
   const key = await ownKey(tenant, principal);
   if (key !== null && told.keys.includes(key.kid)) {
     sent = await signedMessage({ tenant, run, verb, message: sent, key });
+  } else if (told.passkeys.some(isHere)) {
+    const passkeys = told.passkeys.filter(isHere);
+    sent = await gesturedMessage({ tenant, run, verb, message: sent, passkeys });
   }
   const { status, answer } = await send("/steer", { run, verb, message: sent });
   const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? "failed";
