@@ -97,6 +97,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "approval.consumed": "A call was claimed. Its approval is used up.",
     "approval.expired": "Nobody has decided in time.",
     "approval.rejected": "Somebody who may decide has said no.",
+    "approval.read": "A person is shown the params of a request; their tool says they are secret.",
     "approval.requested": "People are asked for their yes to exactly these params.",
     "approval.standing_returned": "A use of a standing approval was given back.",
     "approval.standing_used": "A standing approval counted as a vote.",

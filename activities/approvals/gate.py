@@ -108,6 +108,7 @@ class ApprovalActivities:
                 assurance=worker.assurance,
                 editors=asked.editors,
                 answers=call.answers,
+                secret=prepared.tool.secret_params,
             )
             started_by = marked_starter(tx, call.run_id)
             standing = voters(tx, row["approval_id"])

@@ -148,6 +148,7 @@ class Tool:
     fresh_for: timedelta | None = None
     withdrawn: Literal["intervention", "notification"] = "intervention"
     foreign: bool = False
+    secret_params: bool = False
     description: str = ""
     schema_hash: str = ""
 

@@ -111,6 +111,7 @@ def tool(
     fresh_for: timedelta | None = None,
     withdrawn: Literal["intervention", "notification"] = "intervention",
     foreign: bool = False,
+    secret_params: bool = False,
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
 
@@ -160,6 +161,9 @@ def tool(
         foreign: What it returns is content from outside, which strangers may have written: a web
             page, a mail, an issue. From its answer on the run is marked, and policies may ask
             because of that (``run.foreign``).
+        secret_params: Each look of a person at a request's params, on the approvers' pages, is an
+            event of the run (``approval.read``). What ``describe`` says is shown in lists, too: it
+            has to leave out what is secret.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.
@@ -272,6 +276,7 @@ def tool(
             fresh_for=fresh_for,
             withdrawn=withdrawn,
             foreign=foreign,
+            secret_params=secret_params,
             description=(inspect.getdoc(fn) or name).splitlines()[0],
             schema_hash=digest(schema),
         )

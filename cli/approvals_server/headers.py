@@ -27,7 +27,6 @@ POLICY: Final = "; ".join(
     )
 )
 _OF_ALL: Final = {
-    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -70,6 +69,8 @@ class Headers:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(_OF_ALL)
+                # Of what is no page of ours, and says so: its own policy is stricter.
+                headers.setdefault("Content-Security-Policy", POLICY)
                 if self._tls:
                     headers["Strict-Transport-Security"] = "max-age=31536000"
             await send(message)

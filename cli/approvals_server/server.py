@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -23,16 +24,25 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from surehand.activities.hashes import Hashes
-from surehand.activities.ledger.approvals.waiting import Place, Waiting, groups, waiting
+from surehand.activities.ledger.approvals.waiting import (
+    LOOKED_AT,
+    Place,
+    Waiting,
+    groups,
+    waiting,
+)
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.artifacts import OpenStore, hand_out, show_artifacts
 from surehand.cli.approvals_server.decisions import forward, status_of, steer
 from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
+from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
+from surehand.cli.approvals_server.secret_reads import SecretReads
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
 from surehand.cli.approvals_server.views import detailed, document, listed, own_keys, run_document
 from surehand.cli.verb.ledger_door import translated
@@ -54,6 +64,8 @@ _OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
 #: Bytes of a decision, with the params of an edit; and of whatever else is sent.
 LARGEST_DECISION: Final = 2 * 1024 * 1024
 LARGEST_OTHER: Final = 4096
+#: Characters of what the list is searched for.
+LONGEST_SEARCH: Final = 200
 
 if TYPE_CHECKING:
     from surehand.cli.approvals_server.oidc import OidcSignIn
@@ -76,6 +88,7 @@ class ApprovalsServer:
         links: Links,
         schema_of: SchemaOf,
         oidc: OidcSignIn | None = None,
+        artifacts: OpenStore | None = None,
     ) -> None:
         """Make it.
 
@@ -86,7 +99,9 @@ class ApprovalsServer:
             links: By which people sign in.
             schema_of: Returns the JSON Schema of a tool's params, where it is known here.
             oidc: By which they sign in at an identity provider, where there is one.
+            artifacts: Opens the store of what runs have kept; ``None``: none is handed out.
         """
+        self._artifacts = artifacts
         self._schema_of = schema_of
         self._ledger = ledger
         self._connect = connect
@@ -95,6 +110,7 @@ class ApprovalsServer:
         self._oidc = oidc
         self._sign_ins = SignIns()
         self._followers = Followers()
+        self._secret_reads = SecretReads(ledger, tenant)
         self._files = static_files()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
@@ -108,6 +124,7 @@ class ApprovalsServer:
         self._tls = origin.startswith("https:")
         # Where there is TLS, no other host and nothing without TLS can set a cookie of that name.
         self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
+        here = (self._ledger, self._tenant)
         routes = [
             Route("/", self._looking(self._list)),
             Route("/approval", self._looking(self._approval)),
@@ -121,6 +138,9 @@ class ApprovalsServer:
             Route("/follow/run", self._looking(self._follow_run)),
             Route("/follow/list", self._looking(self._follow_list)),
             Route("/follow/approval", self._looking(self._follow_approval)),
+            Route("/mine", self._looking(partial(show_own_decisions, *here))),
+            Route("/artifacts", self._looking(partial(show_artifacts, *here))),
+            Route("/artifact", self._looking(partial(hand_out, here[0], self._artifacts, here[1]))),
             Route("/keys", self._looking(self._keys)),
             Route("/decide", self._looking(self._decide), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
@@ -180,8 +200,7 @@ class ApprovalsServer:
         more = None
         if found.more is not None:
             where = f"{found.more.expires_ms}:{found.more.approval_id}"
-            query = {"tool": tool or "", "of": "mine" if mine else "all", "after": where}
-            more = f"/?{urlencode(query)}"
+            more = f"/?{urlencode({**asked.query(), 'after': where})}"
         return page(
             "list",
             me=me,
@@ -189,8 +208,11 @@ class ApprovalsServer:
             tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
             tool=tool,
             mine=mine,
+            says=asked.says,
+            unread=found.unread,
+            most=LOOKED_AT,
             more=more,
-            later=asked.after is not None,
+            first=None if asked.after is None else f"/?{urlencode(asked.query())}",
             follow=f"/follow/list?{request.url.query}",
         )
 
@@ -204,10 +226,12 @@ class ApprovalsServer:
         return self._follow(request, lambda: self._ledger.transact(self._tenant, look))
 
     async def _follow_approval(self, request: Request, me: str) -> Response:
-        await self._one(request.query_params.get("id", ""), me)  # refuses what there is not
+        await self._one(
+            request.query_params.get("id", ""), me, request
+        )  # refuses what there is not
 
         async def look() -> dict[str, Any]:
-            one, person, _ = await self._one(request.query_params.get("id", ""), me)
+            one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
             told = detailed(one, person)
             return {name: told[name] for name in ("state", "waits", "votes", "run_state")}
 
@@ -222,7 +246,7 @@ class ApprovalsServer:
         return self._followers.answer(answer, lambda: self._sign_ins.principal(cookie) is not None)
 
     async def _approval(self, request: Request, me: str) -> Response:
-        one, person, _ = await self._one(request.query_params.get("id", ""), me)
+        one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
         web_ui = await self._web_ui(one.row["run_id"])
         return page("approval", me=me, one=detailed(one, person), web_ui=web_ui)
 
@@ -232,18 +256,20 @@ class ApprovalsServer:
             raise WrongUse(f"choose 1 to {ON_A_PAGE} of them")
         calls = []
         for approval_id in ids:
-            one, person, _ = await self._one(approval_id, me)
+            one, person, _ = await self._one(approval_id, me, request)
             calls.append(detailed(one, person))
         return page("several", me=me, calls=calls)
 
     async def _document(self, request: Request, me: str) -> Response:
-        one, person, keys = await self._one(request.query_params.get("id", ""), me)
+        one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
         salt = await self._salt(one)
         schema = self._schema_of(one.row["tool"], one.row["tool_version"])
         told = document(one, person, keys, tenant=self._tenant, salt=salt, schema=schema)
         return JSONResponse(told)
 
-    async def _one(self, asked: str, me: str) -> tuple[OneApproval, Principal, list[Key]]:
+    async def _one(
+        self, asked: str, me: str, request: Request
+    ) -> tuple[OneApproval, Principal, list[Key]]:
         run_id, approval_id = find_approval(self._tenant, asked)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
@@ -252,6 +278,7 @@ class ApprovalsServer:
         one, person, keys = await self._ledger.transact(self._tenant, look)
         if one is None or one.row["run_id"] != run_id:
             raise NotFound(f"approval not found: {approval_id}")
+        await self._secret_reads.record(one, me, request.cookies.get(self._cookie, ""))
         return one, person, keys
 
     async def _salt(self, one: OneApproval) -> str | None:
@@ -382,6 +409,7 @@ class _Asked:
 
     tool: str | None
     mine: bool
+    says: str | None
     after: Place | None
 
     @classmethod
@@ -392,13 +420,20 @@ class _Asked:
             WrongUse: There is no such part of the list.
         """
         asked = request.query_params
+        says = asked.get("says", "").strip()[:LONGEST_SEARCH] or None
         after = _place(asked.get("after"))
-        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", after)
+        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", says, after)
+
+    def query(self) -> dict[str, str]:
+        """Return what asks for this part of the list, from its first page on."""
+        of = "mine" if self.mine else "all"
+        return {"tool": self.tool or "", "of": of, "says": self.says or ""}
 
     def look(self, tx: Transaction, person: Principal) -> Waiting:
         """Return that part, as the person sees it."""
         roles = person.roles if self.mine else None
-        return waiting(tx, most=ON_A_PAGE, tool=self.tool, roles=roles, after=self.after)
+        filters: dict[str, Any] = {"tool": self.tool, "roles": roles, "says": self.says}
+        return waiting(tx, most=ON_A_PAGE, after=self.after, **filters)
 
 
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:

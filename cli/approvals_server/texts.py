@@ -15,6 +15,10 @@ STATES: Final = {
 }
 
 
+#: Of a decision: what somebody has said.
+OUTCOMES: Final = {"approve": "Approved", "reject": "Rejected", "edit": "Edited"}
+
+
 class OfPages:
     """What the pages say, by name."""
 
@@ -22,6 +26,7 @@ class OfPages:
     skip: Final = "To the content"
     nav_list: Final = "What waits"
     nav_others: Final = "Questions and doubts"
+    nav_mine: Final = "My decisions"
     nav_keys: Final = "My key"
     signed_in_as: Final = "Signed in as"
     sign_out: Final = "Sign out"
@@ -62,6 +67,10 @@ class OfPages:
     list_all: Final = "All"
     list_tool: Final = "Tool"
     list_any_tool: Final = "any tool"
+    list_says: Final = "The call says"
+    list_none_says: Final = "No call here says that."
+    list_searched: Final = "More wait, and may say it: a search reads at a time"
+    list_unread: Final = "Calls that are encrypted and could not be searched:"
     list_filter: Final = "Show"
     choose: Final = "Choose:"
     several_look: Final = "Look at those that are chosen"
@@ -110,6 +119,15 @@ class OfPages:
     then_again: Final = "Then it is asked again."
     then_escalated: Final = "Then this role is asked:"
     then_rejected: Final = "Then the run ends as if it was rejected."
+    precondition: Final = "Precondition"
+    precondition_then: Final = "Read when this was asked, at"
+    precondition_digest: Final = "its digest:"
+    precondition_changed: Final = "It said something else at the request before; its digest then:"
+    precondition_same: Final = "It said the same at the request before."
+    precondition_now: Final = (
+        "Only a worker can read what it says now, and does so right before the call. If it says"
+        " something else then, the call is not made, and people are asked anew."
+    )
     same_key: Final = "What the ledger has under this key"
     generation: Final = "generation"
     said: Final = "What people have said"
@@ -142,6 +160,30 @@ class OfPages:
         "needs_intervention": "does not know what became of a call",
     }
     run_steps: Final = "Steps"
+    # what a run has kept
+    run_artifacts: Final = "What it has kept"
+    artifacts_title: Final = "What a run has kept"
+    artifacts_what: Final = (
+        "Values over 8 KiB, and what tools have written. Strangers may have written them, so they"
+        " are saved as files and never shown here."
+    )
+    artifacts_none: Final = "This run has kept nothing."
+    artifacts_bytes: Final = "bytes"
+    artifacts_sealed_hash: Final = "Name by the run's key"
+    artifacts_no_part: Final = "An artifact is saved as a file. It is no part of a page."
+    artifacts_not_there: Final = "This run has no such artifact."
+    artifacts_too_large: Final = "It is too large for this page: `artifacts` has it in the shell."
+    artifacts_no_store: Final = "This server has no artifact store."
+    # one's own decisions
+    mine_title: Final = "What I have decided"
+    mine_what: Final = "The newest first. Votes that a standing approval has given are not listed."
+    mine_none: Final = "You have decided nothing yet."
+    mine_first: Final = "To the newest ones"
+    mine_counts: Final = "It counts"
+    mine_counts_not: Final = "It does not count"
+    mine_hidden: Final = "Its run is hidden or deleted: it has been kept for long enough."
+    mine_no_request: Final = "A request that was never made"
+    mine_unread: Final = "(what the call says cannot be read here)"
     # keys
     keys_title: Final = "My key"
     keys_what: Final = (
@@ -209,6 +251,13 @@ OF_SCRIPTS: Final = {
     "receipt": "What the call would have returned, as JSON (only if it happened)",
     "settle": "Settle it",
     "settled": "It is settled: {}",
+    "waits_for": "Waits for: {}",
+    "at_once": "Waits for no other step.",
+    "only_when": "Only when: {}",
+    "goes_to": "Goes on elsewhere, {}",
+    "on_no": "on no",
+    "on_failure": "on failure",
+    "on_reject": "on a rejection",
     "run_is": "The run is {}.",
     "bad_link": "The link cannot be used: {}",
     "key_registered": "This browser's key is registered.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,7 +20,12 @@ from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
 from surehand.cli.people.principal import checked_name
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
-from surehand.cli.verb.ledger_door import ledger_of, read_settings, read_toolbox
+from surehand.cli.verb.ledger_door import (
+    ledger_of,
+    open_artifacts,
+    read_settings,
+    read_toolbox,
+)
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.serving import Served, in_url, is_loopback, parse_address, serve_apps
 from surehand.cli.verb.shapes import SignInLink
@@ -104,6 +110,7 @@ async def serve(
                 links=Links(server),
                 schema_of=schema_of,
                 oidc=oidc,
+                artifacts=cache(lambda: open_artifacts(settings, ledger)),
             )
             return made.app(server.origin)
 

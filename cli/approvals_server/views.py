@@ -14,6 +14,7 @@ from surehand.activities.ledger.core.expiry import has_expired
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
 from surehand.cli.verb.params import diff
 from surehand.workflows.contracts.approvals import Assurance
@@ -37,7 +38,7 @@ def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]
         "voters": row["voters"],
         "decisions": None if open_ else assurance.as_text(),
         "left": time_left(row["expires_ms"], now_ms),
-        "expires_at": _iso(row["expires_ms"]),
+        "expires_at": iso(row["expires_ms"]),
         "hash": short_hash(row["params_hash"]),
         "voted": any(folded(one) == mine for one in row["voters"]),
         "asked": any(folded(one) == mine for one in (row["user_id"], *row["editors"])),
@@ -69,13 +70,14 @@ def detailed(one: OneApproval, me: Principal) -> dict[str, Any]:
         "excluded": one.excluded,
         "votes": [*_voters(one), *one.standing],
         "decisions": Assurance(row["assurance"]).as_text(),
-        "expires_at": _iso(row["expires_ms"]),
+        "expires_at": iso(row["expires_ms"]),
         "left": time_left(row["expires_ms"], one.now_ms),
         "then": _then(one) if waits(one) else None,
+        "precondition": None if row["precondition"] is None else _precondition(one),
         "replaces": one.replaces["approval_id"] if one.replaces else None,
         "changes": diff(old, new) if old is not None and new is not None else [],
-        "entries": [{**entry, "at": _iso(entry["claimed_ms"])} for entry in one.entries],
-        "said": [{**said, "at": _iso(said["at_ms"])} for said in one.decisions],
+        "entries": [{**entry, "at": iso(entry["claimed_ms"])} for entry in one.entries],
+        "said": [{**said, "at": iso(said["at_ms"])} for said in one.decisions],
         "hint": _hint(one, me),
     }
 
@@ -142,10 +144,6 @@ def run_document(
         keys: Those that are registered for them.
         tenant: Whose run it is.
     """
-    steps = [
-        one.model_dump(mode="json", include={"id", "tool", "state", "attempts", "error", "undone"})
-        for one in view.result.steps
-    ]
     return {
         "tenant": tenant,
         "principal": me.name,
@@ -153,7 +151,7 @@ def run_document(
         "run_id": view.result.run_id,
         "state": view.result.state.value,
         "error": view.result.error,
-        "steps": steps,
+        "graph": run_graph(view.plan, view.result.steps),
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
         "questions": [one.model_dump(mode="json") for one in view.interrupts],
         "doubts": [
@@ -219,6 +217,17 @@ def _state(one: OneApproval) -> str:
     return STATES[row["state"]] + by
 
 
+def _precondition(one: OneApproval) -> dict[str, Any]:
+    """Return what is known here of the precondition: its digest, and when that was made."""
+    now, before = one.row["precondition"], one.precondition_before
+    return {
+        "digest": short_hash(now),
+        "at": iso(one.row["requested_ms"]),
+        "before": None if before is None else short_hash(before),
+        "changed": before not in (None, now),
+    }
+
+
 def _voters(one: OneApproval) -> list[str]:
     counted = [
         said
@@ -249,5 +258,6 @@ def _hint(one: OneApproval, me: Principal) -> str | None:
     return None
 
 
-def _iso(ms: int) -> str:
+def iso(ms: int) -> str:
+    """Return a time as the ledger has it, in words."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -146,10 +146,9 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
     assert (edited["outcome"], edited["verified"]) == ("edit", True)
 
 
-async def test_where_a_passkey_is_asked_for_one_gesture_approves_and_no_other_key_does(
-    stage: Stage, ann: Approver, served: Served, order_id: str
-) -> None:
-    devtools = await ann.page.context.new_cdp_session(ann.page)
+async def has_an_authenticator(page: Page) -> None:
+    """Give a browser an authenticator whose person is always there."""
+    devtools = await page.context.new_cdp_session(page)
     await devtools.send("WebAuthn.enable")
     authenticator = {
         "protocol": "ctap2",
@@ -160,6 +159,12 @@ async def test_where_a_passkey_is_asked_for_one_gesture_approves_and_no_other_ke
         "automaticPresenceSimulation": True,
     }
     await devtools.send("WebAuthn.addVirtualAuthenticator", {"options": authenticator})
+
+
+async def test_where_a_passkey_is_asked_for_one_gesture_approves_and_no_other_key_does(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    await has_an_authenticator(ann.page)
     person(stage, "ann")
     umas = key_of(stage, person(stage, "uma"))
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
@@ -256,6 +261,35 @@ async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
     assert step(result, "many").output == 7
     [told] = await stage.events(run, "interrupt.answered")
     assert told["body"]["actor"] == "ann"
+
+
+async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
+    stage: Stage, ann: Approver, served: Served
+) -> None:
+    await has_an_authenticator(ann.page)
+    person(stage, "ann", permissions=("steer:answer",))
+    umas = key_of(stage, person(stage, "uma"))
+    asking = plan({"id": "many", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
+    stage.ledger.passkey_origins = (served.url,)
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(asking, key=umas)
+        await run.in_state(RunState.WAITING_INPUT)
+        await ann.signs_in()
+        await ann.page.goto(f"{served.url}/keys")
+        await ann.page.get_by_role("button", name="Make a passkey").click()
+        await expect(ann.page.locator("#passkey")).to_contain_text("webauthn")
+        served.register("ann", await ann.page.locator("#passkey").inner_text())
+        await ann.page.goto(f"{served.url}/run?id={run.run_id}")
+        await ann.page.locator("#waits input").fill("7")
+        await ann.page.get_by_role("button", name="Answer").click()
+        await expect(ann.page.locator("#said")).to_contain_text("Your answer counts")
+        result = await run.result()
+
+    assert step(result, "many").output == 7
+    [taken] = [one for one in stage.steering_rows(run) if one["verb"] == "answer"]
+    assert (taken["code"], taken["verified"], taken["actor"]) == ("accepted", True, "ann")
+    header = json.loads(urlsafe_b64decode(taken["signature"].split(".")[0] + "=="))
+    assert header["typ"] == "surehand-steering+webauthn"
 
 
 async def test_a_doubt_is_settled_on_the_page_with_its_evidence(
@@ -414,3 +448,48 @@ async def test_a_page_needs_no_worker_to_show_a_call_and_says_that_nothing_was_s
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = stage.decision_rows(run)
     assert decision["verdict"] == "accepted"
+
+
+async def test_a_run_s_steps_are_listed_with_what_they_wait_for_drawn_beside_it_and_follow_it(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        refund = ann.page.locator('#steps li[data-step="refund"]')
+        await expect(refund).to_have_attribute("data-state", "waiting_approval")
+        await expect(refund).to_contain_text("payments.refund")
+        await expect(refund).to_contain_text("Waits for: ")
+        await expect(ann.page.locator("#steps")).to_contain_text("Waits for no other step.")
+        drawing = ann.page.locator("#drawing")
+        steps = await ann.page.locator("#steps li").count()
+        await expect(drawing.locator("rect")).to_have_count(steps)
+        await expect(drawing).to_have_attribute("aria-hidden", "true")
+        await expect(drawing.locator("g.waits")).to_have_count(1)
+        # Nothing of it is wider than a phone.
+        assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
+        await run.approve()
+        assert (await run.result()).state is RunState.COMPLETED
+        await expect(refund).to_have_attribute("data-state", "succeeded")
+        await expect(drawing.locator("g.waits")).to_have_count(0)
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_on_record(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        assert await stage.events(run, "approval.read") == []
+        await ann.opens(request.approval_id)
+        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        [read] = await stage.events(run, "approval.read")
+        await ann.approve.click()
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        assert (await run.result()).state is RunState.COMPLETED
+    assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
+    assert stage.shop.counts(order_id)["refunds"] == 1

@@ -76,7 +76,7 @@ async def passkey(modules: Modules, **given: Any) -> tuple[dict[str, Any], Publi
 def believed(proof: str, key: PublicKey, modules: Modules) -> DecisionClaims:
     assert key.passkey is not None and is_gesture(proof)
     origin = modules.page.url.rstrip("/")
-    return authentic(read(proof), key.jwk, key.passkey, origins={origin})
+    return authentic(read(proof), key.jwk, key.passkey, DecisionClaims, origins={origin})
 
 
 @pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP")])

@@ -72,6 +72,7 @@ async def site(ledger: Ledger) -> AsyncIterator[Site]:
         tenant=scene.tenant,
         links=Links(server),
         schema_of=lambda tool, version: None,
+        artifacts=lambda: scene.artifacts,
     )
     app = made.app(ORIGIN)
     transport = httpx.ASGITransport(app=app)

@@ -26,6 +26,7 @@ from surehand.activities.ledger.core.tables import (
     effects,
     interventions,
     runs,
+    steerings,
     steps,
 )
 from surehand.activities.ledger.effects.resolve import may_arrive_until
@@ -255,6 +256,10 @@ class Stage:
     def decision_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return the decisions that a run was sent, in their order."""
         return self._rows(decisions, run, decisions.c.at_ms)
+
+    def steering_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Return what steered a run, in its order."""
+        return self._rows(steerings, run, steerings.c.at_ms)
 
     def intervention_rows(self, run: Run) -> list[dict[str, Any]]:
         """Return a run's interventions, oldest first."""

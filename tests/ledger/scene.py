@@ -291,6 +291,7 @@ class Scene:
         remind_every: timedelta | None = None,
         proof: AskedProof = "open",
         after: timedelta = NOW,
+        description: str = "",
         **changes: Any,
     ) -> ClaimRequest:
         """Ask for an approval and return the call that uses it."""
@@ -302,7 +303,13 @@ class Scene:
         )
         with self.tx(after) as tx:
             row = requests.request(
-                tx, request, number=number, description="", undo="", needs=needs, **changes
+                tx,
+                request,
+                number=number,
+                description=description,
+                undo="",
+                needs=needs,
+                **changes,
             )
         return replace(request, gated=True, approval_id=row["approval_id"])
 

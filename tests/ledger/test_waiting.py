@@ -98,6 +98,41 @@ def test_nobody_sees_what_waits_of_another_tenant(scene: Scene, other: Scene) ->
         assert groups(tx) == []
 
 
+def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Scene) -> None:
+    for number, said in ((1, "Refund 120.00 EUR"), (2, "Refund 7.00 EUR"), (3, "refund 120.00")):
+        asked(scene, number, description=said)
+    first = asked(scene, 4, description="REFUND 120.00 to Ada", requirement=MANAGER)
+
+    found = [one for page in pages(scene, 1, says="refund 120") for one in page]
+    assert [one.split("/")[1] for one in found] == ["s1", "s3", "s4"]
+    assert pages(scene, 5, says="120.00", roles=frozenset()) == [found[:2]]
+    assert pages(scene, 5, says="120.00", tool="mail.send") == [[]]
+    assert first in found
+
+
+def test_a_search_reads_no_more_however_much_waits_and_goes_on_where_it_has_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surehand.activities.ledger.approvals.waiting.LOOKED_AT", 3)
+    ids = [asked(scene, number, description=f"call {number}") for number in range(1, 8)]
+    read: list[int] = []
+
+    def note(conn: Any, cursor: Any, sql: str, values: Any, *more: Any) -> None:
+        if "approvals.description" in sql:
+            given = values.values() if isinstance(values, dict) else values
+            read.append(len(set(ids).intersection(map(str, given))))
+
+    with scene.tx() as tx:
+        listening = (tx.connection, "before_cursor_execute", note)
+        event.listen(*listening)
+        page = waiting(tx, most=5, says="call 7")
+        event.remove(*listening)
+
+    assert (page.rows, page.more and page.more.approval_id) == ([], ids[2])
+    assert read == [3, 0]  # the search, and what it shows
+    assert pages(scene, 5, says="call 7") == [[], [], [ids[6]]]
+
+
 @pytest.mark.parametrize(
     ("filters", "index"),
     [

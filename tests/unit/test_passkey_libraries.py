@@ -22,6 +22,7 @@ from webauthn.helpers.exceptions import WebAuthnException
 from surehand.activities.ledger.people.passkeys import authentic, challenge_of, read
 from surehand.activities.ledger.people.public_keys import decoded, registered
 from surehand.activities.ledger.people.signatures import BadSignature
+from surehand.workflows.contracts.signing import DecisionClaims
 from tests.passkeys import (
     AT,
     BE,
@@ -53,7 +54,7 @@ def ours(key: Authenticator, found: Assertion) -> bool:
     assert known.passkey is not None
     proof = put_together(key.header(found), RAW, found.signature)
     try:
-        authentic(read(proof), known.jwk, known.passkey, origins=(ORIGIN,))
+        authentic(read(proof), known.jwk, known.passkey, DecisionClaims, origins=(ORIGIN,))
     except BadSignature:
         return False
     return True

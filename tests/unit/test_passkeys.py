@@ -63,7 +63,7 @@ def judged(
 ) -> DecisionClaims:
     known = public(key)
     assert known.passkey is not None
-    return authentic(read(proof), known.jwk, known.passkey, origins=origins)
+    return authentic(read(proof), known.jwk, known.passkey, DecisionClaims, origins=origins)
 
 
 def refused(proof: str, key: Authenticator = EC, **how: Any) -> str:

@@ -1,6 +1,6 @@
 """What people sign: the payload of a compact JWS (RFC 7515) with EdDSA (RFC 8037).
 
-Decisions may also be signed by a passkey, over the same claims.
+Decisions, and what steers a run, may also be signed by a passkey, over the same claims.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ ALGORITHM: Final = "EdDSA"
 LONGEST_SIGNATURE: Final = timedelta(minutes=10)
 #: Of a passkey's proof, as ``typ`` is of a JWS; its challenge begins with it.
 PASSKEY_TYP: Final = "surehand-decision+webauthn"
+#: The same of what steers a run.
+STEERING_PASSKEY_TYP: Final = "surehand-steering+webauthn"
 #: What the challenge begins with that is made of several decisions.
 PASSKEY_LIST: Final = "surehand-decision+webauthn-list"
 #: Decisions that one gesture may be over.
@@ -38,6 +40,8 @@ class Signed(BaseModel):
 
     typ: ClassVar[str]
     """Of the protected header: a signature made for one thing never counts as another."""
+    passkey_typ: ClassVar[str | None] = None
+    """The same of a passkey's proof, whose challenge begins with it; ``None``: there is none."""
 
     aud: Text
     """Whom it is meant for: :func:`audience` of the tenant."""
@@ -60,6 +64,7 @@ class DecisionClaims(Claims):
     """An approver's decision; each claim is bound to the decision that carries the signature."""
 
     typ: ClassVar[str] = "surehand-decision+jws"
+    passkey_typ: ClassVar[str | None] = PASSKEY_TYP
 
     approval_id: Text
     run_id: Text
@@ -73,6 +78,7 @@ class SteeringClaims(Claims):
     """What steers a run: bound to the whole of what was sent."""
 
     typ: ClassVar[str] = "surehand-steering+jws"
+    passkey_typ: ClassVar[str | None] = STEERING_PASSKEY_TYP
 
     run_id: Text
     verb: Text

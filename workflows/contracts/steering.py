@@ -37,7 +37,7 @@ class Steering(Message):
     id: Annotated[Text, Field(max_length=100)] | None = None
     """Of the sender's making: what is sent twice with one id is one message."""
     signature: Text | None = None
-    """Compact JWS over ``SteeringClaims``, by a key of the actor's."""
+    """Over ``SteeringClaims``: a compact JWS by a key of the actor's, or their passkey's proof."""
 
     def content(self) -> dict[str, Any]:
         """Return what is signed, in JSON form: all but the signature, without defaults."""

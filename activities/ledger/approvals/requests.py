@@ -69,6 +69,7 @@ def request(
     assurance: Assurance = Assurance.OPEN,
     editors: Sequence[str] = (),
     answers: Sequence[Any] = (),
+    secret: bool = False,
 ) -> Mapping[str, Any]:
     """Write an approval request, or return the one that is there and asks just this.
 
@@ -86,6 +87,7 @@ def request(
         assurance: What has to prove a decision, at least; the policies may want more.
         editors: Who has changed the params.
         answers: What people have answered to the tool's own questions.
+        secret: Whether it is on record who is shown the params.
 
     Raises:
         QuotaUsedUp: As many requests of the tenant wait as may; nothing of this one is to be left.
@@ -106,6 +108,7 @@ def request(
         "needs": needs.model_dump(mode="json"),
         "assurance": assurance.value,
         "precondition": call.precondition,
+        "secret": secret,
     }
     lasts = milliseconds(needs.expires_in)
     approval_id = approval_id_of(call.run_id, call.step_id, number)

@@ -2,6 +2,9 @@
 
 No query here looks at more rows than it returns: each reads a stretch of an index, from a place on.
 Who may vote for a request is in its row (``asked_of``), and there are few different ones.
+
+What a call says no index knows: it may be sealed. So a search reads ``LOOKED_AT`` requests at most,
+and says from where on the next one goes on.
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 
+from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions
 
+#: Requests that one search reads, however many wait.
+LOOKED_AT: Final = 200
 #: As the partial indexes have it: for a parameter, a database cannot know that one of them fits.
 _WAITS: Final = approvals.c.state == literal_column("'pending'")
 _VOTES: Final = (
@@ -69,6 +75,8 @@ class Waiting:
     """Of ``approvals``, each with ``voters``: who has said yes in person."""
     more: Place | None
     """Where the next page begins; ``None``: this is the last one."""
+    unread: int = 0
+    """Requests that a search could not read: they are sealed, and the keys are not here."""
 
 
 def groups(tx: Transaction) -> list[Group]:
@@ -89,6 +97,7 @@ def waiting(
     most: int,
     tool: str | None = None,
     roles: Collection[str] | None = None,
+    says: str | None = None,
     after: Place | None = None,
 ) -> Waiting:
     """Return requests that wait, those first that expire first; none that has expired.
@@ -98,10 +107,12 @@ def waiting(
         most: So many at most.
         tool: Only this tool's.
         roles: Only those for which a vote of somebody with these roles can count.
+        says: Only those whose call in words has this in it, in capitals or not; of the next
+            ``LOOKED_AT``, so a page may have less than ``most`` and not be the last one.
         after: Only what comes behind this place.
     """
-    places = sorted(_places(tx, tool, roles, after, most + 1))[: most + 1]
-    shown = [place.approval_id for place in places[:most]]
+    places, more, unread = _chosen(tx, tool, roles, says, after, most)
+    shown = [place.approval_id for place in places]
     found = rows_of(approvals, *_SHOWN).where(approvals.c.approval_id.in_(shown))
     rows = tx.all(readable(tx, found.order_by(*_ORDER)))
     voted = tx.all(
@@ -112,13 +123,44 @@ def waiting(
     voters = {one: [v["approver"] for v in voted if v["approval_id"] == one] for one in shown}
     return Waiting(
         [{**row, "voters": voters[row["approval_id"]]} for row in rows],
-        places[most - 1] if len(places) > most else None,
+        more,
+        unread,
     )
 
 
 def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:
     """Return a query that also a process without keys may ask: what is sealed stays so then."""
     return query.execution_options(sealed="stored" if tx.keys is None else "shown")
+
+
+def _chosen(
+    tx: Transaction,
+    tool: str | None,
+    roles: Collection[str] | None,
+    says: str | None,
+    after: Place | None,
+    most: int,
+) -> tuple[list[Place], Place | None, int]:
+    """Return what a page shows, where the next one begins, and how much could not be read."""
+    reads = most if says is None else LOOKED_AT
+    found = sorted(_places(tx, tool, roles, after, reads + 1))[: reads + 1]
+    more = found[reads - 1] if len(found) > reads else None
+    if says is None:
+        return found[:most], more, 0
+    ids = [place.approval_id for place in found[:reads]]
+    columns = (approvals.c.approval_id, approvals.c.run_id, approvals.c.description)
+    query = rows_of(approvals, *columns).where(approvals.c.approval_id.in_(ids))
+    words = {row["approval_id"]: row["description"] for row in tx.all(readable(tx, query))}
+    chosen, unread = list[Place](), 0
+    for place in found[:reads]:
+        said = words.get(place.approval_id)
+        if isinstance(said, Cell | Erased):
+            unread += 1
+        elif said is not None and says.casefold() in said.casefold():
+            if len(chosen) == most:
+                return chosen, chosen[-1], unread
+            chosen.append(place)
+    return chosen, more, unread
 
 
 def _places(

@@ -22,6 +22,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
     text,
 )
 
@@ -57,6 +58,8 @@ approvals = Table(
     Column("assurance", String(16), nullable=False),
     # Digest of what the tool's precondition said when the request was made.
     Column("precondition", String(80)),
+    # Whether the tool says that it is to be on record who is shown the params.
+    Column("secret", Boolean, nullable=False, server_default=false()),
     Column("state", String(16), nullable=False),
     Column("requested_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
@@ -151,6 +154,16 @@ decisions = Table(
         unique=True,
         sqlite_where=text(_IN_PERSON),
         postgresql_where=text(_IN_PERSON),
+    ),
+    # What somebody has said, newest last.
+    Index(
+        "ix_decisions_approver",
+        "tenant_id",
+        "approver",
+        "at_ms",
+        "decision_id",
+        sqlite_where=text("standing_id IS NULL"),
+        postgresql_where=text("standing_id IS NULL"),
     ),
     # What was said to one request.
     Index("ix_decisions_approval", "tenant_id", "approval_id"),

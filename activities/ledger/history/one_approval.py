@@ -42,6 +42,8 @@ class OneApproval:
     """Whose standing approvals have voted."""
     replaces: Mapping[str, Any] | None
     """The request whose params were edited."""
+    precondition_before: str | None
+    """What the step's request before this one has kept of the tool's precondition."""
     entries: Sequence[Mapping[str, Any]]
     """What the ledger has under the same key, newest generation first."""
     now_ms: int
@@ -100,6 +102,7 @@ def one_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
             for one in tx.all(readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST)))
         ],
         standing=voters(tx, approval_id),
+        precondition_before=None if before is None else before["precondition"],
         replaces=before if before is not None and before["state"] == "superseded" else None,
         entries=tx.all(same_key.order_by(effects.c.generation.desc()).limit(_MOST)),
         now_ms=tx.now_ms,

@@ -1,5 +1,7 @@
 """Passkeys' proofs: when a gesture (WebAuthn's assertion) is believed to have decided something.
 
+What steers a run is proven in the same way, under a type of its own: neither counts as the other.
+
 No SQL and no clock. The challenge is computed here, from the claims: what a page has shown or sent
 beside them counts for nothing. The format is written down in ``docs/guarantees/passkeys.md``.
 """
@@ -10,7 +12,7 @@ import base64
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -29,9 +31,11 @@ from surehand.workflows.contracts.signing import (
     MOST_DECISIONS,
     PASSKEY_LIST,
     PASSKEY_TYP,
-    DecisionClaims,
+    Claims,
     host_of,
 )
+
+C = TypeVar("C", bound=Claims)
 
 #: Characters; some three times what a gesture over the most decisions makes of one.
 LONGEST_PROOF: Final = 16_384
@@ -53,6 +57,8 @@ _DEEPEST_CBOR: Final = 8
 class Gesture:
     """A proof, taken apart; nothing in it is believed."""
 
+    typ: str
+    """What it claims to be a proof of: its challenge begins with that."""
     algorithm: str
     kid: str
     credential_id: str
@@ -65,19 +71,23 @@ class Gesture:
     signature: bytes
 
 
-def is_gesture(proof: str) -> bool:
-    """Return whether a text says of itself that it is a passkey's proof."""
+def is_gesture(proof: str, typ: str = PASSKEY_TYP) -> bool:
+    """Return whether a text says of itself that it is a passkey's proof of this type."""
     if len(proof) > LONGEST_PROOF:
         return False
     try:
         header = json_object(decoded(proof.split(".", 1)[0]), "the header")
     except (ValueError, BadSignature):
         return False
-    return header.get("typ") == PASSKEY_TYP
+    return header.get("typ") == typ
 
 
-def read(proof: str) -> Gesture:
+def read(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
     """Return the parts of a proof.
+
+    Args:
+        proof: As it was sent.
+        typ: What it has to be a proof of: ``Claims.passkey_typ``.
 
     Raises:
         BadSignature: It has not the form of one.
@@ -91,12 +101,15 @@ def read(proof: str) -> Gesture:
     header = json_object(raw, "the header of the passkey's proof")
     if header.keys() - {"digests"} != _HEADER:
         raise BadSignature("the header of the passkey's proof has not exactly the members it needs")
-    if header["typ"] != PASSKEY_TYP:
-        raise BadSignature(f"the type of the passkey's proof is not {PASSKEY_TYP}")
+    if header["typ"] != typ:
+        raise BadSignature(f"the type of the passkey's proof is not {typ}")
+    if "digests" in header and typ != PASSKEY_TYP:
+        raise BadSignature("only decisions are signed several at a time")
     # It is looked up in a database: no text of the sender's own making goes there.
     if not is_kid(header["kid"]):
         raise BadSignature("the key id of the passkey's proof is not the thumbprint of a key")
     return Gesture(
+        typ=typ,
         algorithm=str(header["alg"]),
         kid=header["kid"],
         credential_id=str(header["credential_id"]),
@@ -114,15 +127,17 @@ def authentic(
     gesture: Gesture,
     public_jwk: Mapping[str, Any],
     passkey: Passkey,
+    claims_of: type[C],
     *,
     origins: Collection[str] | None,
-) -> DecisionClaims:
+) -> C:
     """Return the claims that this passkey has signed, whenever that was.
 
     Args:
         gesture: The proof.
         public_jwk: The key that the ledger has for its key id.
         passkey: What the ledger has of the passkey beside it.
+        claims_of: What it has to be a proof of.
         origins: Of the pages that may ask for gestures; ``None``: it was looked at before.
 
     Raises:
@@ -141,7 +156,7 @@ def authentic(
     signed = gesture.authenticator_data + hashlib.sha256(gesture.client_data).digest()
     if not _fits(jwk, gesture.signature, signed):
         raise BadSignature("the passkey's signature does not fit what it signs")
-    return claims_in(decoded(gesture.claims), DecisionClaims)
+    return claims_in(decoded(gesture.claims), claims_of)
 
 
 def challenge_of(gesture: Gesture) -> bytes:
@@ -150,7 +165,7 @@ def challenge_of(gesture: Gesture) -> bytes:
     Raises:
         BadSignature: The gesture is over a list of decisions, and this is none of them.
     """
-    own = hashlib.sha256(f"{PASSKEY_TYP}\n{gesture.claims}".encode()).digest()
+    own = hashlib.sha256(f"{gesture.typ}\n{gesture.claims}".encode()).digest()
     if gesture.digests is None:
         return own
     if _text(own) not in gesture.digests:

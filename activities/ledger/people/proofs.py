@@ -103,15 +103,45 @@ def decided_by(
         how: dict[str, Any] = {"arrived_ms": arrived_ms, "in_force": in_force}
         return Proof(*signed_by(tx, token, signer, DecisionClaims, **how), Assurance.SIGNED)
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
-    gesture = passkeys.read(token)
-    key = _key(tx, gesture.kid, signer, arrived, in_force=in_force)
+    key, claims = _gesture_by(tx, token, signer, DecisionClaims, arrived, in_force=in_force)
+    bound = key.passkey is not None and key.passkey.device_bound
+    return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
+
+
+def sent_by(tx: Transaction, token: str, signer: str, claims_of: type[C]) -> tuple[str, C]:
+    """Return the key id and the claims of what has just arrived, signed by a key or by a passkey.
+
+    What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
+
+    Args:
+        tx: The transaction.
+        token: The compact JWS, or the passkey's proof.
+        signer: Whose key it has to be.
+        claims_of: What it has to be a signature of.
+
+    Raises:
+        BadSignature: It is none, or its key is another's, or was revoked.
+    """
+    typ = claims_of.passkey_typ
+    if typ is None or not passkeys.is_gesture(token, typ):
+        return signed_by(tx, token, signer, claims_of)
+    key, claims = _gesture_by(tx, token, signer, claims_of, tx.now_ms, in_force=True)
+    return key.kid, claims
+
+
+def _gesture_by(
+    tx: Transaction, token: str, signer: str, claims_of: type[C], arrived_ms: int, *, in_force: bool
+) -> tuple[Key, C]:
+    typ = claims_of.passkey_typ
+    assert typ is not None, "what a passkey signs has a type of its own"
+    gesture = passkeys.read(token, typ)
+    key = _key(tx, gesture.kid, signer, arrived_ms, in_force=in_force)
     if key.passkey is None:
         raise BadSignature(f"key {key.kid} is no passkey's")
     origins = tx.passkey_origins if in_force else None
-    claims = passkeys.authentic(gesture, key.public_key, key.passkey, origins=origins)
-    require_in_time(claims, arrived // 1000)
-    bound = key.passkey.device_bound
-    return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
+    claims = passkeys.authentic(gesture, key.public_key, key.passkey, claims_of, origins=origins)
+    require_in_time(claims, arrived_ms // 1000)
+    return key, claims
 
 
 def signed_by(

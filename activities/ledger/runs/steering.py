@@ -11,7 +11,7 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs, steerings
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.proofs import signed_by
+from surehand.activities.ledger.people.proofs import sent_by
 from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of
 from surehand.activities.ledger.people.signatures import BadSignature, verify
 from surehand.activities.ledger.runs import interrupts
@@ -136,7 +136,7 @@ def _prove(tx: Transaction, asked: Steer) -> _Proof:
     if asked.signature is None:
         return _Proof()
     try:
-        kid, claims = signed_by(tx, asked.signature, asked.actor, SteeringClaims)
+        kid, claims = sent_by(tx, asked.signature, asked.actor, SteeringClaims)
     except BadSignature as error:
         raise _Refused(SteeringCode.BAD_SIGNATURE, str(error)) from error
     bound = {

@@ -20,7 +20,9 @@ import { WORDING } from "./wording.js";
  * @property {boolean} device_bound
  */
 
-/** What a proof of a decision is called in its header, and what its challenge begins with. */
+/** What a proof is called in its header, and what its challenge begins with: of what steers a run. */
+export const STEERING = "surehand-steering+webauthn";
+/** The same of a decision. */
 export const DECISION = "surehand-decision+webauthn";
 const LIST = `${DECISION}-list`;
 /** Decisions that one gesture signs. */
@@ -75,26 +77,29 @@ export async function register({ rpId, rpName, principal, known = [], algorithms
 }
 
 /**
- * Sign decisions with one gesture.
+ * Sign decisions with one gesture, or what steers a run with its own.
  *
  * @param {object} asked
- * @param {Claims[]} asked.claimsList of 1 to 50 decisions; `decisionClaims` makes them
+ * @param {object[]} asked.claimsList of 1 to 50 decisions; `decisionClaims` makes them; or of one
+ *   message to a run
  * @param {Pick<Registration, "credential_id" | "public_key">[]} asked.keys the person's passkeys
  *   on record: the browser signs with one of them
  * @param {string} asked.rpId the page's domain name
+ * @param {string} [asked.typ] what the proofs are of
  * @returns {Promise<string[]>} a proof for each decision, in their order
  * @throws {Error} The person has refused, has no passkey on record, or the browser cannot.
  */
-export async function signByPasskey({ claimsList, keys, rpId }) {
+export async function signByPasskey({ claimsList, keys, rpId, typ = DECISION }) {
   const payloads = claimsList.map((claims) => base64url(utf8(canonical({ ...claims }))));
-  if (payloads.length < 1 || payloads.length > MOST || new Set(payloads).size < payloads.length) {
-    throw new Error(WORDING.listLength(MOST));
+  const most = typ === DECISION ? MOST : 1;
+  if (payloads.length < 1 || payloads.length > most || new Set(payloads).size < payloads.length) {
+    throw new Error(WORDING.listLength(most));
   }
   if (keys.length === 0) {
     throw new Error(WORDING.noPasskeyKnown); // the browser would offer any that it has
   }
   const digests = await Promise.all(
-    payloads.map((payload) => sha256(utf8(`${DECISION}\n${payload}`))),
+    payloads.map((payload) => sha256(utf8(`${typ}\n${payload}`))),
   );
   const list = digests.map(base64url);
   const single = digests.length === 1 ? digests[0] : undefined;
@@ -118,7 +123,7 @@ export async function signByPasskey({ claimsList, keys, rpId }) {
   const header = {
     alg: key.public_key.kty === "EC" ? "ES256" : "EdDSA",
     kid: await thumbprint(key.public_key),
-    typ: DECISION,
+    typ,
     authenticator_data: base64url(response.authenticatorData),
     client_data: base64url(response.clientDataJSON),
     credential_id: id,

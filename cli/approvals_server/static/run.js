@@ -2,9 +2,11 @@
 
 import { parseExact } from "./canonical.js";
 import { makeForm } from "./forms.js";
+import { drawSteps, listSteps } from "./graph.js";
 import { ownKey } from "./keys.js";
 import { fetchText, follow, part, say, send } from "./page.js";
-import { message, signedMessage } from "./steering.js";
+import { isHere } from "./signing.js";
+import { gesturedMessage, message, signedMessage } from "./steering.js";
 import { showJson, showText } from "./text.js";
 
 const id = part("run").dataset.id;
@@ -26,10 +28,8 @@ async function draw() {
     return;
   }
   showText(part("state"), say("run_is", told.error ? `${told.state}: ${told.error}` : told.state));
-  const steps = told.steps.map((/** @type {any} */ one) =>
-    [one.id, one.tool, one.state, one.error, one.undone].filter(Boolean).join(" \u00b7 "),
-  );
-  list(part("steps"), steps);
+  listSteps(part("steps"), told.graph.steps);
+  drawSteps(part("drawing"), told.graph.drawing);
   const story = told.story.map((/** @type {any} */ line) =>
     [line.at, line.step, line.text].filter(Boolean).join("  "),
   );
@@ -103,7 +103,7 @@ function doubt(one) {
 }
 
 /**
- * Have the run told something, signed if there is a key that is registered.
+ * Have the run told something, signed if there is a key or a passkey that is registered.
  *
  * @param {string} verb
  * @param {{[name: string]: any}} values
@@ -115,6 +115,9 @@ async function tell(verb, values, done) {
   const key = await ownKey(tenant, principal);
   if (key !== null && told.keys.includes(key.kid)) {
     sent = await signedMessage({ tenant, run, verb, message: sent, key });
+  } else if (told.passkeys.some(isHere)) {
+    const passkeys = told.passkeys.filter(isHere);
+    sent = await gesturedMessage({ tenant, run, verb, message: sent, passkeys });
   }
   const { status, answer } = await send("/steer", { run, verb, message: sent });
   const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? "failed";

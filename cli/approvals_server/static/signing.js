@@ -77,12 +77,20 @@ export async function signed(signer, asked) {
 }
 
 /**
+ * Return whether a passkey is one of this site.
+ *
+ * @param {{rp_id: string}} passkey
+ */
+export function isHere({ rp_id }) {
+  return location.hostname === rp_id || location.hostname.endsWith(`.${rp_id}`);
+}
+
+/**
  * Return whether a passkey is one of this site, and proves as much as all requests ask for.
  *
  * @param {any} passkey
  * @param {any[]} requests
  */
 function fits({ rp_id, device_bound }, requests) {
-  const here = location.hostname === rp_id || location.hostname.endsWith(`.${rp_id}`);
-  return here && (device_bound || requests.every(({ proof }) => proof !== "device_passkey"));
+  return isHere({ rp_id }) && (device_bound || requests.every(({ proof }) => proof !== "device_passkey"));
 }

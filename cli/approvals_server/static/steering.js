@@ -2,9 +2,10 @@
 
 import { base64url, randomBytes } from "./bytes.js";
 import { digest } from "./canonical.js";
+import { signByPasskey, STEERING } from "./passkeys.js";
 
 /** What such a signature is called in its header. */
-const STEERING = "surehand-steering+jws";
+const SIGNED = "surehand-steering+jws";
 /** Seconds from signing to expiry: it is sent at once. */
 const LASTS = 300;
 const NONCE = 24;
@@ -25,19 +26,47 @@ export function message(actor, values) {
 }
 
 /**
+ * What a message is signed for.
+ *
+ * @typedef {object} Sent
+ * @property {string} tenant
+ * @property {string} run the run's full id
+ * @property {string} verb
+ * @property {{[name: string]: any}} message
+ */
+
+/**
  * Return a message with its signature.
  *
- * @param {object} sent
- * @param {string} sent.tenant
- * @param {string} sent.run the run's full id
- * @param {string} sent.verb
- * @param {{[name: string]: any}} sent.message
- * @param {import("./keys.js").OwnKey} sent.key
+ * @param {Sent & {key: import("./keys.js").OwnKey}} sent
  * @returns {Promise<{[name: string]: any}>}
  */
-export async function signedMessage({ tenant, run, verb, message, key }) {
+export async function signedMessage({ key, ...sent }) {
+  return { ...sent.message, signature: await key.sign(await claimsOf(sent), SIGNED) };
+}
+
+/**
+ * Return a message with the proof of a passkey's gesture.
+ *
+ * @param {Sent & {passkeys: any[]}} sent the person's passkeys of this site
+ * @returns {Promise<{[name: string]: any}>}
+ * @throws {Error} The person has refused, or the browser cannot.
+ */
+export async function gesturedMessage({ passkeys, ...sent }) {
+  const rpId = passkeys[0].rp_id;
+  const [signature] = await signByPasskey({
+    claimsList: [await claimsOf(sent)],
+    keys: passkeys.filter((one) => one.rp_id === rpId),
+    rpId,
+    typ: STEERING,
+  });
+  return { ...sent.message, signature };
+}
+
+/** @param {Sent} sent */
+async function claimsOf({ tenant, run, verb, message }) {
   const now = Math.floor(Date.now() / 1000);
-  const claims = {
+  return {
     aud: `surehand:${tenant}`,
     sub: message.actor,
     iat: now,
@@ -47,5 +76,4 @@ export async function signedMessage({ tenant, run, verb, message, key }) {
     verb,
     content: await digest(message),
   };
-  return { ...message, signature: await key.sign(claims, STEERING) };
 }

@@ -67,7 +67,7 @@ APPEND_ONLY: Final = ("principal_changes",)
 KEPT: Final = {
     "approvals": (
         "approval_id, run_id, step_id, tool, tool_version, key, params_hash, user_id, editors,"
-        " needs, asked_of, assurance, precondition, requested_ms, expires_ms",
+        " needs, asked_of, assurance, precondition, secret, requested_ms, expires_ms",
         "consumed_entry, consumed_generation",
     ),
     "epochs": ("number, restored_to_ms, opened_ms, opened_by", "closed_ms, closed_by"),
@@ -313,6 +313,7 @@ def _tables() -> None:
         sa.Column("asked_of", sa.String(length=1000), nullable=False),
         sa.Column("assurance", sa.String(length=16), nullable=False),
         sa.Column("precondition", sa.String(length=80), nullable=True),
+        sa.Column("secret", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("requested_ms", sa.BigInteger(), nullable=False),
         sa.Column("expires_ms", sa.BigInteger(), nullable=False),
@@ -528,6 +529,13 @@ def _tables() -> None:
         postgresql_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
     )
     op.create_index("ix_decisions_approval", "decisions", ["tenant_id", "approval_id"])
+    op.create_index(
+        "ix_decisions_approver",
+        "decisions",
+        ["tenant_id", "approver", "at_ms", "decision_id"],
+        sqlite_where=sa.text("standing_id IS NULL"),
+        postgresql_where=sa.text("standing_id IS NULL"),
+    )
     op.create_index(
         "uq_decisions_vote",
         "decisions",

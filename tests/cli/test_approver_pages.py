@@ -1,0 +1,175 @@
+"""What approvers find beside their list: a search, their decisions, what is recorded of a look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from surehand.activities.ledger.core.statements import update_rows
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
+from surehand.activities.ledger.core.tables import approvals
+from surehand.activities.ledger.history.audit import verify_chain
+from surehand.activities.ledger.history.reads import chain_of
+from tests.cli.test_approvals_server import HOSTILE, Site, site
+from tests.ledger.scene import RUN, Scene
+
+__all__ = ["site"]
+
+
+def asked(site: Site, number: int, description: str) -> str:
+    call = site.scene.call(step_id=f"s{number}", key=f"k{number}")
+    gated = site.scene.ask_approval(call, description=description)
+    assert gated.approval_id is not None
+    return gated.approval_id
+
+
+async def test_the_list_is_searched_by_what_calls_say_and_names_what_was_searched_for(
+    site: Site,
+) -> None:
+    await site.sign_in("ann")
+    asked(site, 1, "Refund 120.00 EUR for order-1")
+    asked(site, 2, "Refund 7.00 EUR for order-2")
+
+    found = (await site.get("/", says="")).text
+    assert "order-1" in found and "order-2" in found
+    found = (await site.get("/?says=120.00+eur&of=all&tool=payments.refund")).text
+    assert "order-1" in found and "order-2" not in found
+    assert 'value="120.00 eur"' in found
+    none = (await site.get(f"/?says={HOSTILE}")).text
+    assert "No call here says that." in none and "<img" not in none
+
+
+async def test_a_search_page_that_is_not_full_says_that_more_wait(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surehand.activities.ledger.approvals.waiting.LOOKED_AT", 2)
+    await site.sign_in("ann")
+    for number in range(4):
+        asked(site, number, f"call {number}")
+
+    page = (await site.get("/?says=call+3&of=all")).text
+    assert "More wait, and may say it" in page
+    [more] = [line for line in page.splitlines() if 'rel="next"' in line]
+    assert "says=call+3" in more and "of=all" in more
+
+
+async def test_my_decisions_have_what_i_said_and_what_became_of_it_and_nobody_else_s(
+    site: Site, ledger: Ledger
+) -> None:
+    scene = site.scene
+    mine, eves = asked(site, 1, "Refund 1 EUR"), asked(site, 2, "Refund 2 EUR")
+    for one, who in ((mine, "ann"), (eves, "eve")):
+        number = one.split("/")[1].removeprefix("s")
+        call = scene.call(step_id=f"s{number}", key=f"k{number}")
+        said = f"because of {HOSTILE} \u202e"
+        scene.decide(replace(call, gated=True, approval_id=one), approver=who, reason=said)
+    await site.sign_in("ann")
+
+    page = (await site.get("/mine")).text
+    assert "Refund 1 EUR" in page and "Refund 2 EUR" not in page
+    assert "Approved" in page and "It counts" in page and "unverified" in page
+    assert f'href="/approval?id={mine.replace("/", "/")}"' in page
+    assert 'href="/run?id=run-1"' in page
+    assert "<img" not in page and "\u202e" not in page
+    other = Scene.begin(ledger, "acme")
+    gated = other.ask_approval(other.call(step_id="theirs"), description="of acme")
+    other.decide(gated, approver="ann")
+    assert "of acme" not in (await site.get("/mine")).text
+
+
+@pytest.mark.parametrize("before", ["x", "1:", ":x", "1:%00", "9" * 30 + ":x", "1:" + "x" * 500])
+async def test_a_page_of_decisions_that_there_is_not_is_one_line(site: Site, before: str) -> None:
+    await site.sign_in("ann")
+    told = await site.get(f"/mine?before={before}")
+    assert (told.status_code, "no such page of decisions" in told.text) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["/mine"])
+async def test_no_page_of_these_is_for_whoever_is_not_signed_in(site: Site, path: str) -> None:
+    assert (await site.get(path)).status_code == 401
+
+
+async def test_a_request_says_what_its_precondition_was_then_and_that_now_is_the_worker_s(
+    site: Site,
+) -> None:
+    scene, old, new = site.scene, f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+    first = scene.ask_approval(scene.call(precondition=old))
+    again = scene.ask_approval(scene.call(precondition=new), number=2)
+    same = scene.ask_approval(scene.call(precondition=new), number=3)
+    without = scene.ask_approval(scene.call(step_id="other", key="k"))
+    await site.sign_in("ann")
+
+    shown = [
+        (await site.get(f"/approval?id={one.approval_id}")).text
+        for one in (first, again, same, without)
+    ]
+    assert "a" * 12 in shown[0] and "said something else" not in shown[0]
+    assert "b" * 12 in shown[1] and "said something else" in shown[1] and "a" * 12 in shown[1]
+    assert "said the same at the request before" in shown[2]
+    assert all("right before the call" in text for text in shown[:3])
+    assert 'id="precondition"' not in shown[3]
+    [row] = [one for one in scene.rows(approvals) if one["approval_id"] == first.approval_id]
+    assert row["precondition"] == old
+
+
+def reads(site: Site) -> list[tuple[str, str, str]]:
+    """Who was shown the params of which request, by the events of the run."""
+    with site.scene.tx() as tx:
+        chain, _, head = chain_of(tx, RUN)
+    assert verify_chain(chain, [head]) is None
+    found = [one for one in chain if one["type"] == "approval.read"]
+    assert all(one["at_ms"] > 0 for one in found)
+    return [(one["body"]["actor"], one["body"]["approval_id"], one["step_id"]) for one in found]
+
+
+async def test_each_person_and_sign_in_that_is_shown_secret_params_is_one_event_of_the_run(
+    site: Site,
+) -> None:
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    assert secret is not None
+    await site.sign_in("ann")
+    await site.get("/")
+    await site.get("/mine")
+    assert reads(site) == []  # neither shows params
+    for path in ("/approval", "/approval.json", "/several", "/approval"):
+        assert (await site.get(f"{path}?id={secret}")).status_code == 200
+    assert reads(site) == [("ann", secret, "refund")]
+    await site.sign_in("ann")
+    await site.get(f"/several?id={secret}")
+    await site.sign_in("eve")
+    told = (await site.get(f"/approval.json?id={secret}")).json()
+    assert told["params"] == {"order": "1001", "amount": "120.00"}
+    assert [one[0] for one in reads(site)] == ["ann", "ann", "eve"]
+
+
+async def test_a_look_at_params_that_are_no_secret_is_no_event(site: Site) -> None:
+    one = site.asked()
+    await site.sign_in("ann")
+    for path in ("/approval", "/approval.json", "/several"):
+        assert (await site.get(f"{path}?id={one}")).status_code == 200
+    assert reads(site) == []
+
+
+@pytest.mark.parametrize("path", ["/approval", "/approval.json", "/several", "/follow/approval"])
+async def test_what_cannot_be_recorded_is_not_shown(
+    site: Site, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def fails(*given: object) -> None:
+        raise LedgerUnavailable("the ledger takes no events")
+
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    await site.sign_in("ann")
+    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_read", fails)
+    told = await site.get(f"{path}?id={secret}")
+    assert (told.status_code, "120.00" in told.text) == (503, False)
+    assert reads(site) == []
+
+
+async def test_nobody_takes_back_that_params_are_secret(site: Site) -> None:
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    with pytest.raises(DBAPIError), site.scene.tx() as tx:
+        tx.execute(update_rows(approvals, approval_id=secret).values(secret=False))
+    [row] = site.scene.rows(approvals)
+    assert row["secret"] is True
