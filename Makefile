@@ -40,7 +40,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo drill-full bench test test-all test-full test-exhaustive test-properties test-cluster check \
-	format reference docs dev worker lock check-compose check-kubernetes sbom audit clean
+	format reference screenshots docs dev worker lock check-compose check-kubernetes sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ format: venv ## Format the code and mend what lint can mend
 reference: venv ## Write docs/reference/ and the demo's picture anew from the code
 	@"$(PY)" -m docs.reference
 	@"$(PY)" -m docs.pictures
+
+screenshots: venv ## Take the pictures of the approvals page anew (needs Chromium)
+	@"$(PY)" -m docs.screenshots
 
 $(DOCS_INSTALLED): requirements-docs.lock
 	@echo "Installing requirements-docs.lock into $(DOCS_VENV)"
