@@ -40,7 +40,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo drill-full bench test test-all test-full test-exhaustive test-properties test-cluster check \
-	format reference docs dev worker lock check-compose check-kubernetes sbom audit clean
+	format reference screenshots docs dev worker lock check-compose check-kubernetes sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,7 @@ bench: venv ## Measure what BENCHMARKS.md shows (about half an hour; needs Postg
 	@"$(PY)" -m benchmarks.retries --json .surehand/benchmarks/retries.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
+	@"$(PY)" -m benchmarks.approvals_page --json .surehand/benchmarks/approvals_page.json
 
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
 	@$(TESTS) -m "not full" $(PYTEST_ARGS)
@@ -103,6 +104,9 @@ format: venv ## Format the code and mend what lint can mend
 reference: venv ## Write docs/reference/ and the demo's picture anew from the code
 	@"$(PY)" -m docs.reference
 	@"$(PY)" -m docs.pictures
+
+screenshots: venv ## Take the pictures of the approvals page anew (needs Chromium)
+	@"$(PY)" -m docs.screenshots
 
 $(DOCS_INSTALLED): requirements-docs.lock
 	@echo "Installing requirements-docs.lock into $(DOCS_VENV)"

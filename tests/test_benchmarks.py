@@ -110,3 +110,23 @@ def test_the_guards_benchmark_compares_keys_and_quotas_with_none(
     assert [row["guard"] for row in rows] == ["nothing", "keys", "quotas", "both"]
     assert rows[0]["ratio"] == 1
     assert all(row["ms_per_step"] > 0 for row in rows)
+
+
+def test_the_approvals_page_benchmark_finds_no_statement_that_looks_at_all_that_waits(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "approvals_page.json"
+    few = ["--waiting", "60", "--database", "sqlite"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.approvals_page", *few, "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    rows = json.loads(found.read_text())
+    assert [row["page"] for row in rows] == ["mine", "all", "one tool"]
+    for row in rows:
+        assert 0 < row["p50_ms"] <= row["p95_ms"]
+        assert row["whole"] == 0 < row["rows"]
+    assert "| sqlite | all | 60 |" in done.stdout

@@ -19,6 +19,7 @@ from surehand.process.exits import (
     NoSuchRun,
     NotReachable,
     NoWorker,
+    Refused,
     SurehandError,
     Unanswered,
     WrongUse,
@@ -31,6 +32,7 @@ _STATUS: Final = (
     (NoWorker, 503),
     (NotReachable, 503),
     (NoSuchRun, 404),
+    (Refused, 409),
     (WrongUse, 400),
 )
 

@@ -142,7 +142,10 @@ class OfPages:
     reject: Final = "Reject"
     edit: Final = "Edit…"
     edit_title: Final = "Other params"
-    edit_what: Final = "Another request asks for them. Your own yes does not count for it."
+    edit_what: Final = (
+        "Another request asks for them, and what was said so far does not count for it. Where four"
+        " eyes are asked for, neither does your own yes."
+    )
     edit_changes: Final = "What you change"
     ask_anew: Final = "Ask for these params"
     web_ui: Final = "This run in Temporal's Web UI"
@@ -150,6 +153,7 @@ class OfPages:
         "Your own yes does not count: you have asked for this call, edited it, or given"
         " its run a value."
     )
+    you_voted: Final = "You have said yes already. One person has one yes."
     you_lack_role: Final = "You have none of the roles that are asked."
     # what else waits, and runs
     others_title: Final = "Questions and doubts"
@@ -237,6 +241,7 @@ OF_SCRIPTS: Final = {
     "approval_waits": "Waits for an approval:",
     "question": "It asks (step {})",
     "question_about": "About:",
+    "your_answer": "Your answer",
     "answer": "Answer",
     "answered": "Your answer counts: {}",
     "doubt": "Nobody knows what became of a call (step {})",

@@ -229,15 +229,15 @@ def _precondition(one: OneApproval) -> dict[str, Any]:
 
 
 def _voters(one: OneApproval) -> list[str]:
-    counted = [
-        said
-        for said in one.decisions
-        if said["verdict"] == "accepted" and said["outcome"] == "approve"
-    ]
     return [
         said["approver"] + ("" if said["verified"] else f" ({OF_PAGES.unverified})")
-        for said in counted
+        for said in one.decisions
+        if _is_yes(said)
     ]
+
+
+def _is_yes(said: Mapping[str, Any]) -> bool:
+    return (said["verdict"], said["outcome"]) == ("accepted", "approve")
 
 
 def _then(one: OneApproval) -> str:
@@ -252,6 +252,9 @@ def _hint(one: OneApproval, me: Principal) -> str | None:
     """Return why the vote of whoever looks will not count, as far as that is known here."""
     if folded(me.name) in map(folded, one.excluded):
         return OF_PAGES.you_excluded
+    said_yes = (said["approver"] for said in one.decisions if _is_yes(said))
+    if folded(me.name) in map(folded, said_yes):
+        return OF_PAGES.you_voted
     roles = [set(requirement.roles) for requirement in one.needs.requirements]
     if all(asked and asked.isdisjoint(me.roles) for asked in roles):
         return OF_PAGES.you_lack_role

@@ -13,12 +13,13 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from surehand.cli.operate.demo_page import DemoPage, served
 from surehand.cli.verb import options
 from surehand.cli.verb.pending import request_details
 from surehand.cli.verb.printer import Lines, Printer, Reply, Styled
@@ -35,7 +36,7 @@ from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import ExitCode, Left, NotReachable, SurehandError
 from surehand.process.settings import client_settings
 from surehand.process.temporal_cli import CliMissing, find_cli
-from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.states import StepState
 
@@ -55,6 +56,10 @@ class Environment:
         armed = {"SUREHAND_CRASH_AT": crash_at} if crash_at else {}
         command, log = python("surehand.worker"), self.folder / f"{name}.log"
         return Child(command, environment=self.variables | armed, log=log)
+
+    def page(self) -> AbstractContextManager[DemoPage | None]:
+        """Serve the approvals page."""
+        return served(self.folder, self.database_url, self.variables)
 
     def shop_counts(self) -> dict[str, int]:
         """Return how many effects the shop itself has counted, by kind."""
@@ -136,23 +141,34 @@ CRASH_AT: Final = "payments.refund:after_call"
 
 #: Each part takes a few seconds, also on a slow machine; after this long something is broken.
 PART_LIMIT: Final = timedelta(seconds=90)
+#: Seconds between looks at what the run asks after an edit.
+_LOOK: Final = 0.2
 _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
 class DemoScript:
     """One showing of the demo; it watches its run."""
 
-    def __init__(self, printer: Printer, environment: Environment, *, approver: str | None) -> None:
+    def __init__(
+        self,
+        printer: Printer,
+        environment: Environment,
+        *,
+        approver: str | None,
+        page: DemoPage | None = None,
+    ) -> None:
         """Prepare the showing.
 
         Args:
             printer: Where it is shown.
             environment: Where it happens.
             approver: Who is asked at the terminal; ``None`` if nobody is there.
+            page: Where they may approve instead.
         """
         self._printer = printer
         self._environment = environment
         self._approver = approver
+        self._page = page
         self._part = 0
         self._shown: dict[str, StepState] = {}
         self._worker: Child | None = None
@@ -173,10 +189,7 @@ class DemoScript:
             self._say(f"Web UI: {run.web_ui}")
             await self._wait(run, first)
             self._headline("The run waits for an approval of exactly this call")
-            [request] = (await run.view()).pending
-            for line in request_details(request):
-                self._say(line)
-            killed = await self._decide(client, request)
+            killed = await self._decide(client, run)
             if killed:
                 await self._see_it_die(first)
         with self._environment.worker("worker-2") as second:
@@ -210,20 +223,56 @@ class DemoScript:
         )
         return Client(Connection(await connect(target, quiet=True), target, settings))
 
-    async def _decide(self, client: Client, request: ApprovalRequest) -> bool:
-        """Approve or reject the call; says whether it was approved."""
-        approver = client.acting_as(self._approver or APPROVER)
-        if self._approver is not None and not await self._asked():
+    async def _decide(self, client: Client, run: Run) -> bool:
+        """Have the call approved or rejected; says whether it was approved."""
+        before = ""
+        while True:
+            request = await _next_request(run, before)
+            for line in request_details(request):
+                self._say(line)
+            if self._approver is None:
+                self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
+                await self._approve(client.acting_as(APPROVER), request, "the demo's own approver")
+                return True
+            on_page = await self._asked_here_and_there(client.acting_as(self._approver), request)
+            if on_page is not ApprovalState.SUPERSEDED:
+                return on_page is ApprovalState.APPROVED
+            before = request.approval_id  # somebody has edited it: the run asks anew
+
+    async def _asked_here_and_there(
+        self, approver: Client, request: ApprovalRequest
+    ) -> ApprovalState:
+        """Wait for an answer, here or on the page; return what has become of the request."""
+        if self._page is None:
+            return await self._take(approver, request, yes=await self._asked())
+        self._say(f"or in a browser, as {self._approver}: {self._page.link(self._approver or '')}")
+        here = asyncio.create_task(self._asked())
+        there = asyncio.create_task(self._page.decided(request.approval_id))
+        try:
+            await asyncio.wait((here, there), return_when=asyncio.FIRST_COMPLETED)
+            if here.done():
+                return await self._take(approver, request, yes=here.result())
+            state = ApprovalState(there.result())
+        finally:
+            here.cancel()
+            there.cancel()
+        print()  # behind the question that nobody has answered here
+        self._say(f"Decided in the browser: {state}.")
+        return state
+
+    async def _take(
+        self, approver: Client, request: ApprovalRequest, *, yes: bool
+    ) -> ApprovalState:
+        if not yes:
             await approver.reject(request)
-            return False
-        reason = ""
-        if self._approver is None:
-            self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
-            reason = "the demo's own approver"
+            return ApprovalState.REJECTED
+        await self._approve(approver, request, "")
+        return ApprovalState.APPROVED
+
+    async def _approve(self, approver: Client, request: ApprovalRequest, reason: str) -> None:
         # The worker may die of the approved call before it can answer; the decision counts then.
         with contextlib.suppress(Left):
             await approver.approve(request, reason=reason, leave=True)
-        return True
 
     async def _asked(self) -> bool:
         """Ask at the terminal; read so that Ctrl-C still ends the demo."""
@@ -310,6 +359,16 @@ class DemoScript:
         self._printer.say(f"   {text}")
 
 
+async def _next_request(run: Run, before: str) -> ApprovalRequest:
+    """Return the request that a run waits for, once it is another one than before."""
+    async with asyncio.timeout(PART_LIMIT.total_seconds()):
+        while True:
+            for request in (await run.view()).pending:
+                if request.approval_id != before:
+                    return request
+            await asyncio.sleep(_LOOK)
+
+
 async def _typed_line() -> str:
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
@@ -330,9 +389,11 @@ def demo(
     """
     end_by_signal_in_order()
     printer = caller.printer
-    with set_up(printer.say) as environment:
+    with set_up(printer.say) as environment, ExitStack() as around:
         approver = caller.settings.user if caller.attended else None
-        report = asyncio.run(DemoScript(printer, environment, approver=approver).play())
+        page = around.enter_context(environment.page()) if caller.attended else None
+        script = DemoScript(printer, environment, approver=approver, page=page)
+        report = asyncio.run(script.play())
         printer.lines(_verdict(report))
         if caller.attended:
             # Ctrl-C and Ctrl-D end a look around as well as Enter.

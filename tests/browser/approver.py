@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import BrowserContext, Locator, Page, expect
+from playwright.async_api import BrowserContext, Locator, Page, ViewportSize, expect
 
 from surehand.process.children import Child, clean_environment
 from tests.browser.conftest import PATIENCE_MS
 from tests.cli.starter import Starter
 from tests.e2e.stage import Stage
+
+#: What a browser says of answers that tell of an error, or that never came: no mistake of a page.
+_LOADING: Final = re.compile("status of|net::ERR_")
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ class Approver:
         await self.page.get_by_role("button", name="Sign in").click()
         await expect(self.page.get_by_role("heading", name="What waits")).to_be_visible()
 
+    async def gets_ready(self) -> None:
+        """Sign in with a key that is registered."""
+        await self.signs_in()
+        self.served.register(self.name, await self.makes_a_key())
+
     async def makes_a_key(self) -> str:
         """Make a key in the browser; returns its public half, as the page shows it."""
         await self.page.goto(f"{self.served.url}/keys")
@@ -85,6 +94,11 @@ class Approver:
     async def opens(self, approval_id: str) -> None:
         """Open one request."""
         await self.page.goto(f"{self.served.url}/approval?id={quote(approval_id)}")
+
+    async def says(self, *texts: str) -> None:
+        """Wait until the page has said each of these texts of what was decided."""
+        for text in texts:
+            await expect(self.page.locator("#said")).to_contain_text(text)
 
     @property
     def approve(self) -> Locator:
@@ -97,17 +111,42 @@ class Approver:
         return self.page.get_by_role("button", name="Reject")
 
 
-@pytest.fixture
-async def ann(profile: BrowserContext, served: Served) -> AsyncIterator[Approver]:
+#: Of a phone.
+SMALL: Final[ViewportSize] = {"width": 360, "height": 740}
+
+
+@asynccontextmanager
+async def arriving(
+    profile: BrowserContext, served: Served, name: str, **options: Any
+) -> AsyncIterator[Approver]:
+    """Give somebody a browser of their own; no rule of the page may be broken in it.
+
+    Args:
+        profile: Any one of the same browser.
+        served: What is looked at.
+        name: Of the principal.
+        options: Of Playwright's browser context.
+    """
     assert profile.browser is not None
-    own = await profile.browser.new_context(viewport={"width": 360, "height": 740})
+    own = await profile.browser.new_context(**{"viewport": SMALL, **options})
     own.set_default_timeout(PATIENCE_MS)
-    page = await own.new_page()
     problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda said: said.type == "error" and problems.append(said.text))
-    yield Approver("ann", page, served)
-    await page.unroute_all(behavior="wait")  # what a test changes on its way may still be on it
+
+    def hear(page: Page) -> None:
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and problems.append(said.text))
+
+    own.on("page", hear)
+    page = await own.new_page()
+    yield Approver(name, page, served)
+    for one in own.pages:
+        await one.unroute_all(behavior="wait")  # what a test changes may still be on its way
     await own.close()
     # A rule of the content policy that is broken is told there, too.
-    assert [one for one in problems if "status of" not in one] == []
+    assert [one for one in problems if not _LOADING.search(one)] == []
+
+
+@pytest.fixture
+async def ann(profile: BrowserContext, served: Served) -> AsyncIterator[Approver]:
+    async with arriving(profile, served, "ann") as approver:
+        yield approver

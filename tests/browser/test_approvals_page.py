@@ -137,7 +137,8 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
         await expect(ann.page.locator("#said")).to_contain_text("counts: edited by ann")
         again = (await run.until(lambda view: asks_anew(view, request.approval_id))).pending[0]
         await ann.opens(again.approval_id)
-        await expect(ann.page.get_by_role("heading", name="What was edited")).to_be_visible()
+        changes = ann.page.get_by_role("region", name="What was edited").get_by_role("listitem")
+        await expect(changes).to_have_text(['- "amount": "120.00"', '+ "amount": "50.00"'])
         await expect(ann.page.locator("#check")).to_contain_text("what you sign")
 
     assert again.params == {**request.params, "amount": "50.00"}

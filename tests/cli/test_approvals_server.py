@@ -18,12 +18,13 @@ from starlette.types import ASGIApp
 from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.core.store import Ledger
 from surehand.cli.approvals_server import links as links_
+from surehand.cli.approvals_server.decisions import status_of
 from surehand.cli.approvals_server.links import BadLink, Links, Server
 from surehand.cli.approvals_server.server import ApprovalsServer
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns
 from surehand.cli.approvals_server.verbs import checked_origin
 from surehand.client.client import Client
-from surehand.process.exits import NotReachable, WrongUse
+from surehand.process.exits import NotReachable, Refused, WrongUse
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.scene import Scene
@@ -454,3 +455,8 @@ def test_an_origin_is_named_as_browsers_name_it() -> None:
 async def test_a_probe_asks_for_health_by_an_address_and_for_nothing_else(site: Site) -> None:
     assert (await site.get("/health", host="10.0.0.7:8082")).json() == {"ok": True}
     assert (await site.get("/sign-in", host="10.0.0.7:8082")).status_code == 421
+
+
+def test_what_a_run_refuses_was_sent_and_is_told_apart_from_what_was_not() -> None:
+    assert status_of(Refused("only what is signed counts here")) == 409
+    assert status_of(WrongUse("a decision is an object")) == 400

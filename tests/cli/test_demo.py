@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 
 from surehand.cli.operate.demo import DemoScript, Environment
@@ -60,6 +61,7 @@ def test_without_a_terminal_a_named_approver_approves_and_one_refund_is_paid(
 
     assert ended.code == 0, ended
     assert "There is no terminal to ask at: 'demo-approver' approves it." in ended.err
+    assert "in a browser" not in ended.err
     assert "Worker 1 is dead: SIGKILL in the middle of the refund" in ended.err
     assert re.search(r"sha256:[0-9a-f]{64}", ended.err)
     assert "refunds: 1" in ended.err
@@ -100,6 +102,33 @@ def test_at_a_terminal_it_asks_until_it_is_told_and_does_that(
     terminal.type("\n")
 
     assert terminal.end() == code
+    assert not leftovers(tmp_path)
+
+
+def test_at_a_terminal_it_may_be_approved_in_a_browser_by_the_link_that_is_offered(
+    showing: Starter, tmp_path: Path
+) -> None:
+    terminal = Terminal(showing.command("demo"), showing.environment, tmp_path)
+    terminal.read_until("Approve this call with these params? [y/n]")
+    found = re.search(r"in a browser, as (\S+): (http://\S+)/sign-in#(\S+)", terminal.text)
+    assert found is not None
+    who, url, token = found.groups()
+    with httpx.Client(base_url=url, headers={"origin": url}, trust_env=False) as browser:
+        signed_in = browser.post("/sign-in", json={"token": token})
+        assert signed_in.json() == {"principal": who}
+        told = browser.get("/approval.json", params={"id": "refund-demo/refund/1"}).json()
+        seen = {name: told[name] for name in ("approval_id", "params_hash")}
+        yes = {**seen, "outcome": "approve", "approver": who}
+        # The worker dies of the approved call, and may not have answered before.
+        answer = browser.post("/decide", json=yes, timeout=LIMIT_S)
+        assert answer.status_code in (200, 202), answer.text
+    terminal.read_until("Decided in the browser: approved.")
+    terminal.read_until("Enter stops everything")
+    assert "and takes over" in terminal.text
+    assert "Refunds paid: 1." in terminal.text
+    terminal.type("\n")
+
+    assert terminal.end() == 0
     assert not leftovers(tmp_path)
 
 

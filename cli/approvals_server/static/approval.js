@@ -131,10 +131,21 @@ async function decide(outcome, params) {
   }
   sending = true;
   part("approve").disabled = part("reject").disabled = part("edit").disabled = true;
+  await deliver({ request: shown, outcome, reason, params });
+  said.focus(); // the button that had it is off, or was
+}
+
+/**
+ * Sign a decision, send it, and say what has come of it.
+ *
+ * @param {Parameters<typeof signed>[1][number]} decided
+ */
+async function deliver(decided) {
+  const said = part("said");
   let sent;
   try {
     said.textContent = say("signing");
-    [sent] = await signed(signer ?? {}, [{ request: shown, outcome, reason, params }]);
+    [sent] = await signed(signer ?? {}, [decided]);
   } catch (error) {
     said.textContent = say("failed", message(error));
     return again();

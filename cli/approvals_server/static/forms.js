@@ -52,13 +52,15 @@ let forms = 0;
  * @param {Json} schema
  * @param {Json | undefined} value what the form begins with; `undefined`: with nothing
  * @param {Element} element
+ * @param {string} [name] what the label of the whole says
  * @returns {{value: () => Json, problems: () => Problem[]}} `value` throws while there are problems
  */
-export function makeForm(schema, value, element) {
+export function makeForm(schema, value, element, name = "") {
   forms += 1;
   const root = isObject(schema) ? schema : {};
   const ids = { last: 0, prefix: `form-${forms}` };
-  const field = anyField(schema, value === undefined ? ABSENT : value, { name: "", path: () => "", optional: false, root, ids });
+  const place = { name, path: () => "", optional: false, root, ids };
+  const field = anyField(schema, value === undefined ? ABSENT : value, place);
   element.replaceChildren(field.element);
   return {
     problems: field.problems,

@@ -64,7 +64,7 @@ function question(one) {
     add(document.createTextNode(say("question_about")), about);
   }
   const place = document.createElement("div");
-  const form = makeForm(one.answer_schema, undefined, place);
+  const form = makeForm(one.answer_schema, undefined, place, say("your_answer"));
   const answer = button(say("answer"), async () => {
     if (!form.problems().length) {
       await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "answered");
@@ -122,6 +122,7 @@ async function tell(verb, values, done) {
   const { status, answer } = await send("/steer", { run, verb, message: sent });
   const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? "failed";
   showText(part("said"), say(said, answer.message ?? answer.error));
+  part("said").focus(); // the form that had it goes once it is answered
   await draw();
 }
 

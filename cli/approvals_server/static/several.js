@@ -61,6 +61,7 @@ async function approve() {
   } catch (error) {
     showText(part("said"), say("failed", words(error)));
     part("approve").disabled = false;
+    part("said").focus();
     return;
   }
   let counted = 0;
@@ -68,6 +69,7 @@ async function approve() {
     counted += (await decided(decision, calls[at].check)) ? 1 : 0;
   }
   part("said").textContent = say("counted", `${counted} / ${sent.length}`);
+  part("said").focus();
 }
 
 /**

@@ -2,13 +2,22 @@
 
 import { part, say, send } from "./page.js";
 
-const token = location.hash.slice(1);
-if (token) {
-  // It stands in no history and in no bookmark from now on.
-  history.replaceState(null, "", location.pathname);
-  part("without-link").hidden = true;
-  part("with-link").hidden = false;
-  part("sign-in").addEventListener("click", signIn);
+let token = "";
+take();
+// A link that is opened where this page is open already loads nothing anew.
+addEventListener("hashchange", take);
+part("sign-in").addEventListener("click", signIn);
+
+function take() {
+  const given = location.hash.slice(1);
+  if (given) {
+    token = given;
+    // It stands in no history and in no bookmark from now on.
+    history.replaceState(null, "", location.pathname);
+    part("without-link").hidden = true;
+    part("with-link").hidden = false;
+    part("sign-in").disabled = false;
+  }
 }
 
 async function signIn() {

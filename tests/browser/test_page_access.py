@@ -1,0 +1,182 @@
+"""Each of the approver's pages for those who see little, use no mouse, or hold a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from playwright.async_api import Page, expect
+
+from surehand.cli.approvals_server import pages as pages_
+from surehand.workflows.contracts.states import RunState
+from tests.browser.accessibility import violations
+from tests.browser.approver import SMALL, Approver, ann, served
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+from tests.e2e.test_interrupts import plan
+from tests.e2e.test_interventions import NEITHER
+
+__all__ = ["ann", "served"]
+
+TEMPLATES: Final = Path(pages_.__file__).parent / "templates"
+WIDTHS: Final = (SMALL["width"], 1280)
+_WIDER: Final = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+#: How what has the focus is marked, as the browser draws it.
+_MARK: Final = """
+(() => {
+  const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+  return outlineStyle === "none" ? 0 : parseFloat(outlineWidth);
+})()
+"""
+_FOCUSED: Final = "document.activeElement.id || document.activeElement.textContent.trim()"
+
+
+async def looked_at(page: Page) -> list[str]:
+    """Return what is wrong with a page as it is now, in each colour scheme and at each width."""
+    wrong = []
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 740})
+            found = await violations(page)
+            if (wider := await page.evaluate(_WIDER)) > 0:
+                found.append(f"it is {wider} pixels wider than its window")
+            wrong += [f"{scheme}, {width} px: {one}" for one in found]
+    await page.set_viewport_size(SMALL)
+    return wrong
+
+
+async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_or_wide(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    page, url = ann.page, ann.served.url
+    wrong: dict[str, list[str]] = {}
+    seen: set[str] = set()
+
+    async def look(template: str, path: str, ready: str, *more: str) -> None:
+        """Open a page, and look at it once it shows something."""
+        if path:
+            await page.goto(f"{url}{path}")
+        await expect(page.get_by_text(ready).first).to_be_visible()
+        seen.add(template)
+        if found := await looked_at(page):
+            wrong[" ".join((template, *more))] = found
+
+    fault = {"ignore_keys": True, "ignore_lookup": True, "fail": "drop_before", "times": 1}
+    asks = plan({"id": "why", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
+    async with stage.worker_here(tool_modules=NEITHER):
+        stage.shop.fault("refunds", **fault)
+        doubtful = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await doubtful.approve()
+        await doubtful.in_state(RunState.NEEDS_INTERVENTION)
+        asking = await stage.start(asks)
+        await asking.in_state(RunState.WAITING_INPUT)
+        waiting = [
+            await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+            for _ in range(2)
+        ]
+        ids = [quote((await run.asks()).approval_id) for run in waiting]
+
+        await look("sign_in", "/sign-in", "approvals link --as NAME")
+        await page.goto(ann.served.link("ann"))
+        await look("sign_in", "", "You have opened a link", "with a link")
+        await ann.signs_in()
+        await look("list", "/?of=all", "Refund 120.00 EUR")
+        await look("list", "/?of=all&tool=mail.send", "Nothing waits", "of nothing")
+        await look("approval", f"/approval?id={ids[0]}", "What is shown is what you sign.")
+        await page.get_by_role("button", name="Edit").click()
+        await page.get_by_label("amount").fill("")
+        await look("approval", "", "What you change", "with the form")
+        await page.get_by_label("amount").fill("7.00")
+        await look("approval", "", "7.00", "with a change")
+        await ann.reject.click()
+        await look("approval", "", "Say why you reject it.", "with what is said")
+        several = f"/several?id={ids[0]}&id={ids[1]}"
+        await look("several", several, "Approve all of these (2)")
+        await look("others", "/others", asking.run_id)
+        await look("run", f"/run?id={asking.run_id}", "How many?", "that asks")
+        await look("run", f"/run?id={doubtful.run_id}", "Settle it", "in doubt")
+        await look("keys", "/keys", "This browser has no key")
+        await page.get_by_role("button", name="Make a key").click()
+        await look("keys", "", "An administrator registers it", "with one")
+        await look("error", "/approval?id=run-404/refund/1", "That did not work")
+        await page.goto("about:blank")  # or it goes on to follow
+
+        await stage.no_call_may_arrive(doubtful)
+        intervention = stage.intervention_rows(doubtful)[0]["intervention_id"]
+        await doubtful.resolve(
+            intervention_id=intervention, outcome="give_up", evidence="asked the bank"
+        )
+        await doubtful.result()
+    assert wrong == {}
+    assert seen == {file.stem for file in TEMPLATES.glob("*.html")} - {"base"}
+
+
+async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the_focus(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    keyboard = ann.page.keyboard
+
+    async def tab_to(reached: Callable[[str], bool]) -> None:
+        """Press Tab until something has the focus; each stop has to be seen."""
+        for _ in range(60):
+            await keyboard.press("Tab")
+            focused = str(await ann.page.evaluate(_FOCUSED))
+            assert await ann.page.evaluate(_MARK) >= 2, f"nobody sees that {focused} has the focus"
+            if reached(focused):
+                return
+        raise AssertionError("the keyboard does not get there")
+
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        await ann.page.goto(ann.served.link("ann"))
+        await tab_to("sign-in".__eq__)
+        await keyboard.press("Enter")
+        await expect(ann.page.get_by_role("heading", name="What waits")).to_be_visible()
+        await tab_to(lambda focused: order_id in focused)
+        await keyboard.press("Enter")
+        await expect(ann.approve).to_be_enabled()
+        await tab_to("reason".__eq__)
+        await keyboard.type("it came back")
+        await tab_to("approve".__eq__)
+        await keyboard.press("Space")
+        await ann.says("counts: approved by ann")
+        await expect(ann.page.locator("#said")).to_be_focused()
+        assert await ann.page.locator("#said").get_attribute("role") == "status"
+        assert await ann.page.evaluate(_MARK) >= 2
+        assert (await run.result()).state is RunState.COMPLETED
+
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = stage.decision_rows(run)
+    assert (decision["outcome"], decision["reason"]) == ("approve", "it came back")
+
+
+async def test_an_answer_and_a_list_of_approvals_give_the_focus_to_what_is_said_of_them(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    asks = plan({"id": "why", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
+    async with stage.worker_here():
+        asking = await stage.start(asks)
+        await asking.in_state(RunState.WAITING_INPUT)
+        runs = [
+            await stage.start(example_plan("refund.yaml", order_id=one))
+            for one in (order_id, stage.shop.new_order())
+        ]
+        ids = [quote((await run.asks()).approval_id) for run in runs]
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={asking.run_id}")
+        await ann.page.locator("#waits input").fill("7")
+        await ann.page.get_by_role("button", name="Answer").press("Enter")
+        await ann.says("Your answer counts")
+        await expect(ann.page.locator("#said")).to_be_focused()
+
+        await ann.page.goto(f"{ann.served.url}/several?id={ids[0]}&id={ids[1]}")
+        await expect(ann.page.get_by_role("button", name="Approve all")).to_be_enabled()
+        await ann.page.get_by_role("button", name="Approve all").press("Enter")
+        await ann.says("Decisions that count: 2 / 2")
+        await expect(ann.page.locator("#said")).to_be_focused()
+        for run in runs:
+            assert (await run.result()).state is RunState.COMPLETED

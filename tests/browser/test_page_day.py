@@ -1,0 +1,304 @@
+"""Days on the approver's page: several people, several tabs, and what breaks beside them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from tests.browser.approver import Approver, Served, ann, arriving, served
+from tests.conftest import missing
+from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.stage import Stage
+from tests.ledger.people import key_of, person
+from tests.ledger_databases import PostgresLedgers
+from tests.postgres_server import PostgresMissing, PostgresServer
+
+__all__ = ["ann", "served"]
+
+Arrive = Callable[[str], Any]
+
+
+@pytest.fixture
+async def arrive(ann: Approver, served: Served) -> AsyncIterator[Arrive]:
+    """Brings one more approver, with a browser of their own."""
+    async with AsyncExitStack() as there:
+
+        async def arrived(name: str) -> Approver:
+            other = arriving(ann.page.context, served, name)
+            return await there.enter_async_context(other)
+
+        yield arrived
+
+
+def two_of_them(order_id: str, **approval: Any) -> Plan:
+    """Return a refund that two people have to approve."""
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2]["approval"] = {"quorum": 2, **approval}
+    return Plan.model_validate(plan)
+
+
+def said(stage: Stage, run: Run) -> list[tuple[str, str, str]]:
+    """Return who has said what to a run, and what was made of it."""
+    rows = stage.decision_rows(run)
+    return [(row["approver"], row["outcome"], row["verdict"]) for row in rows]
+
+
+async def test_two_others_than_who_asked_approve_a_call_and_who_asked_is_told_before_signing(
+    stage: Stage, ann: Approver, arrive: Arrive, order_id: str
+) -> None:
+    bob, uma = await arrive("bob"), await arrive("uma")
+    umas = [key_of(stage, person(stage, one.name)) for one in (ann, bob, uma)][-1]
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(two_of_them(order_id, four_eyes=True), key=umas)
+        request = await run.asks()
+        for one in (ann, bob, uma):
+            await one.gets_ready()
+            await one.opens(request.approval_id)
+            await expect(one.approve).to_be_enabled()
+
+        told = uma.page.get_by_text("Your own yes does not count")
+        await expect(told).to_be_visible()
+        assert said(stage, run) == []
+        await expect(bob.page.get_by_text("Your own yes does not count")).to_have_count(0)
+        await uma.approve.click()
+        await uma.says("does not count: uma has asked for this call")
+        await ann.approve.click()
+        await ann.says("Your decision counts")
+        await expect(bob.page.locator("#votes")).to_have_text("ann")
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await bob.approve.click()
+        await bob.says("counts: approved by ann, bob")
+        await expect(ann.page.locator("#state")).to_contain_text("Approved by bob")
+        assert (await run.result()).state is RunState.COMPLETED
+
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    yes = ("approve", "accepted")
+    assert said(stage, run) == [("uma", "approve", "four_eyes"), ("ann", *yes), ("bob", *yes)]
+    assert all(row["verified"] for row in stage.decision_rows(run)[1:])
+
+
+async def test_an_edit_voids_the_vote_before_it_and_what_runs_is_what_two_approve_then(
+    stage: Stage, ann: Approver, arrive: Arrive, order_id: str
+) -> None:
+    bob = await arrive("bob")
+    async with stage.worker_here():
+        run = await stage.start(two_of_them(order_id))
+        first = await run.asks()
+        for one in (ann, bob):
+            await one.signs_in()
+            await one.opens(first.approval_id)
+        await ann.approve.click()
+        await ann.says("Your decision counts")
+
+        await expect(bob.page.locator("#votes")).to_contain_text("ann")
+        await bob.page.get_by_role("button", name="Edit").click()
+        await bob.page.get_by_label("amount").fill("50.00")
+        await bob.page.get_by_role("button", name="Ask for these params").click()
+        await bob.says("counts: edited by bob")
+        await expect(ann.page.locator("#state")).to_contain_text("another request asks")
+        await expect(ann.page.locator("#hindrance")).to_have_text("It waits no more.")
+        await expect(ann.reject).to_be_disabled()
+
+        second = await run.asks()
+        for one in (bob, ann):
+            await one.opens(second.approval_id)
+            await expect(one.page.locator("#votes")).not_to_contain_text(one.name)
+            assert stage.shop.counts(order_id)["refunds"] == 0
+            await one.approve.click()
+            await one.says("Your decision counts")
+        assert (await run.result()).state is RunState.COMPLETED
+
+    assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == ["50.00"]
+    states = [(row["params"]["amount"], row["state"]) for row in stage.approval_rows(run)]
+    assert states == [("120.00", "superseded"), ("50.00", "approved")]
+    verdicts = [(row["approval_id"], row["approver"]) for row in stage.decision_rows(run)]
+    ids = first.approval_id, second.approval_id
+    assert verdicts == [(ids[0], "ann"), (ids[0], "bob"), (ids[1], "bob"), (ids[1], "ann")]
+
+
+async def test_a_page_whose_request_expires_turns_its_buttons_off_by_its_own_clock_and_says_so(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await ann.signs_in()
+        await ann.page.clock.install()
+        await ann.opens((await run.asks()).approval_id)
+        await expect(ann.approve).to_be_enabled()
+        # By the ledger's clock it still waits: the page alone knows how late it is.
+        await ann.page.clock.fast_forward("24:00:01")
+
+        await expect(ann.page.locator("#hindrance")).to_contain_text("It has expired")
+        for button in (ann.approve, ann.reject, ann.page.get_by_role("button", name="Edit")):
+            await expect(button).to_be_disabled()
+    assert said(stage, run) == []
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_of_two_tabs_of_one_approver_one_decides_and_the_other_one_says_so(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    person(stage, "ann")
+    async with stage.worker_here():
+        run = await stage.start(two_of_them(order_id))
+        request = await run.asks()
+        await ann.gets_ready()
+        tabs = [ann, Approver("ann", await ann.page.context.new_page(), ann.served)]
+        for tab in tabs:
+            await tab.opens(request.approval_id)
+            await expect(tab.approve).to_be_enabled()
+        await tabs[0].approve.click()
+        await tabs[0].says("Your decision counts")
+        await expect(tabs[1].page.locator("#votes")).to_contain_text("ann")
+        await tabs[1].approve.click()
+        await tabs[1].says("Your decision does not count: ann counts once")
+        await tabs[1].opens(request.approval_id)
+        await expect(tabs[1].page.get_by_text("You have said yes already")).to_be_visible()
+
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await run.decide(decision_on(request, approver="bob"))
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    told = [("ann", "accepted"), ("ann", "already_voted"), ("bob", "accepted")]
+    assert [(who, verdict) for who, _, verdict in said(stage, run)] == told
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_decision_whose_answer_is_lost_is_told_to_be_unknown_and_sent_again_is_one_vote(
+    stage: Stage, ann: Approver, order_id: str, arrives: bool
+) -> None:
+    async def lose(route: Route) -> None:
+        if arrives:
+            await route.fetch()
+        await route.abort("connectionreset")
+
+    async with stage.worker_here():
+        run = await stage.start(two_of_them(order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await ann.opens(request.approval_id)
+        await ann.page.route("**/decide", lose, times=1)
+        await ann.approve.click()
+        await ann.says("No answer came")
+        assert len(said(stage, run)) == int(arrives)
+        await ann.approve.click()
+        # The run takes the same thing once, and says the same of it again.
+        await ann.says("Your decision counts: approved by ann; so far 1 of 2 approvals")
+
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        await run.decide(decision_on(request, approver="bob"))
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    votes = [who for who, _, verdict in said(stage, run) if verdict == "accepted"]
+    assert votes == ["ann", "bob"]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["before_claim", "before_report"])
+async def test_a_verdict_comes_from_the_next_worker_where_one_is_killed_over_it_and_it_is_one_vote(
+    stage: Stage, ann: Approver, order_id: str, point: str
+) -> None:
+    with stage.worker(crash_at=f"verify_decision:{point}") as first:
+        first.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await ann.opens(request.approval_id)
+        await ann.approve.click()
+        first.wait_killed()
+    await ann.says("Sending")
+    assert len(said(stage, run)) == (point == "before_report")
+    with stage.worker() as second:
+        second.wait_ready()
+        await expect(ann.page.locator("#state")).to_contain_text("Approved by ann")
+        # Where the next one takes long to come, the page has said by then that it counts later.
+        await expect(ann.page.locator("#said")).to_contain_text("count")
+        await expect(ann.approve).to_be_disabled()
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert said(stage, run) == [("ann", "approve", "accepted")]
+
+
+class TestLedgerAway:
+    """The ledger does not answer for a while, and nobody starts the approvals server anew."""
+
+    @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+    def database(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def postgres(self, database: str) -> Iterator[PostgresServer | None]:
+        """A server of this test's own."""
+        if database == "sqlite":
+            yield None
+            return
+        try:
+            server = PostgresServer.start()
+        except PostgresMissing as error:
+            missing(str(error))
+        yield server
+        server.remove()
+
+    @pytest.fixture
+    def ledger_url(
+        self, postgres: PostgresServer | None, sqlite_template: Path, tmp_path: Path
+    ) -> str:
+        if postgres is not None:
+            return PostgresLedgers(postgres).create()
+        return f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'ledger.db')}"
+
+    async def test_the_page_says_so_in_one_line_and_all_is_as_before_once_it_is_back(
+        self, stage: Stage, ann: Approver, order_id: str, postgres: PostgresServer | None
+    ) -> None:
+        async with stage.worker_here():
+            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            request = await run.asks()
+        await ann.signs_in()
+        listing = await ann.page.context.new_page()
+        await listing.goto(ann.served.url)
+        await ann.opens(request.approval_id)
+        await expect(ann.approve).to_be_enabled()
+        with away(stage, postgres):
+            answer = await (await ann.page.context.new_page()).goto(ann.served.url)
+            assert answer is not None and answer.status == 503
+            [line] = (await shown_error(answer.frame.page)).splitlines()
+            assert line.startswith("ledger database: ")
+            await expect(ann.approve).to_be_enabled()
+
+        async with stage.worker_here():
+            await ann.approve.click()
+            await ann.says("counts: approved by ann")
+            await expect(listing.locator("#changed")).to_be_visible()
+            await listing.reload()
+            await expect(listing.locator("#nothing")).to_be_visible()
+            assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+        assert said(stage, run) == [("ann", "approve", "accepted")]
+
+
+async def shown_error(page: Page) -> str:
+    return await page.get_by_role("alert").inner_text()
+
+
+@contextmanager
+def away(stage: Stage, postgres: PostgresServer | None) -> Iterator[None]:
+    """Have a ledger answer nobody: its server is gone, or another process has its file."""
+    if postgres is not None:
+        postgres.kill_immediate()
+        yield
+        postgres.restart()
+        return
+    file = stage.ledger_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
