@@ -494,3 +494,34 @@ async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_
         assert (await run.result()).state is RunState.COMPLETED
     assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_the_list_is_searched_and_one_s_decisions_are_read_on_a_phone_by_the_keyboard(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        search = ann.page.get_by_label("The call says")
+        await search.focus()
+        await ann.page.keyboard.type(f"eur for {order_id.upper()}")
+        await ann.page.keyboard.press("Enter")
+        await expect(ann.page.locator(".waiting li")).to_have_count(1)
+        assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
+        await ann.opens(request.approval_id)
+        await expect(ann.approve).to_be_enabled()
+        await ann.approve.focus()
+        await ann.page.keyboard.press("Enter")
+        await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
+        await run.result()
+        await ann.page.get_by_role("link", name="My decisions").press("Enter")
+        mine = ann.page.locator("#mine li").filter(has_text=order_id)
+        await expect(mine).to_contain_text("It counts")
+        assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
+        await mine.get_by_role("link", name=run.run_id).press("Enter")
+        await ann.page.get_by_role("link", name="What it has kept").press("Enter")
+        await expect(ann.page.locator("#nothing")).to_have_text("This run has kept nothing.")
+        assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
+    [decision] = stage.decision_rows(run)
+    assert (decision["approver"], decision["verdict"]) == ("ann", "accepted")
