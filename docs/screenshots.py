@@ -35,7 +35,7 @@ LARGEST_TOGETHER: Final = 400_000
 NARROW: Final = (360, 740)
 WIDE: Final = (1280, 800)
 
-_ORDERS: Final = ("order-1001", "order-1004", "order-1005")
+_ORDERS: Final = ("order-1001", "order-1004", "order-1005", "order-1006")
 _QUESTION: Final = {
     "name": "gift",
     "steps": [
@@ -80,7 +80,9 @@ SHOTS: Final = (
     Shot("approval-narrow", "/approval?id={approval}", _WHOLE, NARROW),
     Shot("several", "/several?id={approval}&id={other}", _WHOLE),
     Shot("others", "/others", "gift-1"),
-    Shot("run", "/run?id=gift-1", "How many vouchers"),
+    Shot("mine", "/mine", "wrong amount"),
+    Shot("run", "/run?id=refund-1001", "waits for"),
+    Shot("artifacts", "/artifacts?id=refund-1001", "Save"),
     Shot("error", "/approval?id=refund-404%2Frefund%2F1", "That did not work"),
 )
 
@@ -102,7 +104,8 @@ async def _waiting(client: Client) -> dict[str, str]:
         ids += [one.approval_id for one in (await run.view()).pending]
     gift = await client.start(_QUESTION, run_id="gift-1")
     await gift.wait(or_human=True)
-    return {"approval": quote(ids[0], safe=""), "other": quote(ids[1], safe="")}
+    names = ("approval", "other", "third", "rejected")
+    return {name: quote(id_, safe="") for name, id_ in zip(names, ids, strict=True)}
 
 
 def _registered(environment: Environment, public: str) -> None:
@@ -133,7 +136,16 @@ async def _ready(browser: Browser, page: DemoPage, environment: Environment) -> 
     return shown
 
 
+async def _rejected(shown: Page, approval: str) -> None:
+    """Decide something, so that there is something to show."""
+    await shown.goto(f"/approval?id={approval}")
+    await shown.get_by_label("Reason").fill("wrong amount")
+    await shown.get_by_role("button", name="Reject").click()
+    await shown.get_by_text("counts: rejected").wait_for()
+
+
 async def _taken(shown: Page, ids: dict[str, Any]) -> None:
+    await _rejected(shown, ids["rejected"])
     for one in SHOTS:
         width, height = one.size
         await shown.set_viewport_size({"width": width, "height": height})

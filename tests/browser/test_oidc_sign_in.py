@@ -104,3 +104,15 @@ async def test_whoever_signs_out_stays_signed_out_until_they_sign_in_again(
     await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
     await ann.page.goto(f"{served.url}/")
     await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()
+
+
+async def test_whoever_is_no_principal_here_gets_one_page_that_all_can_read_and_no_session(
+    stage: Stage, ann: Approver, served: Served
+) -> None:
+    await ann.page.goto(f"{served.url}/")
+    await signs_in(ann, "s-nobody")
+    await expect(ann.page.get_by_role("heading", name="Nobody here is you")).to_be_visible()
+    await expect(ann.page.get_by_text("s-nobody")).to_be_visible()
+    assert await violations(ann.page) == []
+    await ann.page.goto(f"{served.url}/")
+    await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()

@@ -125,11 +125,12 @@ ALONE = (README, DOCS / "tutorial.md", DOCS / "howto" / "run-it.md")
 def test_what_a_page_says_can_be_done_as_it_stands(
     page: Path, folder: Path, common: dict[str, str]
 ) -> None:
-    metrics, health, receiver, desk, mail = free_ports(5)
+    metrics, health, several, receiver, desk, mail = free_ports(6)
     own = {
         "http://127.0.0.1:8090": common["SHOP_URL"],
         "127.0.0.1:9464": f"127.0.0.1:{metrics}",
         "127.0.0.1:9465": f"127.0.0.1:{health}",
+        "127.0.0.1:9466": f"127.0.0.1:{several}",
         "127.0.0.1:4318": f"127.0.0.1:{receiver}",
         "http://127.0.0.1:8091": f"http://127.0.0.1:{desk}",
         "examples.support --db": f"examples.support --port {desk} --smtp-port {mail} --db",

@@ -215,7 +215,7 @@ async def erased(ledger: Ledger, run_id: str = RUN) -> None:
     await ledger.transact(TENANT, closed, run_id)
     await ledger.transact(TENANT, lambda tx: erase(tx, run_id, by="root", because="asked"))
     assert ledger.keys is not None
-    ledger.keys = Keys(lambda: ledger, ledger.keys._ring)  # type: ignore[attr-defined]
+    ledger.keys = Keys(lambda: ledger, ledger.keys.ring)  # type: ignore[attr-defined]
 
 
 async def test_an_erased_run_is_read_by_nobody_and_its_chain_holds(sealed: Ledger) -> None:
