@@ -82,7 +82,6 @@ SHOTS: Final = (
     Shot("others", "/others", "gift-1"),
     Shot("mine", "/mine", "wrong amount"),
     Shot("run", "/run?id=refund-1001", "waits for"),
-    Shot("artifacts", "/artifacts?id=refund-1001", "Save"),
     Shot("error", "/approval?id=refund-404%2Frefund%2F1", "That did not work"),
 )
 

@@ -97,7 +97,7 @@ async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_o
         await look("several", several, "Approve all of these (2)")
         await look("others", "/others", asking.run_id)
         await look("mine", "/mine", "You have decided nothing yet.")
-        await look("artifacts", f"/artifacts?id={doubtful.run_id}", "Save", "of a run")
+        await look("artifacts", f"/artifacts?id={doubtful.run_id}", "This run has kept nothing.")
         await look("run", f"/run?id={asking.run_id}", "How many?", "that asks")
         await look("run", f"/run?id={doubtful.run_id}", "Settle it", "in doubt")
         await look("keys", "/keys", "This browser has no key")
