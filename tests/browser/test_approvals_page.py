@@ -138,7 +138,7 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
         again = (await run.until(lambda view: asks_anew(view, request.approval_id))).pending[0]
         await ann.opens(again.approval_id)
         changes = ann.page.get_by_role("region", name="What was edited").get_by_role("listitem")
-        await expect(changes).to_have_text(['- "amount": "120.00"', '+ "amount": "50.00"'])
+        await expect(changes).to_have_text(['- "amount": "120.00",', '+ "amount": "50.00",'])
         await expect(ann.page.locator("#check")).to_contain_text("what you sign")
 
     assert again.params == {**request.params, "amount": "50.00"}

@@ -96,7 +96,7 @@ async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_o
         several = f"/several?id={ids[0]}&id={ids[1]}"
         await look("several", several, "Approve all of these (2)")
         await look("others", "/others", asking.run_id)
-        await look("mine", "/mine", "You have decided nothing yet.")
+        await look("mine", "/mine", "It counts")
         await look("artifacts", f"/artifacts?id={doubtful.run_id}", "This run has kept nothing.")
         await look("run", f"/run?id={asking.run_id}", "How many?", "that asks")
         await look("run", f"/run?id={doubtful.run_id}", "Settle it", "in doubt")
@@ -125,6 +125,8 @@ async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the
 
     async def tab_to(reached: Callable[[str], bool]) -> None:
         """Press Tab until something has the focus; each stop has to be seen."""
+        # Before that the page may be there and its style not.
+        await ann.page.wait_for_load_state()
         for _ in range(60):
             await keyboard.press("Tab")
             focused = str(await ann.page.evaluate(_FOCUSED))
