@@ -51,7 +51,7 @@ from surehand.activities.runs.child_runs import ChildActivities
 from surehand.activities.runs.lifecycle import RunActivities
 from surehand.activities.runs.steering import PlanActivities, SteeringActivities
 from surehand.activities.runs.values import ContentActivities, RecordingActivities
-from surehand.activities.tools.toolbox import ToolboxError, load_toolbox
+from surehand.activities.tools.toolbox import Toolbox, ToolboxError, load_toolbox
 from surehand.activities.tools.workflow_modules import (
     WorkflowModulesError,
     load_workflows,
@@ -90,6 +90,7 @@ from surehand.process.payload_encryption import RunEncryption
 from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_worker_alone
 from surehand.process.settings import read_environment
 from surehand.process.sources import PREFIX
+from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.maintenance import Ping, Reconcile, Unwind
 from surehand.workflows.payload_codec import data_converter
@@ -168,6 +169,16 @@ def traces_of(settings: Settings, receiver: str) -> Traces | None:
         )
         return None
     return open_traces(os.environ, settings.build_id)
+
+
+def by_passkey(toolbox: Toolbox) -> list[str]:
+    """Return the tools whose policies ask, or may ask, for passkeys."""
+    policies = {name: tool.approval for name in toolbox.names() if (tool := toolbox.get(name))}
+    return [
+        name
+        for name, policy in policies.items()
+        if policy is not None and any(Assurance(proof).by_passkey for proof in policy.proofs)
+    ]
 
 
 def make_worker(
@@ -321,6 +332,15 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 "worker.decisions_open",
                 meaning="decisions are not signed: whoever can reach the Temporal server can"
                 " approve in any name; every approval is marked unverified",
+            )
+        undecidable = by_passkey(toolbox)
+        if undecidable and not settings.passkey_origins:
+            log.warning(
+                "worker.no_passkeys",
+                setting="SUREHAND_PASSKEY_ORIGINS",
+                tools=undecidable,
+                meaning="it is empty, so no passkey counts: where these tools ask for one, nobody"
+                " can approve their calls",
             )
         if settings.crash_at:
             log.warning(

@@ -70,6 +70,18 @@ async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> 
     assert "every plan is refused" in warned["meaning"]
 
 
+@pytest.mark.parametrize(("origins", "told"), [("", 1), ("https://approvals.example.com", 0)])
+async def test_a_worker_whose_tools_ask_for_passkeys_says_so_if_none_counts(
+    stage: Stage, origins: str, told: int
+) -> None:
+    tools = "tests.variants.refund_passkey"
+    with stage.worker(log_format="json", tool_modules=tools, passkey_origins=origins) as worker:
+        worker.wait_ready()
+        warned = [line for line in lines(worker) if line["event"] == "worker.no_passkeys"]
+
+    assert [line["tools"] for line in warned] == [["payments.refund"]] * told
+
+
 async def test_a_worker_that_is_to_kill_itself_says_so(stage: Stage) -> None:
     with stage.worker(log_format="json", crash_at="payments.refund:after_call") as worker:
         worker.wait_ready()

@@ -126,6 +126,11 @@ class ApprovalPolicy(Written):
     def _sensible(cls, value: timedelta | None) -> timedelta | None:
         return None if value is None else some_time(value)
 
+    @property
+    def proofs(self) -> frozenset[AskedProof]:
+        """Return what decisions may have to be proven by, whichever rule holds."""
+        return frozenset((self.proof, *(rule.proof for rule in self.rules if rule.proof)))
+
 
 def _approval(value: Any) -> Any:
     return ApprovalPolicy() if value is True or value == "required" else value
