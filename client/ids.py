@@ -19,6 +19,8 @@ from surehand.workflows.identity import (
 
 #: Child runs have their step's name behind their parent's.
 _FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64}(\[[0-9]+\])?(\.[0-9]+)?)*")
+#: Characters; a run's id, a step's and a number have fewer together.
+LONGEST_APPROVAL_ID: Final = 400
 _ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
 
 
@@ -65,10 +67,11 @@ def find_approval(tenant: str, text: str) -> tuple[str, str]:
         WrongUse: If it has not the form of an approval id.
         NoSuchRun: If it belongs to another tenant.
     """
-    parts = run_of_approval(text)
-    if parts is None or not text.isascii():
+    known = len(text) <= LONGEST_APPROVAL_ID and text.isascii() and text.isprintable()
+    parts = run_of_approval(text) if known else None
+    if parts is None:
         raise WrongUse(
-            f"approval id {text!r}: it looks like RUN/STEP/NUMBER, "
+            f"approval id {text[:LONGEST_APPROVAL_ID]!r}: it looks like RUN/STEP/NUMBER, "
             "for example refund-1/refund/1; `pending` lists them"
         )
     run, step = parts

@@ -10,6 +10,12 @@ from typing import Final
 #: sequences), format characters (right-to-left overrides, zero width), lone surrogates, and the
 #: separators that break a line.
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Others that nobody sees, although their category does not say so: Unicode's default ignorable
+#: code points (variation selectors, fillers, joiners) and the empty Braille pattern.
+_IGNORABLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
 #: What Markdown or HTML would take for something else than text.
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>~|&])")
 
@@ -21,7 +27,9 @@ def plain(value: object) -> str:
     otherwise move the cursor, hide a digit or reverse an account number on the screen.
     """
     return "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char) in _UNSEEN else char
+        f"\\u{ord(char):04x}"
+        if unicodedata.category(char) in _UNSEEN or _IGNORABLE.match(char)
+        else char
         for char in str(value)
     )
 

@@ -6,6 +6,7 @@ bytes, to be saved under a name of ours, and its own content policy lets it do n
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 import re
 from collections.abc import Callable, Mapping
@@ -47,6 +48,8 @@ _ENDINGS: Final = frozenset((".json", ".txt", ".csv", ".pdf", ".png", ".jpg", ".
 #: How a browser says that it asks for a file of its own, and not for a part of a page.
 _ASKED_FOR: Final = ("document", "empty")
 _LONGEST_ID: Final = 80
+#: Contents that are read at a time: each is in memory as a whole, and twice while it is opened.
+_AT_ONCE: Final = asyncio.Semaphore(4)
 _LONGEST_NAME: Final = 100
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 
@@ -107,7 +110,8 @@ async def hand_out(
         raise WrongUse(OF_PAGES.artifacts_too_large)
     if open_store is None:
         raise WrongUse(OF_PAGES.artifacts_no_store)
-    content = await open_store().read_bytes(tenant, run_id, Artifact.model_validate({**row}))
+    async with _AT_ONCE:
+        content = await open_store().read_bytes(tenant, run_id, Artifact.model_validate({**row}))
     return Response(
         content,
         # Never its own type: what it is, the list says as text.

@@ -195,7 +195,9 @@ class IdentityProvider:
         if found.get("issuer") != issuer:
             raise ProviderAway(f"{issuer} says that its issuer is {found.get('issuer')!r}")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-            if not is_private(found.get(name)):
+            url = found.get(name)
+            # Only an issuer on this machine has anything to name on it.
+            if not is_private(url) or (_is_plain(url) and not _is_plain(issuer)):
                 raise ProviderAway(f"{issuer} has no {name} that others cannot read")
         methods = found.get("code_challenge_methods_supported", ["S256"])
         if not isinstance(methods, list) or "S256" not in methods:
@@ -266,6 +268,10 @@ class IdentityProvider:
         if not isinstance(found, dict):
             raise ProviderAway(f"{url} answers with {answer.status_code} and no JSON object")
         return found
+
+
+def _is_plain(url: object) -> bool:
+    return urlsplit(str(url)).scheme == "http"
 
 
 def is_private(url: object) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -44,10 +44,17 @@ from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.secret_reads import SecretReads
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
-from surehand.cli.approvals_server.views import detailed, document, listed, own_keys, run_document
+from surehand.cli.approvals_server.views import (
+    detailed,
+    document,
+    listed,
+    own_keys,
+    run_document,
+    standing,
+)
 from surehand.cli.verb.ledger_door import translated
 from surehand.client.client import Client
-from surehand.client.ids import find_approval, find_run_id
+from surehand.client.ids import LONGEST_APPROVAL_ID, find_approval, find_run_id
 from surehand.client.outcome import state_of
 from surehand.client.query import ONE_OF_MANY
 from surehand.process.exits import NotFound, SurehandError, WrongUse
@@ -217,13 +224,14 @@ class ApprovalsServer:
         )
 
     async def _follow_list(self, request: Request, me: str) -> Response:
-        asked = _Asked.of(request)
+        # Whoever has searched is told of changes to the list: a search each second costs too much.
+        asked = replace(_Asked.of(request), says=None)
 
         def look(tx: Transaction) -> list[Any]:
             rows = asked.look(tx, principals.find(tx, [me])[me]).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
-        return self._follow(request, lambda: self._ledger.transact(self._tenant, look))
+        return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
 
     async def _follow_approval(self, request: Request, me: str) -> Response:
         await self._one(
@@ -231,19 +239,22 @@ class ApprovalsServer:
         )  # refuses what there is not
 
         async def look() -> dict[str, Any]:
-            one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
-            told = detailed(one, person)
-            return {name: told[name] for name in ("state", "waits", "votes", "run_state")}
+            one, _, _ = await self._one(request.query_params.get("id", ""), me, request)
+            return standing(one)
 
-        return self._follow(request, look)
+        return self._follow(request, me, look)
 
-    def _follow(self, request: Request, look: Look) -> Response:
+    def _follow(self, request: Request, me: str, look: Look) -> Response:
         async def answer() -> Any:
             with translated():
                 return await look()
 
         cookie = request.cookies.get(self._cookie, "")
-        return self._followers.answer(answer, lambda: self._sign_ins.principal(cookie) is not None)
+
+        def signed_in() -> bool:
+            return self._sign_ins.principal(cookie) is not None
+
+        return self._followers.answer(answer, signed_in, who=me)
 
     async def _approval(self, request: Request, me: str) -> Response:
         one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
@@ -336,7 +347,8 @@ class ApprovalsServer:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
         view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
         person, keys = await self._ledger.transact(self._tenant, _person, me)
-        told = run_document(view, person, keys, tenant=self._tenant)
+        # In a thread: to lay out a large plan takes a while.
+        told = await asyncio.to_thread(run_document, view, person, keys, tenant=self._tenant)
         return JSONResponse(told)
 
     async def _follow_run(self, request: Request, me: str) -> Response:
@@ -345,7 +357,7 @@ class ApprovalsServer:
         def look(tx: Transaction) -> list[Any]:
             return list(place_of(tx, run_id))
 
-        return self._follow(request, lambda: self._ledger.transact(self._tenant, look))
+        return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
 
     async def _steer(self, request: Request, me: str) -> Response:
         sent = await _json(request, LARGEST_DECISION)
@@ -452,7 +464,8 @@ def _place(text: str | None) -> Place | None:
     if text is None:
         return None
     number, _, approval_id = text.partition(":")
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and approval_id):
+    known = 0 < len(approval_id) <= LONGEST_APPROVAL_ID and approval_id.isprintable()
+    if not (number.isascii() and number.isdecimal() and len(number) < 16 and known):
         raise WrongUse("there is no such part of the list")
     return Place(int(number), approval_id)
 

@@ -16,8 +16,9 @@ from surehand.process import clock
 
 #: How long somebody stays signed in.
 LASTS: Final = timedelta(hours=8)
-#: The oldest goes where there is one more.
+#: The oldest goes where there is one more: of all, and of one person.
 MOST: Final = 1000
+MOST_OF_ONE: Final = 20
 _BYTES: Final = 32
 
 
@@ -48,7 +49,13 @@ class SignIns:
             counts: Whether they still may; asked each time.
         """
         cookie = secrets.token_urlsafe(_BYTES)
-        until = self._now() + LASTS.total_seconds()
+        now = self._now()
+        until = now + LASTS.total_seconds()
+        known = self._by_digest.items()
+        own = [digest for digest, one in known if one.principal == principal]
+        over = {digest for digest, one in known if one.until <= now}
+        for digest in over.union(own[: max(0, len(own) - MOST_OF_ONE + 1)]):
+            del self._by_digest[digest]
         self._by_digest[_digest(cookie)] = _SignedIn(principal, until, counts)
         while len(self._by_digest) > MOST:
             self._by_digest.popitem(last=False)

@@ -45,6 +45,16 @@ def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]
     }
 
 
+def standing(one: OneApproval) -> dict[str, Any]:
+    """Return what of a request changes while somebody looks at it."""
+    return {
+        "state": _state(one),
+        "waits": waits(one),
+        "votes": [*_voters(one), *one.standing],
+        "run_state": one.run_state,
+    }
+
+
 def detailed(one: OneApproval, me: Principal) -> dict[str, Any]:
     """Return what a page shows of one request, but for the call itself."""
     row, needs = one.row, one.needs
@@ -53,10 +63,8 @@ def detailed(one: OneApproval, me: Principal) -> dict[str, Any]:
     return {
         "id": row["approval_id"],
         "description": row["description"] or OF_PAGES.list_sealed,
-        "state": _state(one),
-        "waits": waits(one),
+        **standing(one),
         "run_id": row["run_id"],
-        "run_state": one.run_state,
         "step_id": row["step_id"],
         "key": row["key"],
         "hash": row["params_hash"],
@@ -68,7 +76,6 @@ def detailed(one: OneApproval, me: Principal) -> dict[str, Any]:
         "foreign": foreign_text(one.foreign),
         "needs": [requirement.as_text() for requirement in needs.requirements],
         "excluded": one.excluded,
-        "votes": [*_voters(one), *one.standing],
         "decisions": Assurance(row["assurance"]).as_text(),
         "expires_at": iso(row["expires_ms"]),
         "left": time_left(row["expires_ms"], one.now_ms),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+from itertools import islice
 from typing import Any
 
 from surehand.client.overrides import OverrideError, assign
@@ -33,4 +34,6 @@ def diff(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     before, after = (
         json.dumps(content, indent=2, ensure_ascii=False).splitlines() for content in (old, new)
     )
-    return [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+    # Not `ndiff`: that also compares within lines, which never ends where much differs.
+    found = difflib.unified_diff(before, after, n=0, lineterm="")
+    return [f"{line[0]} {line[1:]}" for line in islice(found, 2, None) if line[0] in "+-"]

@@ -40,6 +40,7 @@ async def test_what_terminals_show_as_an_escape_the_page_does_too(modules: Modul
     # The browser may know a newer Unicode: what is new in it, Python has no category for.
     assert {unicodedata.category(chr(point)) for point in set(unseen) - ours} <= {"Cn"}
     assert ours > {0x00, 0x1B, 0x7F, 0xAD, 0x200B, 0x202E, 0x2028, 0x2066, 0xFEFF, 0xE0041}
+    assert ours > {0x034F, 0x115F, 0x2800, 0x3164, 0xFE0F, 0xFFA0, 0xE0100}
 
     shown = await modules.run("text", "plain", "return given.map(plain)", STRANGE)
     assert shown == [plain(text) for text in STRANGE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.workflows.plain_text import markdown
+from surehand.workflows.plain_text import markdown, plain
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,8 @@ def test_a_text_stays_one_line_and_cannot_begin_a_block_of_its_own() -> None:
 
 def test_what_is_not_seen_is_written_out() -> None:
     assert markdown("12\u202e34\x1b[2J") == r"12\\u202e34\\u001b\[2J"
+
+
+@pytest.mark.parametrize("unseen", ["\u034f", "\u2800", "\u3164", "\ufe0f", "\uffa0", "\U000e0100"])
+def test_what_unicode_has_everybody_leave_out_is_written_out(unseen: str) -> None:
+    assert plain(f"bob{unseen}@corp.com") == f"bob\\u{ord(unseen):04x}@corp.com"

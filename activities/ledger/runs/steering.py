@@ -197,7 +197,7 @@ def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
 
 def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) -> None:
     """Look whether the actor may do this to the run now."""
-    if assurance is Assurance.SIGNED and not proof.verified:
+    if assurance is not Assurance.OPEN and not proof.verified:
         raise _Refused(SteeringCode.UNSIGNED, "only what is signed counts here: use --key")
     run = tx.one(rows_of(runs, runs.c.user_id, run_id=asked.run_id))
     if run is None:
