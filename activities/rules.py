@@ -13,7 +13,6 @@ import math
 import operator
 import re
 import reprlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
@@ -21,6 +20,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
 
+from surehand.process import processor_time
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import RUN
 
@@ -201,11 +201,11 @@ class _Evaluator(EvalWithCompoundTypes):  # type: ignore[misc]
         super().__init__(operators=_OPERATORS, functions={}, names=names)
         self.functions: dict[str, Any] = {}  # without those that the library adds, such as `list`
         # The thread's own time: one that was stopped for a while has not taken long.
-        self._ends_at = time.thread_time() + LONGEST
+        self._ends_at = processor_time.spent() + LONGEST
 
     def _eval(self, node: ast.AST) -> Any:
         # Values are JSON: there is nothing in them that would have to be looked for.
-        if time.thread_time() > self._ends_at:
+        if processor_time.spent() > self._ends_at:
             raise TimeoutError("takes too long to evaluate")
         return self.nodes[type(node)](node)
 

@@ -7,7 +7,6 @@ patterns are RE2's, which take time in proportion to the text, and an evaluation
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,8 @@ from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
+
+from surehand.process import processor_time
 
 #: Of what is wrong with a value, so much is told.
 MOST_REASONS: Final = 5
@@ -110,7 +111,7 @@ def _names(part: Any) -> Iterator[str]:
 @contextmanager
 def _in_time() -> Iterator[None]:
     # The thread's own time: one that was stopped for a while has not taken long.
-    token = _ends_at.set(time.thread_time() + LONGEST)
+    token = _ends_at.set(processor_time.spent() + LONGEST)
     try:
         yield
     finally:
@@ -124,7 +125,7 @@ def _ending(check: Any) -> Any:
     """
 
     def ending(*given: Any) -> Iterator[ValidationError]:
-        if time.thread_time() > _ends_at.get():
+        if processor_time.spent() > _ends_at.get():
             raise _Unbounded("takes too long to evaluate")
         for error in check(*given) or ():
             error.message = error.message[:LONGEST_REASON]
