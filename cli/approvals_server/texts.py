@@ -37,6 +37,7 @@ class OfPages:
     sign_in_title: Final = "Sign in"
     sign_in_how: Final = "Open a link that the command line prints. It counts once, for 10 minutes:"
     sign_in_button: Final = "Sign in"
+    sign_in_whom: Final = "It signs you in as"
     sign_in_ready: Final = "You have opened a link to sign in with. It is used up when you sign in."
     # signing in by an identity provider
     oidc_how: Final = "You sign in at the identity provider of those who run this server:"

@@ -76,6 +76,7 @@ class Approver:
     async def signs_in(self) -> None:
         """Open a link, and sign in with it."""
         await self.page.goto(self.served.link(self.name))
+        await expect(self.page.locator("#whom")).to_have_text(self.name)
         await self.page.get_by_role("button", name="Sign in").click()
         await expect(self.page.get_by_role("heading", name="What waits")).to_be_visible()
 

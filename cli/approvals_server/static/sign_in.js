@@ -1,6 +1,8 @@
 // Signs in with the token of a link, once its reader wants that.
 
+import { fromBase64url } from "./bytes.js";
 import { part, say, send } from "./page.js";
+import { showText } from "./text.js";
 
 let token = "";
 take();
@@ -12,11 +14,27 @@ function take() {
   const given = location.hash.slice(1);
   if (given) {
     token = given;
+    showText(part("whom"), whom(token));
     // It stands in no history and in no bookmark from now on.
     history.replaceState(null, "", location.pathname);
     part("without-link").hidden = true;
     part("with-link").hidden = false;
     part("sign-in").disabled = false;
+  }
+}
+
+/**
+ * Whom a link signs in: it may have been forwarded, and is in somebody else's name then.
+ *
+ * @param {string} given
+ * @returns {string}
+ */
+function whom(given) {
+  try {
+    const said = new TextDecoder().decode(fromBase64url(given.split(".")[0]));
+    return String(JSON.parse(said).sub);
+  } catch {
+    return "?"; // the server says what is wrong with it
   }
 }
 
