@@ -48,9 +48,13 @@ class Receiver:
         return sorted(found, key=lambda span: span.began_ns)
 
     def stretches(self, run_id: str) -> list[Seen]:
-        """Return the roots of a run's traces, oldest first."""
-        roots = self.named("invoke_agent")
-        return [span for span in roots if span.attributes["surehand.run.id"] == run_id]
+        """Return the roots of a run's traces, oldest first.
+
+        A workflow task that Temporal has had tried again ends its stretch again: that is the same
+        span, by its id.
+        """
+        roots = {span.id: span for span in self.named("invoke_agent")}
+        return [one for one in roots.values() if one.attributes["surehand.run.id"] == run_id]
 
     def inside(self, root: Seen) -> list[str]:
         """Return the names of the spans right below another one, in their order."""
