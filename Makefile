@@ -105,7 +105,7 @@ reference: venv ## Write docs/reference/ and the demo's picture anew from the co
 	@"$(PY)" -m docs.reference
 	@"$(PY)" -m docs.pictures
 
-screenshots: venv ## Take the pictures of the approvals page anew (needs Chromium)
+screenshots: venv ## Take the pictures of the approvers' pages anew (needs Chromium)
 	@"$(PY)" -m docs.screenshots
 
 $(DOCS_INSTALLED): requirements-docs.lock

@@ -280,8 +280,16 @@ def _option(option: Any) -> list[str]:
         choices = "" if option.metavar else option.display_type(None).strip("<>")
         one_of = f" One of {choices.replace('|', ', ')}." if "|" in choices else ""
         again = " May be given again." if option.multiple else ""
-        return [name, f"{option.help or ''}{one_of}{again}"]
+        return [name, f"{option.help or ''}{one_of}{again}{_usual(option)}"]
     return [code(name), option.help or ""]
+
+
+def _usual(option: Any) -> str:
+    """Return what holds for an option that is not given, in the words of ``--help``."""
+    said, default = option.show_default, option.default
+    if said is False or default in (None, False, "", ()) or callable(default):
+        return ""
+    return f" Default `{said if isinstance(said, str) else default}`."
 
 
 def json_page() -> str:

@@ -1,4 +1,4 @@
-"""Takes the pictures of the approvals page: ``python -m docs.screenshots`` (needs Chromium).
+"""Takes the pictures of the approvers' pages: ``python -m docs.screenshots`` (needs Chromium).
 
 They are of the pages as they are: a shop, a worker and runs of its plan beside an approvals server.
 So two rounds give two pictures, which differ in times and hashes. Those of the docs are taken anew
@@ -171,7 +171,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with set_up(print) as environment, environment.page() as page:
         if page is None:
-            raise SystemExit("the approvals page needs Starlette and Jinja2")
+            raise SystemExit("the approvers' pages need Starlette and Jinja2")
         asyncio.run(_play(environment, page))
     for one in SHOTS:
         print(f"{one.file.stat().st_size:7} {one.file.name}")

@@ -145,7 +145,7 @@ async def sign(
     ] = DecisionOutcome.APPROVE,
     reason: options.Reason = "",
     lasts: Annotated[
-        timedelta, options.lasting("--lasts", "Until it must arrive.")
+        timedelta, options.lasting("--lasts", "How long it may take to arrive.", show_default="5m")
     ] = USUAL_SIGNATURE,
 ) -> ExitCode:
     """Print a signed decision, for the plain Temporal CLI or the signal dialog of the Web UI.

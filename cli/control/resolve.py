@@ -40,7 +40,12 @@ class Answer(StrEnum):
 
 async def resolve(
     caller: options.Sender,
-    intervention: Annotated[str, typer.Argument(metavar="INTERVENTION_ID")],
+    intervention: Annotated[
+        str,
+        typer.Argument(
+            metavar="INTERVENTION_ID", help="As `show RUN` and `interventions` show it."
+        ),
+    ],
     outcome: Annotated[
         Answer, typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(Answer)}.")
     ],

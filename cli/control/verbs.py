@@ -30,7 +30,8 @@ from surehand.workflows.plan.plan import Plan
 #: What the id of a question looks like: one that does not wait is a slip of the pen, no value.
 _QUESTION: Final = re.compile(r"[A-Za-z0-9_/\[\]-]+\.[0-9]+")
 TokenLasts = Annotated[
-    timedelta, options.lasting("--lasts", "How long the resume token counts, at most 1 d.")
+    timedelta,
+    options.lasting("--lasts", "How long the resume token counts, at most 1 d.", show_default="1h"),
 ]
 
 

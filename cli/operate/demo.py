@@ -58,7 +58,7 @@ class Environment:
         return Child(command, environment=self.variables | armed, log=log)
 
     def page(self) -> AbstractContextManager[DemoPage | None]:
-        """Serve the approvals page."""
+        """Serve the approvers' pages."""
         return served(self.folder, self.database_url, self.variables)
 
     def shop_counts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The approvals page of the demo: whoever is at its terminal may approve in a browser instead."""
+"""The approvers' pages of the demo: whoever is at its terminal may approve in a browser instead."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DemoPage:
 def served(
     folder: Path, database_url: str, variables: Mapping[str, str]
 ) -> Iterator[DemoPage | None]:
-    """Serve the approvals page for as long as the block lasts.
+    """Serve the approvers' pages for as long as the block lasts.
 
     Args:
         folder: Of the demo.

@@ -20,7 +20,7 @@ async def stats(
     caller: options.Onlooker,
     since: Annotated[
         timedelta,
-        options.lasting("--since", "How far back to look.", show_default="24h"),
+        options.lasting("--since", "How far back to look.", show_default="1d"),
     ] = timedelta(hours=24),
     run: Annotated[str | None, typer.Option("--run", help="Only this run's figures.")] = None,
     probe: Annotated[

@@ -82,7 +82,8 @@ Leave = Annotated[
 Timeout = Annotated[timedelta | None, lasting("--timeout", "Wait at most so long, e.g. 10m.")]
 OnlyRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Only this run's; default all.")]
 Limit = Annotated[
-    int, typer.Option("--limit", min=1, max=10_000, help="At most so many, those started last.")
+    int,
+    typer.Option("--limit", min=1, max=10_000, help="At most so many runs, those started last."),
 ]
 
 #: The options that say who calls; each verb has them last, in this order. None has to be given.

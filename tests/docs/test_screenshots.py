@@ -1,4 +1,4 @@
-"""The pictures of the approvals page: each is shown, described, small, and taken by a command."""
+"""The pictures of the approvers' pages: each is shown, described, small, and taken by a command."""
 
 from __future__ import annotations
 

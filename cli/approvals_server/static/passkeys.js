@@ -39,7 +39,7 @@ const FLAGS = 32;
 const CHALLENGE = 32;
 
 /**
- * Make a passkey, and return its public half for download.
+ * Make a passkey, and return its public half.
  *
  * @param {object} asked
  * @param {string} asked.rpId the page's domain name
