@@ -10,7 +10,6 @@ browser, or is marked ``slow``, is in ``make test-all`` only; ``fast`` has it in
 from __future__ import annotations
 
 import base64
-import gc
 import os
 import shutil
 import sys
@@ -223,10 +222,3 @@ def task_queue() -> str:
 def order_id(shop: ShopProcess) -> str:
     """A paid order that no other test knows."""
     return shop.new_order()
-
-
-def pytest_collection_finish() -> None:
-    # What thousands of collected tests are made of stays to the end: no collection of garbage looks
-    # at it again, which would take a second each time.
-    gc.collect()
-    gc.freeze()
