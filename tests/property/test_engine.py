@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, note
+from hypothesis import example, given, note
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.worker import Worker
@@ -32,6 +32,13 @@ pytestmark = pytest.mark.property
 
 #: What has become of an effect that has happened, once its run has ended.
 ENDED_STATES: Final = ("committed", "compensated")
+#: A request whose time is over in an execution that has only just begun.
+EXPIRES: Final = Scenario(
+    (
+        PlannedStep("a", "a", gated=True, approver="approve at once"),
+        PlannedStep("b", "b", gated=True, approver="let it expire"),
+    )
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,6 +153,7 @@ async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
 
 
 @search(25, functions=True)
+@example(scenario=EXPIRES)
 @given(scenario=IN_LINE)
 async def test_a_run_that_continues_as_new_after_every_step_ends_as_one_that_does_not(
     model_stage: ModelStage, monkeypatch: pytest.MonkeyPatch, scenario: Scenario

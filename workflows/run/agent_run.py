@@ -46,7 +46,12 @@ class AgentRun(Run):
                 knows = self._runner.tool_calls.knows
                 ready = self._ready(running)
                 if (running or ready) and self._continuing.possible():
-                    self._continuing.go()
+                    # Whoever has woken up with it goes first: else a wait that is over, such as an
+                    # approval's, is over in each execution, and none of them gets to it.
+                    await asyncio.sleep(0)
+                    if self._continuing.possible():
+                        self._continuing.go()
+                    continue
                 held = self._continuing.due()
                 for step in ready:
                     # What was under way in the execution before goes on, whatever is held back.
