@@ -7,6 +7,9 @@ from statistics import mean
 from typing import Final, NoReturn
 
 from temporalio import activity
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
@@ -16,7 +19,7 @@ from surehand.workflows.contracts.tools import DescribeTools
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.ports import DESCRIBE_TOOLS
 from surehand.workflows.run.agent_run import AgentRun
-from tests.e2e.runs import Run
+from tests.e2e.runs import Run, until
 from tests.e2e.stage import Stage
 
 #: Runs of the tenant that has started many, and then of the one that has started a few.
@@ -44,6 +47,8 @@ async def test_a_tenant_with_few_runs_has_its_turn_before_most_of_what_another_h
             started = [await stage.start(plan, tenant=tenant) for _ in range(number)]
             await asyncio.gather(*(run.history_has("activity_task_scheduled") for run in started))
             runs += started
+        # In the history an activity is before it is in the queue.
+        await until(lambda: queued(stage), lambda found: found == MANY + FEW)
         async with Worker(
             client, task_queue=queue, activities=[refuse], max_concurrent_activities=1
         ):
@@ -55,3 +60,16 @@ async def test_a_tenant_with_few_runs_has_its_turn_before_most_of_what_another_h
     # In the order of their coming they are behind nearly all of the others. Exact it is not: the
     # server keeps a queue in several parts, each of which is fair by itself.
     assert mean(places) < MANY / 2, f"places {places} of {len(order)}"
+
+
+async def queued(stage: Stage) -> int:
+    """Return how many activities wait in the queue, in all parts of it."""
+    said = await stage.client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=stage.client.namespace,
+            task_queue=TaskQueue(name=stage.task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+            report_stats=True,
+        )
+    )
+    return said.stats.approximate_backlog_count
