@@ -231,7 +231,8 @@ class Settings(BaseSettings):
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)
     """Runs kept in memory, some 180 kB each; others are replayed from their history at their next
-    step. 0 keeps none."""
+    step. 0 keeps none, and is for tests of one worker: a call of `async` may begin on a second
+    worker then."""
     cells: str = ""
     """File that says which cells there are, and of which one each tenant is, such as
     ``cells.yaml``; empty: there is one. What it says of a cell wins over other settings."""
