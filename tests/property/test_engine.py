@@ -39,6 +39,13 @@ EXPIRES: Final = Scenario(
         PlannedStep("b", "b", gated=True, approver="let it expire"),
     )
 )
+#: A rejection whose step ends while the run waits for nothing else.
+REJECTED: Final = Scenario(
+    (
+        PlannedStep("a", "a", gated=True, approver="approve at once"),
+        PlannedStep("b", "b", gated=True, approver="reject", on_failure="continue"),
+    )
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,6 +161,7 @@ async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
 
 @search(25, functions=True)
 @example(scenario=EXPIRES)
+@example(scenario=REJECTED)
 @given(scenario=IN_LINE)
 async def test_a_run_that_continues_as_new_after_every_step_ends_as_one_that_does_not(
     model_stage: ModelStage, monkeypatch: pytest.MonkeyPatch, scenario: Scenario

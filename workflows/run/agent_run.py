@@ -49,9 +49,11 @@ class AgentRun(Run):
                     # Whoever has woken up with it goes first: else a wait that is over, such as an
                     # approval's, is over in each execution, and none of them gets to it.
                     await asyncio.sleep(0)
-                    if self._continuing.possible():
-                        self._continuing.go()
-                    continue
+                    # The end of a step is known here only, until it is settled.
+                    if not any(task.done() for task in running.values()):
+                        if self._continuing.possible():
+                            self._continuing.go()
+                        continue
                 held = self._continuing.due()
                 for step in ready:
                     # What was under way in the execution before goes on, whatever is held back.
