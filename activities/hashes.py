@@ -4,7 +4,8 @@ Where runs have keys, neither can be guessed once the run is erased.
 
 - A params hash covers a salt that is made of the params by the run's key. So it is the same at
   each retry, and nobody makes it without the key. Approvers are shown it with the params.
-- An identity hash is compared between runs. So it is keyed with a key of the tenant.
+- An identity hash is compared between runs. So it is keyed with a key of the tenant, and goes from
+  the entry with the key of its run.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ async def erase(
     if len(reason) > LONGEST:
         raise WrongUse(f"--reason: at most {LONGEST} characters")
     run_id, by = caller.run_id(run), caller.settings.user
-    async with administration(caller.tenant) as tx:
+    async with administration(caller.tenant, forgets=True) as tx:
         try:
             done = erasure.erase(tx, run_id, by=by, because=reason)
         except erasure.NotErasable as error:

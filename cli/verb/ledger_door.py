@@ -5,6 +5,7 @@ The other room's errors become exit codes here and nowhere else.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -178,13 +179,18 @@ def keys_of(settings: Settings, ledger: Callable[[], Ledger]) -> LedgerKeys | No
 
 
 @asynccontextmanager
-async def administration(tenant: str) -> AsyncIterator[Transaction]:
-    """Open a transaction that changes who may decide: all of it is written, or nothing.
+async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator[Transaction]:
+    """Open a transaction of an administrator's: all of it is written, or nothing.
+
+    Args:
+        tenant: Whose rows.
+        forgets: Whether what it overwrites must not stay in the files of an SQLite database.
 
     Raises:
         WrongUse: The change cannot be made, or not with this role of the database.
         NotReachable: The database is away, or not migrated.
     """
+    from surehand.activities.ledger.core.engine import forget_log
     from surehand.activities.ledger.people import principals as transactions
     from surehand.activities.ledger.people.principals import PrincipalError
 
@@ -194,6 +200,8 @@ async def administration(tenant: str) -> AsyncIterator[Transaction]:
                 yield tx
         except PrincipalError as error:
             raise WrongUse(str(error)) from error
+        if forgets:
+            await asyncio.to_thread(forget_log, ledger.engine)
 
 
 def rows_reply(

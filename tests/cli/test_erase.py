@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,14 +43,20 @@ class Office:
     shop: ShopProcess
     folder: Path
 
-    def found(self, marker: str) -> list[str]:
-        """Return the files in which somebody who steals them reads a text."""
-        wanted = marker.encode()
+    def found(self, marker: str | bytes) -> list[str]:
+        """Return the files in which somebody who steals them reads a text, or a key."""
+        wanted = marker.encode() if isinstance(marker, str) else marker
         return sorted(
             str(file.relative_to(self.folder))
             for file in self.folder.rglob("*")
             if file.is_file() and wanted in file.read_bytes()
         )
+
+    def wrapped(self, name: str) -> bytes:
+        """Return a run's key as the ledger has it."""
+        with closing(sqlite3.connect(self.folder / "ledger.db")) as ledger:
+            asked = ledger.execute("SELECT wrapped FROM run_keys WHERE run_id = ?", (name,))
+            return bytes(asked.fetchone()[0])
 
     def plan(self, marker: str, order: str) -> str:
         file = self.folder.parent / f"{marker}.json"
@@ -155,6 +163,8 @@ def test_an_erased_run_is_proven_read_by_nobody_and_its_effect_is_not_made_again
     office.completed("run-1", marker, order)
     mails = office.shop.counts(order)["mails"]
     office.completed("other", f"{marker}-other", office.shop.new_order())
+    wrapped = office.wrapped("run-1")
+    assert office.found(wrapped)
     erased = office.verbs("erase", "run-1", "--reason", "request 4711")
     again = office.verbs("erase", "run-1")
     audited = office.verbs("audit", "run-1")
@@ -190,6 +200,8 @@ def test_an_erased_run_is_proven_read_by_nobody_and_its_effect_is_not_made_again
     assert (listed.code, proven.code) == (0, 0), (listed, proven)
     assert marker not in (office.folder.parent / "export").read_text() + listed.out
     assert office.found(marker) == []
+    # Not even in what SQLite has written ahead: it could be unwrapped.
+    assert office.found(wrapped) == []
     # Whoever had another run's key has it still.
     assert office.verbs("effects", "other").code == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,13 @@ from surehand.activities.ledger.retention.hiding import keep
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.erasure import NotErasable, erase
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Committed, Mismatch
+from surehand.activities.ledger.steps.entries import (
+    NO_IDENTITY,
+    Claimed,
+    ClaimRequest,
+    Committed,
+    Mismatch,
+)
 from surehand.activities.run_keys import LedgerKeys
 from surehand.process.key_encryption import KeyRing, new_key
 from surehand.process.payload_encryption import RunKey
@@ -228,6 +235,25 @@ async def test_an_erased_run_is_read_by_nobody_and_its_chain_holds(sealed: Ledge
     assert verify_chain(events, [head]) is None
     assert str(erasure(events)).endswith("by root: asked")
     assert await sealed.transact(TENANT, lambda tx: tx.all(rows_of(runs, run_id=OTHER_RUN)))
+
+
+async def test_nobody_guesses_the_params_of_an_erased_run_by_the_keys_that_stay(
+    sealed: Ledger,
+) -> None:
+    hashes = Hashes(sealed.keys)
+    known_by = await sealed.with_keys(lambda: hashes.of_identity(TENANT, "pay", INPUT))
+    request = replace(call(TENANT, params=INPUT), identity_hash=known_by[0])
+    await sealed.transact(TENANT, committed, request)
+
+    def kept(tx: Transaction) -> list[str]:
+        return [row["identity_hash"] for row in tx.all(rows_of(effects, effects.c.identity_hash))]
+
+    before = await sealed.transact(TENANT, kept)
+    await erased(sealed)
+
+    # The tenant's key is still there: so the guess can be made, and meets nothing.
+    assert before == [known_by[0]] == [hashes.of_identity(TENANT, "pay", INPUT)[0]]
+    assert await sealed.transact(TENANT, kept) == [NO_IDENTITY]
 
 
 async def test_the_key_of_an_erased_runs_effect_makes_no_second_one(sealed: Ledger) -> None:

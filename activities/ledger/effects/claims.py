@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, assert_never
 
-from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
@@ -37,6 +36,7 @@ from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
+    NO_IDENTITY,
     NO_MORE_REPEATS,
     Answered,
     ApprovalRefused,
@@ -157,20 +157,17 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
             return Barred(f"the effect {entry.entry_id} of this step has been undone")
         case "compensated":
             return _first(tx, request, seen, generation=entry.generation + 1)
+        case "committed" if entry.identity_hash == NO_IDENTITY:
+            deleted = entry.content_deleted_ms is not None
+            gone = "whose content was deleted" if deleted else "which was erased"
+            return Mismatch(
+                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
+                f" {gone}: it is not made again, and nobody has its receipt"
+            )
         case _ if not same:
             return Mismatch(
                 f"the key is taken by {entry.entry_id} ({entry.state}) of run"
                 f" {entry.run_id!r} with other params"
-            )
-        case "committed" if entry.content_deleted_ms is not None:
-            return Mismatch(
-                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
-                " whose content was deleted: it is not made again, and nobody has its receipt"
-            )
-        case "committed" if isinstance(entry.receipt, Erased):
-            return Mismatch(
-                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
-                " which was erased: it is not made again, and nobody has its receipt"
             )
         case "committed":
             return Committed(entry)

@@ -35,6 +35,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.retention.hiding import tree, why_kept
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
+from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.workflows.contracts.base import ChainHead
 
 #: By kind: the tables whose rows go with it.
@@ -62,6 +63,7 @@ _NO_JSON: Final[Any] = literal_column("'{}'")
 _NO_TEXT: Final[Any] = literal_column("''")
 #: Of an effect, what says what it was about. That it was made, and under which key, stays.
 _OF_EFFECTS: Final = {
+    "identity_hash": NO_IDENTITY,
     "params": _NO_JSON,
     "failures": _NO_JSON,
     **dict.fromkeys(("observed", "receipt", "answer", "evidence", "error", "left_because"), null()),

@@ -22,6 +22,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
 )
 from surehand.activities.ledger.retention.hiding import UNSETTLED, tree, who_rests_on, why_needed
+from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.workflows.identity import root_run_id
 
 
@@ -79,6 +80,10 @@ def erase(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure:
         )
     )
     _drop_copies(tx, found)
+    # It was made by a key of the tenant's, which stays.
+    tx.execute(
+        update_rows(effects).where(effects.c.run_id.in_(found)).values(identity_hash=NO_IDENTITY)
+    )
     for one in found:
         tx.event(one, "run.erased", actor=by, because=because or None)
     return Erasure(

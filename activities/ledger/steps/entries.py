@@ -108,6 +108,10 @@ class Asking:
     proof: Assurance
 
 
+#: The identity of an entry whose content is gone: nobody guesses by it what the params were.
+NO_IDENTITY: Final = ""
+
+
 @dataclass(frozen=True)
 class ClaimRequest:
     """Everything a claim is bound to."""
