@@ -6,6 +6,7 @@ ledger or the tools import ``activities/`` when they are called.
 
 from __future__ import annotations
 
+import ast
 import errno
 import inspect
 import io
@@ -13,44 +14,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from functools import cache
+from pkgutil import resolve_name
+from typing import Annotated, Final
 
 import typer
 
-from surehand.cli.approvals import verbs as approvals
-from surehand.cli.approvals_server import verbs as approvals_server
-from surehand.cli.codec_server import verbs as codec_server
-from surehand.cli.control import resolve
-from surehand.cli.control import verbs as control
-from surehand.cli.mcp_server import verbs as mcp_server
-from surehand.cli.operate import (
-    audit,
-    demo,
-    dev,
-    doctor,
-    erase,
-    init,
-    keys,
-    ledger,
-    maintenance,
-    mcp,
-    quota,
-    restored,
-    retention,
-    settings,
-    stats,
-    tenant,
-    versions,
-)
-from surehand.cli.people import principal, standing
-from surehand.cli.plans import verbs as plan_verbs
-from surehand.cli.runs import artifacts, checkpoints, rerun, show, simulate, start
-from surehand.cli.verb import options
 from surehand.cli.verb.printer import Printer
-from surehand.drill import verb as drill
-from surehand.process import VERSION
+from surehand.process import PACKAGE, VERSION
 from surehand.process.exits import MEANINGS, ExitCode, SurehandError
 from surehand.process.program import program
 
@@ -112,152 +85,206 @@ _EXIT_CODES: Final = "\n".join(
     ["Exit codes:", *(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())]
 )
 
-#: Panels of the help, each with its verbs.
-_VERBS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
+#: What the paths of verbs are relative to.
+_PACKAGE: Final = "surehand"
+#: A verb that has no options in common with the others.
+_WORKER: Final = "cli.app:_worker"
+
+#: Panels of the help, each with its verbs. A verb's module is loaded when it is called.
+_VERBS: Final[dict[str, dict[str, str]]] = {
     "Runs": {
-        "start": start.start,
-        "list": show.list_runs,
-        "show": show.show,
-        "checkpoint": checkpoints.checkpoint,
-        "pause": control.pause,
-        "resume": control.resume,
-        "token": control.token,
-        "event": control.event,
-        "top-up": control.top_up,
-        "amend": control.amend,
-        "retry": rerun.retry,
-        "fork": rerun.fork,
-        "simulate": simulate.simulate_run,
-        "cancel": control.cancel,
+        "start": "cli.runs.start:start",
+        "list": "cli.runs.show:list_runs",
+        "show": "cli.runs.show:show",
+        "checkpoint": "cli.runs.checkpoints:checkpoint",
+        "pause": "cli.control.verbs:pause",
+        "resume": "cli.control.verbs:resume",
+        "token": "cli.control.verbs:token",
+        "event": "cli.control.verbs:event",
+        "top-up": "cli.control.verbs:top_up",
+        "amend": "cli.control.verbs:amend",
+        "retry": "cli.runs.rerun:retry",
+        "fork": "cli.runs.rerun:fork",
+        "simulate": "cli.runs.simulate:simulate_run",
+        "cancel": "cli.control.verbs:cancel",
     },
     "What needs a human": {
-        "pending": approvals.pending,
-        "approve": approvals.approve,
-        "reject": approvals.reject,
-        "edit": approvals.edit,
-        "sign": approvals.sign,
-        "answer": control.answer,
-        "resolve": resolve.resolve,
+        "pending": "cli.approvals.verbs:pending",
+        "approve": "cli.approvals.verbs:approve",
+        "reject": "cli.approvals.verbs:reject",
+        "edit": "cli.approvals.verbs:edit",
+        "sign": "cli.approvals.verbs:sign",
+        "answer": "cli.control.verbs:answer",
+        "resolve": "cli.control.resolve:resolve",
     },
     "Operating (these read the ledger and the tools)": {
-        "effects": ledger.effects,
-        "artifacts": artifacts.artifacts,
-        "events": ledger.events,
-        "interventions": ledger.interventions,
-        "notifications": ledger.notifications,
-        "audit": audit.audit,
-        "erase": erase.erase,
-        "reconcile": maintenance.reconcile,
-        "unwind": maintenance.unwind,
-        "retention": retention.retention,
-        "stats": stats.stats,
-        "settings": settings.settings,
-        "tools": ledger.tools,
-        "doctor": doctor.doctor,
-        "versions": versions.versions,
-        "drill": drill.drill,
-        "demo": demo.demo,
+        "effects": "cli.operate.ledger:effects",
+        "artifacts": "cli.runs.artifacts:artifacts",
+        "events": "cli.operate.ledger:events",
+        "interventions": "cli.operate.ledger:interventions",
+        "notifications": "cli.operate.ledger:notifications",
+        "audit": "cli.operate.audit:audit",
+        "erase": "cli.operate.erase:erase",
+        "reconcile": "cli.operate.maintenance:reconcile",
+        "unwind": "cli.operate.maintenance:unwind",
+        "retention": "cli.operate.retention:retention",
+        "stats": "cli.operate.stats:stats",
+        "settings": "cli.operate.settings:settings",
+        "tools": "cli.operate.ledger:tools",
+        "doctor": "cli.operate.doctor:doctor",
+        "versions": "cli.operate.versions:versions",
+        "drill": "drill.verb:drill",
+        "demo": "cli.operate.demo:demo",
     },
-    "Your own project": {"init": init.init, "dev": dev.dev, "worker": _worker},
+    "Your own project": {
+        "init": "cli.operate.init:init",
+        "dev": "cli.operate.dev:dev",
+        "worker": "cli.app:_worker",
+    },
 }
 
 #: Groups of verbs, each with what it is about, and its panel. They stand behind all verbs, so
 #: their panels are the last ones.
-_GROUPS: Final[dict[str, tuple[str, str, dict[str, Callable[..., Any]]]]] = {
+_GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "plan": (
         "Check and draw plans, without a server.",
         "Plans",
         {
-            "check": plan_verbs.check,
-            "graph": plan_verbs.graph,
-            "schema": plan_verbs.schema,
+            "check": "cli.plans.verbs:check",
+            "graph": "cli.plans.verbs:graph",
+            "schema": "cli.plans.verbs:schema",
         },
     ),
     "keys": (
         "Make, list and rotate the keys that the keys of runs are wrapped with.",
         "Encryption",
-        {"new": keys.new, "list": keys.list_keys, "rotate": keys.rotate},
+        {
+            "new": "cli.operate.keys:new",
+            "list": "cli.operate.keys:list_keys",
+            "rotate": "cli.operate.keys:rotate",
+        },
     ),
     "codec": (
         "Encrypt and decrypt for the Web UI, and for starters without keys.",
         "Encryption",
-        {"serve": codec_server.serve, "token": codec_server.token},
+        {"serve": "cli.codec_server.verbs:serve", "token": "cli.codec_server.verbs:token"},
     ),
     "approvals": (
         "Serve the pages on which approvers decide, in a browser.",
         "Approvers' pages",
-        {"serve": approvals_server.serve, "link": approvals_server.link},
+        {"serve": "cli.approvals_server.verbs:serve", "link": "cli.approvals_server.verbs:link"},
     ),
     "mcp": (
         "Review which tools of MCP servers may be called; serve runs to an assistant.",
         "MCP",
         {
-            "list": mcp.list_mcp,
-            "pin": mcp.pin,
-            "diff": mcp.diff,
-            "serve": mcp_server.serve,
+            "list": "cli.operate.mcp:list_mcp",
+            "pin": "cli.operate.mcp:pin",
+            "diff": "cli.operate.mcp:diff",
+            "serve": "cli.mcp_server.verbs:serve",
         },
     ),
     "ledger": (
         "Say that the ledger was restored from a backup, and what follows.",
         "Restore",
-        {"restored": restored.restored},
+        {"restored": "cli.operate.restored:restored"},
     ),
     "principal": (
         "Say who may decide and act, and which keys they sign with.",
         "Who may decide, and how much (in the ledger)",
         {
-            "add": principal.add,
-            "grant": principal.grant,
-            "revoke": principal.revoke,
-            "key": principal.key,
-            "list": principal.list_principals,
-            "keygen": principal.keygen,
+            "add": "cli.people.principal:add",
+            "grant": "cli.people.principal:grant",
+            "revoke": "cli.people.principal:revoke",
+            "key": "cli.people.principal:key",
+            "list": "cli.people.principal:list_principals",
+            "keygen": "cli.people.principal:keygen",
         },
     ),
     "quota": (
         "Say what a tenant may use, and see what it has used.",
         "Who may decide, and how much (in the ledger)",
-        {"set": quota.set_quota, "show": quota.show_quota},
+        {"set": "cli.operate.quota:set_quota", "show": "cli.operate.quota:show_quota"},
     ),
     "tenant": (
         "Say of which cell a tenant is, and move it to another one.",
         "Who may decide, and how much (in the ledger)",
-        {"add": tenant.add, "show": tenant.show, "move": tenant.move},
+        {
+            "add": "cli.operate.tenant:add",
+            "show": "cli.operate.tenant:show",
+            "move": "cli.operate.tenant:move",
+        },
     ),
     "standing": (
         "Approve calls within a scope in advance.",
         "Who may decide, and how much (in the ledger)",
         {
-            "grant": standing.grant,
-            "add": standing.add,
-            "list": standing.list_standing,
-            "revoke": standing.revoke,
+            "grant": "cli.people.standing:grant",
+            "add": "cli.people.standing:add",
+            "list": "cli.people.standing:list_standing",
+            "revoke": "cli.people.standing:revoke",
         },
     ),
 }
 
 
-def build() -> typer.Typer:
-    """Return the application with all its verbs."""
+def build(arguments: Sequence[str] | None = None) -> typer.Typer:
+    """Return the application with all its verbs.
+
+    Args:
+        arguments: Load only the verb that they name: loading all takes most of a second. Of the
+            others only what the help says is there. ``None`` loads all.
+    """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.callback(epilog=_EXIT_CODES)(_options)
+    named = None if arguments is None else [one for one in arguments if not one.startswith("-")]
     for panel, verbs in _VERBS.items():
-        _register(app, verbs, panel)
+        _register(app, verbs, panel, named)
     for group, (about, panel, verbs) in _GROUPS.items():
         typed = typer.Typer(help=about)
-        _register(typed, verbs, None)
+        if named is not None and named[:1] != [group]:
+            _register(typed, verbs, None, ["none of them"])
+        else:
+            _register(typed, verbs, None, named and named[1:])
         app.add_typer(typed, name=group, rich_help_panel=panel)
     return app
 
 
-def _register(app: typer.Typer, verbs: dict[str, Callable[..., Any]], panel: str | None) -> None:
-    for name, verb in verbs.items():
-        # A verb's docstring ends with an example, which the help shows at its end.
-        about, _, example = (inspect.getdoc(verb) or "").partition("\n\nExample: ")
-        shown = f"Example: {example.replace('python starter.py', program())}"
-        typed = app.command(name, help=about, epilog=shown, rich_help_panel=panel)
-        typed(verb if verb is _worker else options.command_of(verb))
+def _register(
+    app: typer.Typer, verbs: Mapping[str, str], panel: str | None, named: Sequence[str] | None
+) -> None:
+    for name, path in verbs.items():
+        if named is None or named[:1] == [name]:
+            from surehand.cli.verb.options import command_of
+
+            verb = resolve_name(f"{_PACKAGE}.{path}")
+            # A verb's docstring ends with an example, which the help shows at its end.
+            about, _, example = (inspect.getdoc(verb) or "").partition("\n\nExample: ")
+            shown = f"Example: {example.replace('python starter.py', program())}"
+            typed = app.command(name, help=about, epilog=shown, rich_help_panel=panel)
+            typed(verb if path == _WORKER else command_of(verb))
+        else:
+            about = "" if named else _docstring(path)
+            app.command(name, help=about, rich_help_panel=panel)(_not_loaded)
+
+
+def _not_loaded() -> None:
+    raise AssertionError("only the verb that the arguments name is called")
+
+
+def _docstring(path: str) -> str:
+    """Return a verb's docstring without loading it."""
+    module, _, name = path.partition(":")
+    for node in _parsed(module).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            return ast.get_docstring(node) or ""
+    raise AssertionError(f"there is no verb {path}")
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    file = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -273,7 +300,7 @@ def run(arguments: Sequence[str]) -> int:
     if any(_LONE.search(argument) for argument in arguments):
         return _complain(printer, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
     try:
-        code = build()(
+        code = build(arguments)(
             args=_debug_first(arguments) or ["--help"],
             prog_name=program().removeprefix("python "),
             standalone_mode=False,

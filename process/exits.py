@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from surehand.process.ending import OUTPUT_LOST
-from surehand.workflows.contracts.approvals import Verdict
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.tools import PlanError
-from surehand.workflows.contracts.unreadable import Unreadable
+
+if TYPE_CHECKING:
+    from surehand.workflows.contracts.approvals import Verdict
+    from surehand.workflows.contracts.tools import PlanError
+    from surehand.workflows.contracts.unreadable import Unreadable
 
 
 class ExitCode(IntEnum):

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from surehand.cli.verb.shapes import ErrorReport
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError
 from surehand.workflows.plain_text import plain
 
@@ -128,6 +127,8 @@ class Printer:
         for line in error.lines:
             self.warn(line)
         if self.json_output:
+            from surehand.cli.verb.shapes import ErrorReport  # not for `--help`: it takes a while
+
             problems = error.problems if isinstance(error, PlanRefused) else []
             self.document(
                 ErrorReport(error=str(error), exit_code=int(error.code), problems=problems)

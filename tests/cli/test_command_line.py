@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -339,7 +340,7 @@ def test_a_tool_module_that_ends_the_process_is_named_with_what_it_says(
 def test_an_exit_that_no_closed_output_explains_is_not_taken_for_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def leave() -> None:
+    def leave(arguments: Sequence[str]) -> None:
         raise SystemExit("gone")
 
     monkeypatch.setattr(app, "build", leave)

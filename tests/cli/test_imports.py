@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -24,6 +25,35 @@ leave(0)
 """
 
 
+def loaded_by(arguments: list[str]) -> set[str]:
+    """Return the modules that a command line loads."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _LOADED, json.dumps(arguments)],
+        env={**os.environ, "TEMPORAL_ADDRESS": "127.0.0.1:1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(ended.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["principal", "--help"], ["pendign"]])
+def test_help_loads_no_verb(arguments: list[str]) -> None:
+    loaded = loaded_by(arguments)
+
+    assert "surehand.cli.app" in loaded
+    assert not loaded.intersection({"temporalio", "surehand.cli.verb.options", "surehand.client"})
+
+
+def test_a_verb_loads_no_other_ones() -> None:
+    loaded = loaded_by(["pending"])
+
+    assert "surehand.cli.approvals.verbs" in loaded
+    verbs = {one for one in loaded if re.match(r"surehand\.(drill|cli\.(?!verb|approvals\b))", one)}
+    assert verbs == {"surehand.cli.app"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -42,15 +72,7 @@ leave(0)
 def test_starting_and_steering_runs_imports_nothing_of_the_other_room(
     arguments: list[str],
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _LOADED, json.dumps(arguments)],
-        env={**os.environ, "TEMPORAL_ADDRESS": "127.0.0.1:1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    loaded = loaded_by(arguments)
 
-    loaded = set(json.loads(ended.stdout.splitlines()[-1]))
     assert "surehand.workflows" in loaded
     assert not loaded.intersection(HEAVY)
