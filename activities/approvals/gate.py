@@ -19,7 +19,7 @@ from surehand.activities.effects.prepare import (
     claim_request,
     complete,
     needed,
-    prepare,
+    prepare_here,
     prepare_params,
 )
 from surehand.activities.effects.quotas import require_queue
@@ -79,9 +79,7 @@ class ApprovalActivities:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
         attempt, worker = Attempt.current(), self._worker
         call = await complete(worker.artifacts, asked.call)
-        prepared = await worker.ledger.with_keys(
-            lambda: prepare(worker.toolbox, worker.hashes, call)
-        )
+        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call))
         request = await worker.ledger.with_keys(
             lambda: claim_request(worker, call, prepared, attempt)
         )

@@ -15,7 +15,7 @@ import structlog
 from surehand.activities.effects.prepare import (
     PreparedCall,
     claim_request,
-    prepare,
+    prepare_here,
 )
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
 from surehand.activities.worker.context import Attempt, WorkerContext
@@ -70,7 +70,7 @@ class Ahead:
     def _prepared(self, call: ToolCall) -> Next | None:
         if call.late or call.params_hash is not None:
             return None
-        prepared = prepare(self.worker.toolbox, self.worker.hashes, call)
+        prepared = prepare_here(self.worker, call)
         tool = prepared.tool
         # One that is transactional waits for a place: a claim would be held meanwhile.
         if tool.effect is Effect.READ or tool.transactional or prepared.resources:

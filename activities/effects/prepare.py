@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,6 +29,7 @@ from surehand.activities.tools.resource_names import resource_names
 from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.process import clock
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import ToolCall
@@ -45,6 +47,8 @@ from surehand.workflows.steps.deferred import fill_in
 
 #: Longest business key; it is part of a unique index.
 LONGEST_KEY = 400
+#: How long a tool's validators, key and resource may take together.
+LONGEST_PREPARING: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,21 @@ def prepare(toolbox: Toolbox, hashes: Hashes, call: ToolCall) -> PreparedCall:
     if tool is None:
         raise stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
     return prepare_params(tool, hashes, call.params, call.run_id, call.step_id, call.answers)
+
+
+def prepare_here(worker: WorkerContext, call: ToolCall) -> PreparedCall:
+    """Prepare a call on a worker, watched: what the tool has for it runs in the worker's own loop.
+
+    A validator, a key or a resource that does not return would hold up all other calls.
+
+    Raises:
+        ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
+        KeyNeeded: The run's key is not at hand.
+    """
+    must_end = clock.now() + LONGEST_PREPARING.total_seconds()
+    what = f"the params of {call.tool.name} of run {call.run_id}"
+    with worker.watchdog.watching(what, lambda: must_end):
+        return prepare(worker.toolbox, worker.hashes, call)
 
 
 def prepare_params(

@@ -18,7 +18,7 @@ from surehand.activities.effects.prepare import (
     claim_request,
     complete,
     drift,
-    prepare,
+    prepare_here,
 )
 from surehand.activities.effects.quotas import quota_needed
 from surehand.activities.effects.read import ReadCall, input_needed
@@ -215,9 +215,7 @@ class ToolActivities:
 
     async def _prepared(self, call: ToolCall) -> PreparedCall:
         worker = self._worker
-        prepared = await worker.ledger.with_keys(
-            lambda: prepare(worker.toolbox, worker.hashes, call)
-        )
+        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call))
         changed = call.params_hash is not None and call.params_hash != prepared.params_hash
         # The hash covers the version: a newer tool is asked about again, at the claim.
         if changed and drift(call, prepared.tool) is None:

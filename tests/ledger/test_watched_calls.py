@@ -104,6 +104,21 @@ async def test_a_lookup_is_watched_before_a_call_and_after_it(scene: Scene, by: 
     assert watched.said == {"key": [call, look], "state": [look, call]}[by]
 
 
+async def test_what_a_tool_has_for_preparing_a_call_is_watched(scene: Scene) -> None:
+    watched = Watched()
+
+    def key(params: Payment) -> str:
+        watched.said.append(watched.watchdog.overdue(math.inf))
+        return "one"
+
+    loaded = watched.write(key=key)
+    await ToolActivities(watched.worker(scene, loaded)).make(
+        call_of(scene, loaded), Attempt(1, "call", "call:1")
+    )
+
+    assert watched.said[0] == f"the params of {WRITE_NAME} of run {RUN}"
+
+
 async def test_a_precondition_is_watched(scene: Scene) -> None:
     watched = Watched()
     loaded = watched.write(precondition=watched._noted)
