@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from rich.console import Console
 from sqlalchemy import make_url
 
-from benchmarks.crowd import Crowd, Probe
+from benchmarks.concurrent import ConcurrentRuns, Probe
 from benchmarks.figures import table
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
@@ -93,15 +93,15 @@ async def measure(
     """Play all guards on each ledger; the list keeps what is done when this is ended early."""
     for store in options.database or list(DATABASES):
         with ExitStack() as running:
-            crowds = await _crowds(environment, store, running)
+            by_guard = await _by_guard(environment, store, running)
             costs: dict[tuple[str, str], list[float]] = {}
             for mode in options.mode or _MODES:
                 plan = Probe((mode,), "write", 1, options.steps, 1).plan()
-                for crowd in crowds.values():
-                    await crowd.protected(mode, plan, 1)  # the first one warms up
+                for runs in by_guard.values():
+                    await runs.protected(mode, plan, 1)  # the first one warms up
                 for _ in range(options.rounds):
-                    for guard, crowd in crowds.items():
-                        turn = await crowd.protected(mode, plan, 1)
+                    for guard, runs in by_guard.items():
+                        turn = await runs.protected(mode, plan, 1)
                         costs.setdefault((mode, guard), []).append(turn.seconds_per_step())
                 found.extend(
                     Measured(store, mode, guard, costs[mode, guard], costs[mode, GUARDS[0]])
@@ -110,14 +110,16 @@ async def measure(
                 console.print(f"{store}: {mode}")
 
 
-async def _crowds(environment: Environment, store: str, running: ExitStack) -> dict[str, Crowd]:
+async def _by_guard(
+    environment: Environment, store: str, running: ExitStack
+) -> dict[str, ConcurrentRuns]:
     """Return what plays runs, for each guard on a ledger and with a worker of its own."""
     variables = environment.variables(
         {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"}
     )
     target = find_target(variables)
     make = makers(environment, [store], running)[store]
-    found: dict[str, Crowd] = {}
+    found: dict[str, ConcurrentRuns] = {}
     for guard in GUARDS:
         url, queue = await to_thread(make, f"guards-{guard}"), f"{store}-{guard}"
         folder = environment.case_folder(queue)
@@ -139,7 +141,7 @@ async def _crowds(environment: Environment, store: str, running: ExitStack) -> d
         own = ClientSettings(
             tenant=DEFAULT_TENANT, user="benchmark", task_queue=queue, ui_url=environment.web_ui
         )
-        found[guard] = Crowd(Connection(client, target, own), store)
+        found[guard] = ConcurrentRuns(Connection(client, target, own), store)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Ledgers for the lanes: a fresh one each, with the table of the transactional tool."""
+"""Ledgers for the pairs: a fresh one each, with the table of the transactional tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
 DATABASES: Final = ("sqlite", "postgresql")
-#: Makes a ledger for the lane of this name, and returns its URL.
+#: Makes a ledger for the pair of this name, and returns its URL.
 MakeLedger = Callable[[str], str]
 
 

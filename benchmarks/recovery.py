@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.figures import Figures, grouped, table
-from benchmarks.lane import ANY_MOMENT, WAITING, Kill, Lane
 from benchmarks.ledgers import DATABASES, makers
+from benchmarks.pair import ANY_MOMENT, WAITING, Kill, Pair
 from benchmarks.program import Told, clean, parser_of, run
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import Connection
@@ -77,11 +77,11 @@ class Shown:
         """Count one more kill."""
         self._bar.advance(self._id)
 
-    def done(self, database: str, number: int, rounds: int, lanes: list[Lane]) -> None:
+    def done(self, database: str, number: int, rounds: int, pairs: list[Pair]) -> None:
         """Tell of a round that is done."""
         if self._console.is_terminal:
             return
-        took = Figures.of(lane.samples[-1].next_effect for lane in lanes)
+        took = Figures.of(pair.samples[-1].next_effect for pair in pairs)
         self._console.print(
             f"{database}: round {number} of {rounds}, {took.n} kills, next effect after"
             f" {took.shortest:.1f} to {took.longest:.1f} s"
@@ -95,17 +95,17 @@ async def measure(
     kinds: list[str],
     rounds: int,
     console: Console,
-    measured: list[Lane],
+    measured: list[Pair],
 ) -> None:
-    """Kill workers in all lanes, ``rounds`` times in each.
+    """Kill workers in all pairs, ``rounds`` times in each.
 
     Args:
         environment: Where.
         databases: Of ``DATABASES``.
         kinds: Of ``_KILLS``.
-        rounds: Kills in each lane.
+        rounds: Kills in each pair.
         console: Where progress is shown.
-        measured: Takes the lanes with their samples, which stay when this is ended early.
+        measured: Takes the pairs with their samples, which stay when this is ended early.
     """
     variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     target = find_target(variables)
@@ -121,8 +121,8 @@ async def measure(
         for database, make in makers(environment, databases, servers).items():
             # Workers of one database at a time: all of them would crowd a small machine.
             with ExitStack() as workers:
-                lanes = [
-                    Lane(
+                pairs = [
+                    Pair(
                         Kill(database, kind, tool, point),
                         environment,
                         server,
@@ -132,46 +132,46 @@ async def measure(
                     )
                     for number, (kind, tool, point) in enumerate(kills)
                 ]
-                measured += lanes
+                measured += pairs
                 for number in range(1, rounds + 1):
-                    await _round(lanes, shown)
-                    shown.done(database, number, rounds, lanes)
-                for lane in lanes:
-                    await lane.check()
+                    await _round(pairs, shown)
+                    shown.done(database, number, rounds, pairs)
+                for pair in pairs:
+                    await pair.check()
 
 
-async def _round(lanes: list[Lane], shown: Shown) -> None:
-    """Kill one worker in each lane, once all workers are ready: starting them costs most."""
-    await asyncio.gather(*(lane.prepare() for lane in lanes))
+async def _round(pairs: list[Pair], shown: Shown) -> None:
+    """Kill one worker in each pair, once all workers are ready: starting them costs most."""
+    await asyncio.gather(*(pair.prepare() for pair in pairs))
 
-    async def one(number: int, lane: Lane) -> None:
+    async def one(number: int, pair: Pair) -> None:
         await asyncio.sleep(number * STAGGER)
-        await lane.measure()
+        await pair.measure()
         shown.killed()
 
     # The kinds that take longest come last in the list, and so first here.
-    await asyncio.gather(*(one(number, lane) for number, lane in enumerate(reversed(lanes))))
+    await asyncio.gather(*(one(number, pair) for number, pair in enumerate(reversed(pairs))))
 
 
-def document(lanes: Iterable[Lane]) -> list[dict[str, Any]]:
+def document(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
     """Return what was measured, one document for each sort of kill and database."""
     return [
         {
-            "database": lane.kill.database,
-            "kind": lane.kill.kind,
-            "point": str(lane.kill.point),
-            "next_effect_s": Figures.of(s.next_effect for s in lane.samples).document(),
-            "next_step_s": Figures.of(s.next_step for s in lane.samples).document(),
-            "samples_s": [[round(s.next_effect, 3), round(s.next_step, 3)] for s in lane.samples],
+            "database": pair.kill.database,
+            "kind": pair.kill.kind,
+            "point": str(pair.kill.point),
+            "next_effect_s": Figures.of(s.next_effect for s in pair.samples).document(),
+            "next_step_s": Figures.of(s.next_step for s in pair.samples).document(),
+            "samples_s": [[round(s.next_effect, 3), round(s.next_step, 3)] for s in pair.samples],
         }
-        for lane in lanes
+        for pair in pairs
     ]
 
 
-def tables(lanes: Sequence[Lane]) -> str:
+def tables(pairs: Sequence[Pair]) -> str:
     """Return the tables of BENCHMARKS.md: by kind and database, then by point."""
-    by_kind = grouped(lanes, lambda lane: f"{lane.kill.kind} | {lane.kill.database}")
-    by_point = grouped(lanes, lambda lane: f"{lane.kill.kind} | {lane.kill.point}")
+    by_kind = grouped(pairs, lambda pair: f"{pair.kill.kind} | {pair.kill.database}")
+    by_point = grouped(pairs, lambda pair: f"{pair.kill.kind} | {pair.kill.point}")
     figures = ["n", "p50", "p95", "min", "max", "next step p50", "p95", "max"]
     return "\n\n".join(
         table([*names, *figures], [_row(name, group) for name, group in groups.items()])
@@ -179,8 +179,8 @@ def tables(lanes: Sequence[Lane]) -> str:
     )
 
 
-def _row(name: str, lanes: list[Lane]) -> list[str]:
-    samples = [sample for lane in lanes for sample in lane.samples]
+def _row(name: str, pairs: list[Pair]) -> list[str]:
+    samples = [sample for pair in pairs for sample in pair.samples]
     effect = Figures.of(sample.next_effect for sample in samples)
     step = Figures.of(sample.next_step for sample in samples)
     seconds = (effect.p50, effect.p95, effect.shortest, effect.longest)
@@ -188,11 +188,11 @@ def _row(name: str, lanes: list[Lane]) -> list[str]:
     return [name, str(effect.n), *(f"{value:.2f} s" for value in (*seconds, *later))]
 
 
-def missed(lanes: Iterable[Lane]) -> list[str]:
+def missed(pairs: Iterable[Pair]) -> list[str]:
     """Return a line for each kind that missed the target."""
-    groups = grouped(lanes, lambda lane: lane.kill.kind)
+    groups = grouped(pairs, lambda pair: pair.kill.kind)
     p95 = {
-        kind: Figures.of(s.next_effect for lane in groups[kind] for s in lane.samples).p95
+        kind: Figures.of(s.next_effect for pair in groups[kind] for s in pair.samples).p95
         for kind in groups
         if kind in _WITHIN_TARGET
     }
@@ -215,16 +215,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     asked = (options.database or list(DATABASES), options.kind or kinds, options.rounds)
-    lanes: list[Lane] = []
+    pairs: list[Pair] = []
 
     def tell() -> Told:
-        done = [lane for lane in lanes if lane.samples]
+        done = [pair for pair in pairs if pair.samples]
         return Told(document(done), tables(done), missed(done))
 
     return run(
         "recovery",
         options.json,
-        lambda environment, console: measure(environment, *asked, console, lanes),
+        lambda environment, console: measure(environment, *asked, console, pairs),
         tell,
     )
 

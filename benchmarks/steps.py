@@ -14,11 +14,11 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks.beside import Place, at_each
-from benchmarks.crowd import Crowd, Measured, Probe
+from benchmarks.concurrent import ConcurrentRuns, Measured, Probe
 from benchmarks.figures import table
-from benchmarks.lasting import HEAD, Lasting, last
 from benchmarks.ledgers import DATABASES
+from benchmarks.long_run import HEAD, LongRun, last
+from benchmarks.paired import Place, at_each
 from benchmarks.program import Told, parser_of, run
 from surehand.drill.environment import Environment
 from surehand.process.ending import leave
@@ -29,14 +29,14 @@ LEASED: Final = "leased"
 EFFECTS: Final = ("read", "write", LEASED)
 #: One run after another, many at once, tools that take 200 ms, a run of 1,000 steps, and one of
 #: 10,000.
-PROBES: Final = ("alone", "crowd", "slow", "long", "lasting")
+PROBES: Final = ("alone", "concurrent", "slow", "long", "long_run")
 _MODES: Final = tuple(mode.value for mode in Durability)
 #: Times that each mode has its turn.
 ROUNDS: Final = 5
 #: Steps of a run that is alone, and of each of many.
 STEPS: Final = 100
-CROWD_STEPS: Final = 20
-CROWD: Final = 50
+CONCURRENT_STEPS: Final = 20
+CONCURRENT: Final = 50
 #: Seconds that a tool takes which does something, and steps of its runs.
 SLOW: Final = 0.2
 SLOW_STEPS: Final = 20
@@ -49,21 +49,21 @@ async def measure(
     options: argparse.Namespace,
     console: Console,
     found: list[Measured],
-    lasting: list[Lasting],
+    long_run: list[LongRun],
 ) -> None:
     """Play all probes on each ledger; the lists keep what is done when this is ended early."""
     began = time.monotonic()
 
     async def play(place: Place) -> None:
-        crowd = Crowd(place.server, place.store)
+        concurrent = ConcurrentRuns(place.server, place.store)
         for probe in _probes(options):
-            found.extend(await crowd.play(probe))
+            found.extend(await concurrent.play(probe))
             if not console.is_terminal:
                 took = time.monotonic() - began
                 console.print(f"{place.store}: {probe.label} ({took:.0f} s so far)")
-        if "lasting" in (options.probe or PROBES):
+        if "long_run" in (options.probe or PROBES):
             for mode in options.mode or _MODES:
-                lasting.append(await last(place.server, place.store, place.url, mode))
+                long_run.append(await last(place.server, place.store, place.url, mode))
                 took = time.monotonic() - began
                 console.print(f"{place.store}: 10,000 steps, {mode} ({took:.0f} s so far)")
 
@@ -77,7 +77,7 @@ def _probes(options: argparse.Namespace) -> list[Probe]:
     steps, rounds = options.steps, options.rounds
     found = {
         "alone": [Probe(modes, effect, 1, steps, rounds) for effect in effects],
-        "crowd": [Probe(modes, effect, CROWD, CROWD_STEPS, 1) for effect in unheld],
+        "concurrent": [Probe(modes, effect, CONCURRENT, CONCURRENT_STEPS, 1) for effect in unheld],
         "slow": [Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW)],
         "long": [Probe(modes, "write", 1, LONG_STEPS, 1)],
     }
@@ -85,10 +85,10 @@ def _probes(options: argparse.Namespace) -> list[Probe]:
     return [probe for name in wanted for probe in found[name]]
 
 
-def tables(found: Sequence[Measured], lasting: Sequence[Lasting]) -> str:
+def tables(found: Sequence[Measured], long_run: Sequence[LongRun]) -> str:
     """Return the tables of BENCHMARKS.md."""
     both = [_costs(found)] if found else []
-    both += [table(HEAD, (one.row() for one in lasting))] if lasting else []
+    both += [table(HEAD, (one.row() for one in long_run))] if long_run else []
     return "\n\n".join(both)
 
 
@@ -115,14 +115,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
         parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")
     found: list[Measured] = []
-    lasting: list[Lasting] = []
+    long_run: list[LongRun] = []
     return run(
         "steps",
         options.json,
-        lambda environment, console: measure(environment, options, console, found, lasting),
+        lambda environment, console: measure(environment, options, console, found, long_run),
         lambda: Told(
-            [*(one.document() for one in found), *(one.document() for one in lasting)],
-            tables(found, lasting),
+            [*(one.document() for one in found), *(one.document() for one in long_run)],
+            tables(found, long_run),
         ),
     )
 

@@ -62,7 +62,7 @@ class Approval:
     params_hash: str
 
 
-class Crowd:
+class WaitingRuns:
     """Many runs on one worker, which all wait for an approval of the same tool."""
 
     def __init__(
@@ -208,7 +208,7 @@ async def measure(
     settings: Mapping[str, str],
     measured: list[Waited],
 ) -> None:
-    """Measure a crowd on each ledger; ``measured`` keeps what there is when this is ended early."""
+    """Measure on each ledger; ``measured`` keeps what there is when this is ended early."""
     modules = {"SUREHAND_TOOL_MODULES": "benchmarks.tools"}
     variables = environment.variables({**clean(), **modules, **settings})
     target = find_target(variables)
@@ -231,8 +231,8 @@ async def measure(
             ) as one:
                 await asyncio.to_thread(one.wait_said, READY)
                 async with open_ledger(url) as ledger:
-                    crowd = Crowd(server, WorkerUse(one), world, ledger, console)
-                    measured.append(await crowd.measure(database, runs, parked_s))
+                    waiting = WaitingRuns(server, WorkerUse(one), world, ledger, console)
+                    measured.append(await waiting.measure(database, runs, parked_s))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

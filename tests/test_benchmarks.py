@@ -19,10 +19,10 @@ def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
     found = tmp_path / "recovery.json"
-    one_lane = ["--rounds", "1", "--database", "sqlite", "--kind", "approval"]
+    one_pair = ["--rounds", "1", "--database", "sqlite", "--kind", "approval"]
 
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.recovery", *one_lane, "--json", found],
+        [sys.executable, "-m", "benchmarks.recovery", *one_pair, "--json", found],
         cwd=ROOT, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""One lane: two workers that stand by for each other, of which one is killed again and again."""
+"""One pair: two workers that stand by for each other, of which one is killed again and again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _RUN_LIMIT: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True)
 class Kill:
-    """What a lane measures."""
+    """What a pair measures."""
 
     database: str
     kind: str
@@ -80,7 +80,7 @@ class Sample:
     """To the next step's own call: the run has moved on."""
 
 
-class Lane:
+class Pair:
     """Measures one kill on a task queue, ledger and world of its own."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Lane:
         database_url: str,
         running: ExitStack,
     ) -> None:
-        """Prepare a lane.
+        """Prepare a pair.
 
         Args:
             kill: What to measure.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.runs import played
+from benchmarks.played import played
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.client.connection import Connection
@@ -20,7 +20,7 @@ _AROUND: Final = 20
 
 
 @dataclass(frozen=True)
-class Lasting:
+class LongRun:
     """What steps cost early and late in one run."""
 
     mode: str
@@ -69,7 +69,7 @@ HEAD: Final = [
 ]
 
 
-async def last(server: Connection, store: str, url: str, mode: str) -> Lasting:
+async def last(server: Connection, store: str, url: str, mode: str) -> LongRun:
     """Play one run of 10,000 writes.
 
     Raises:
@@ -78,11 +78,11 @@ async def last(server: Connection, store: str, url: str, mode: str) -> Lasting:
     tenant = server.settings.tenant
     each = {"for_each": "${input.items}", "tool": "quick.write", "params": {}}
     plan = Plan.model_validate(
-        {"name": "lasting", "input": {"items": list(range(ITEMS))}, "steps": [each] * LISTS}
+        {"name": "long_run", "input": {"items": list(range(ITEMS))}, "steps": [each] * LISTS}
     )
-    run_id = (await played(server, f"lasting-{mode}", plan, mode)).run_id
+    run_id = (await played(server, f"long_run-{mode}", plan, mode)).run_id
     async with open_ledger(url) as ledger:
         events, _, _ = await ledger.transact(tenant, chain_of, run_id)
     began = [event["at_ms"] / 1000 for event in events if event["type"] == "effect.claimed"]
     runs = [one async for one in server.client.list_workflows(f"WorkflowId = '{run_id}'")]
-    return Lasting(mode, store, began, len(runs))
+    return LongRun(mode, store, began, len(runs))

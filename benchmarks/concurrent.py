@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.plain import PLAIN, PLAIN_QUEUE
-from benchmarks.runs import played
+from benchmarks.played import played
 from surehand.client.connection import Connection
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.plan.plan import Plan
@@ -140,7 +140,7 @@ class Measured:
         return [self.mode, self.store, *(f"{cost:.1f}" for cost in costs)]
 
 
-class Crowd:
+class ConcurrentRuns:
     """Starts runs on one ledger."""
 
     def __init__(self, server: Connection, store: str) -> None:
