@@ -26,6 +26,7 @@ from surehand.activities.ledger.outbox.notification import Kind
 from surehand.activities.ledger.outbox.notifications import write_approval
 from surehand.activities.ledger.quotas.requests import require_place
 from surehand.activities.ledger.steps.entries import (
+    NO_IDENTITY,
     ApprovalRefused,
     ClaimRequest,
     ClaimResult,
@@ -45,7 +46,11 @@ def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
 
 
 def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
-    """Return whether the effect of ``call`` is recorded, so that nobody has to be asked."""
+    """Return whether the effect of ``call`` is recorded, so that nobody has to be asked.
+
+    One whose content is gone is not made again, whichever params it had.
+    """
+    known_by = (call.identity_hash, *call.also_known_by, NO_IDENTITY)
     row = tx.one(
         rows_of(
             effects,
@@ -53,7 +58,7 @@ def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
             tool=call.tool,
             key=call.key,
             state="committed",
-        ).where(effects.c.identity_hash.in_((call.identity_hash, *call.also_known_by)))
+        ).where(effects.c.identity_hash.in_(known_by))
     )
     return row is not None
 
