@@ -11,7 +11,7 @@ import pytest
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Budget, Plan
-from tests.e2e.runs import Run, decision_on, example_plan, step, until
+from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
 
 NAME: Final = "tests.variants.model:scripted"
@@ -299,6 +299,48 @@ async def test_a_plan_names_an_agent_of_the_users_own(
         result = await run.result()
     assert result.state is RunState.COMPLETED, result.error
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+def named_agent(agent: str, count: Path, order_id: str) -> Plan:
+    given = {"agent": f"tests.variants.agents:{agent}", "goal": f"Look {count} {order_id}"}
+    return Plan.model_validate(given)
+
+
+async def test_an_agents_structured_output_is_its_runs(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    async with stage.worker_here(agent_modules="tests.variants.agents"):
+        run = await stage.start(named_agent("finder", tmp_path / "count", order_id))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert result.output == {"order_id": order_id, "late": True}
+    assert states(result) == dict.fromkeys(["turn-1", "turn-1.1", "turn-2"], "succeeded")
+    assert asked(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("allowed", "discount"), [(True, "50 off"), (False, "The tool call was denied.")]
+)
+async def test_what_an_agents_own_tools_defer_is_asked_of_a_human(
+    stage: Stage, order_id: str, tmp_path: Path, allowed: bool, discount: str
+) -> None:
+    async with stage.worker_here(agent_modules="tests.variants.agents"):
+        run = await stage.start(named_agent("adviser", tmp_path / "count", order_id))
+        for step_id, question, answer in (
+            ("turn-1.2", 'May the agent call discount with {"percent":50}?', allowed),
+            ("turn-1.1", 'ask_bank: {"about":"iban"}', "DE02"),
+        ):
+            asks = [(step_id, question)]
+            await run.until(
+                lambda view, asks=asks: (  # type: ignore[misc]
+                    [(one.step_id, one.question) for one in view.interrupts] == asks
+                )
+            )
+            await run.handle.execute_update("answer", {"actor": "ann", "answer": answer})
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert result.output == f"told: {['DE02', discount]}"
+    assert asked(tmp_path) == 2
 
 
 async def test_a_plan_reaches_no_module_that_the_worker_does_not_name(
