@@ -180,6 +180,22 @@ async def test_temporals_own_cancellation_does_not_wait_for_a_model(
     assert turns(count) == 1
 
 
+async def test_agents_side_by_side_have_their_turns_within_their_own_time(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**settings("pydantic-ai")):
+        run = await stage.start(driven("pydantic-ai", "storyteller+hasty", order_id, count))
+        result = await run.result()
+        times = list[str]()
+        async for event in run.handle.fetch_history_events():
+            scheduled = event.activity_task_scheduled_event_attributes
+            if scheduled.activity_type.name == "take_turn":
+                [call] = await stage.client.data_converter.decode(scheduled.input.payloads)
+                times.append(call["tool"]["timeout"])
+    assert result.state is RunState.COMPLETED, result.error
+    assert sorted(times) == ["PT1M", "PT5M"]
+
+
 @EACH
 @pytest.mark.parametrize(
     ("answer", "comes_to"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -184,4 +185,11 @@ storyteller = Agent(
     streaming,
     name="storyteller",
     capabilities=[Surehand([], model="tests.variants.agents:streaming")],
+)
+hasty = Agent(
+    streaming,
+    name="hasty",
+    capabilities=[
+        Surehand([], model="tests.variants.agents:streaming", turn_timeout=timedelta(minutes=1))
+    ],
 )

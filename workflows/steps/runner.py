@@ -181,7 +181,7 @@ class StepRunner:
             self._set(step, StepState.RUNNING)
             await self._run_child(step, step.plan, params)
             return None
-        spec = self._data.tools[step.tool]
+        spec = self._data.spec_of(step)
         request = self._data.request
         before = self._data.steps[step.id].attempts if step.id in self._data.stale else 0
         call = ToolCall(
@@ -452,7 +452,7 @@ class StepRunner:
             output = await self._interrupts.static(step.id, kind, question, outcome.output)
             original = None if output == outcome.output else outcome.output
         self._data.facts[step.id] = output
-        if self._data.tools[step.tool].fresh_for is not None:
+        if self._data.spec_of(step).fresh_for is not None:
             self._data.of_step(step.id).read_at = read_at(outcome)
         self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 
