@@ -130,6 +130,7 @@ async def call_for_model(
 
     That is the output. Where there is none, or where a human has changed the call, it is told
     ``no``, ``rejected`` or ``failed`` with the reason, and ``ran_instead``: the params that ran.
+    ``rejected`` is also what a human has called off, or had undone, once it was in doubt.
     An output that looks like a human's word is told as the ``output`` that it is.
     """
     try:
@@ -142,7 +143,9 @@ async def call_for_model(
     except ApplicationError as error:  # its params are no JSON that can be handed on
         return {"failed": error.message}
     except StepFailed as failed:
-        told: dict[str, Any] = {_REJECTED if failed.rejected else "failed": failed.reason}
+        # It is in doubt no more: its run has waited for people, or is over.
+        no = failed.rejected or failed.called_off
+        told: dict[str, Any] = {_REJECTED if no else "failed": failed.reason}
         return told | _edited(steps, step_id)
     edited = _edited(steps, step_id)
     return {"output": output} | edited if edited or is_said_by_people(output) else output

@@ -90,6 +90,56 @@ async def test_a_model_is_told_of_a_no_a_rejection_and_an_unknown_tool(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
+@pytest.mark.parametrize(
+    ("fault", "outcome", "told", "left"),
+    [
+        ({"fail": "drop_before"}, "call_off", {"rejected": "oscar has called it off"}, (0, 0)),
+        ({"half": True}, "undo", {"rejected": "oscar had it undone"}, (1, 1)),
+        ({"fail": "drop_after"}, "happened", {"settled_by": "oscar", "evidence": "seen"}, (1, 0)),
+    ],
+)
+async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
+    stage: Stage,
+    order_id: str,
+    tmp_path: Path,
+    fault: dict[str, Any],
+    outcome: str,
+    told: dict[str, str],
+    left: tuple[int, int],
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, times=1, **fault)
+    async with stage.worker_here(**MODEL, tool_modules="tests.variants.refund_human"):
+        run = await stage.start(driven(tmp_path, refund(order_id), ALL))
+        await run.approve()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await stage.no_call_may_arrive(run)
+        assert asked(tmp_path) == 1
+        await run.resolve(intervention_id=question.id, outcome=outcome, evidence="seen")
+        result = await run.result()
+
+    [found] = said(result)
+    assert found.keys() == told.keys()
+    assert all(text in found[name] for name, text in told.items())
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == left
+
+
+async def test_a_call_that_nobody_can_settle_ends_the_run_and_the_model_hears_nothing(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
+    async with stage.worker_here(**MODEL, tool_modules="tests.variants.refund_human"):
+        run = await stage.start(driven(tmp_path, refund(order_id), ALL))
+        await run.approve()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="give_up", evidence="shut")
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert [one.tool for one in result.uncompensated] == ["payments.refund"]
+    assert asked(tmp_path) == 1
+
+
 async def test_a_model_that_gives_up_has_its_work_undone(
     stage: Stage, order_id: str, tmp_path: Path
 ) -> None:

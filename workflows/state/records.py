@@ -25,6 +25,7 @@ class Failure(Message):
     unsettled: bool = False
     called: bool = True
     given_up: bool = False
+    called_off: bool = False
 
 
 class Progress(Message):
