@@ -125,7 +125,10 @@ class ModelActivities:
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
 
         async def say(params: Any, ctx: ToolContext) -> dict[str, Any]:
-            said = await ask(asked, note_tokens if self._worker.stream_turns else None)
+            tell = note_tokens if self._worker.stream_turns else None
+            # What it says is recorded in any case, once it is there.
+            with attempt.doing.until_cancelled():
+                said = await ask(asked, tell)
             spend(said.tokens, said.money)
             note_said(said.input_tokens, said.output_tokens)
             if len(said.response) > LARGEST_TURN:

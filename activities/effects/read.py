@@ -41,6 +41,7 @@ from surehand.activities.tools.classify import classify_call
 from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.outputs import to_json
 from surehand.activities.tools.questions import Answers, NeedsAnswer
+from surehand.activities.worker.alive import NobodyWaits
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import GRACE
@@ -128,6 +129,10 @@ class ReadCall:
                 row, "failed", error=f"asks: {asked.question}", class_="asked"
             )
             return ToolReport(outcome=input_needed(asked, self._number), head=head)
+        except NobodyWaits as error:
+            ended = "cancelled before it had an answer"
+            await self._finish(row, "failed", error=ended, class_="cancelled")
+            raise stop(ErrorType.TOOL_FAILED, f"{tool.name}: {ended}") from error
         except (Exception, asyncio.CancelledError) as error:
             self._crash(CrashPoint.AFTER_CALL)
             failed = await self._failed(row, self._classified(error))

@@ -1,4 +1,7 @@
-"""Every activity, from its start to its end: Temporal hears that it lives, nothing cuts it off."""
+"""Every activity, from its start to its end: Temporal hears that it lives, nothing cuts it off.
+
+A model's turn alone is asked no longer when it is cancelled: nobody waits for the answer.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class NobodyWaits(Exception):
+    """The activity was cancelled while it did what has no effect outside."""
+
+
 #: A third of the time after which Temporal takes this worker for dead.
 HEARTBEAT_EVERY: Final = 1.0  # seconds
 
@@ -31,6 +39,8 @@ class Doing:
     told_before: Mapping[str, Any] | None = None
     """What the attempt before has told of its progress: told on until there is news, so that
     it is not lost with an attempt that dies at once."""
+    _ends: asyncio.Task[Any] | None = None
+    """The task in which the activity does what a cancellation ends."""
 
     @staticmethod
     def current() -> Doing:
@@ -43,12 +53,45 @@ class Doing:
         told = news or self.told_before
         return [self.text, told] if told else [self.text] if self.text else []
 
+    @contextmanager
+    def until_cancelled(self) -> Iterator[None]:
+        """End the block when the activity is cancelled: for what has no effect outside.
+
+        Raises:
+            NobodyWaits: It was.
+        """
+        if _cancelled():
+            raise NobodyWaits
+        self._ends = task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if task is None or not _cancelled():
+                raise
+            task.uncancel()
+            raise NobodyWaits from error
+        finally:
+            self._ends = None
+
+    def end(self) -> None:
+        """End what a cancellation ends, if the activity is at it."""
+        if self._ends is not None and _cancelled():
+            self._ends.cancel()
+
+
+def _cancelled() -> bool:
+    """Return whether whoever wanted the activity has cancelled it: its worker's end is no such."""
+    details = activity.cancellation_details()
+    return details is not None and details.cancel_requested
+
 
 _doing: ContextVar[Doing] = ContextVar("doing")
 
 
 class KeepAlive(Interceptor):
     """Has every activity of a worker heartbeat, and run to its end although it is cancelled.
+
+    Only what is inside of ``until_cancelled`` ends then, such as the question to a model.
 
     Every one, because Temporal notices the death of a worker by the heartbeats that stay away, and
     a transaction of the ledger can be cut off by it as a tool's call can.
@@ -82,7 +125,7 @@ async def kept_alive(work: Coroutine[Any, Any, T]) -> T:
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:
-                continue
+                doing.end()
             except Exception:
                 break
     return task.result()

@@ -98,6 +98,8 @@ class Metrics:
         if type_ in _EFFECTS:
             self._effects.add(1, {**tool, "outcome": _EFFECTS[type_]})
         match type_:
+            case "step.failed" if body.get("failure_class") == "cancelled":
+                pass  # A turn that nobody waited for has not failed.
             case "effect.failed" | "step.failed" if "failure_class" in body:
                 self._failed(tool, body)
             case "effect.reconciled":

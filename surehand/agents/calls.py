@@ -18,6 +18,8 @@ from surehand.workflows.run.code_run import StepFailed, StepMaker
 
 #: Bytes of one output that a model is told as it is; of a larger one it is told the artifact.
 LARGEST_TOLD: Final = 64 * 1024
+#: Characters of one question to a human.
+LONGEST_QUESTION: Final = 2000
 _REJECTED: Final = "rejected"
 _EDITED: Final = "a_human_changed_it_and_ran_instead"
 #: What somebody is told who calls a run's tools, and has no run.
@@ -128,6 +130,7 @@ async def call_for_model(
 
     That is the output. Where there is none, or where a human has changed the call, it is told
     ``no``, ``rejected`` or ``failed`` with the reason, and ``ran_instead``: the params that ran.
+    ``rejected`` is also what a human has called off, or had undone, once it was in doubt.
     An output that looks like a human's word is told as the ``output`` that it is.
     """
     try:
@@ -140,7 +143,9 @@ async def call_for_model(
     except ApplicationError as error:  # its params are no JSON that can be handed on
         return {"failed": error.message}
     except StepFailed as failed:
-        told: dict[str, Any] = {_REJECTED if failed.rejected else "failed": failed.reason}
+        # It is in doubt no more: its run has waited for people, or is over.
+        no = failed.rejected or failed.called_off
+        told: dict[str, Any] = {_REJECTED if no else "failed": failed.reason}
         return told | _edited(steps, step_id)
     edited = _edited(steps, step_id)
     return {"output": output} | edited if edited or is_said_by_people(output) else output
@@ -157,11 +162,16 @@ async def call_human(
     if tool == _GIVE_UP.name:
         reason = f"the model gives up: {plain(params.get('reason'))[:2000]}"
         raise StepFailed(reason, called=False)
-    question, answer = plain(params.get("question"))[:2000], params.get("answer")
+    question, answer = question_of(params.get("question")), params.get("answer")
     try:
         return await steps.ask(question, answer if isinstance(answer, dict) else None, id=step_id)
     except StepFailed as failed:
         return {"failed": failed.reason}
+
+
+def question_of(value: object) -> str:
+    """Return what a human is asked, where a model or somebody's code has written it."""
+    return plain(value)[:LONGEST_QUESTION]
 
 
 def _names_other_artifacts(value: Any, known: Set[str]) -> bool:

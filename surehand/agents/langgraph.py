@@ -23,10 +23,9 @@ from pydantic_core import to_json, to_jsonable_python
 from temporalio.exceptions import FailureError
 from temporalio.workflow import in_workflow
 
-from surehand.agents.calls import own_tool, prompt_of
+from surehand.agents.calls import own_tool, prompt_of, question_of
 from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, unrecorded
 from surehand.agents.named_agents import named
-from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker, current_steps
 
@@ -153,7 +152,7 @@ async def _answer(steps: StepMaker, interrupt: Interrupt) -> Any:
 
 def _question(value: Any) -> str:
     text = value if isinstance(value, str) else to_json(value, fallback=repr).decode()
-    return plain(text)[:2000]
+    return question_of(text)
 
 
 class _Guard(BaseCallbackHandler):

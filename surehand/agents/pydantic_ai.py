@@ -27,6 +27,7 @@ from pydantic_ai.tools import (
     DeferredToolResults,
     RunContext,
     ToolDefinition,
+    ToolDenied,
 )
 from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
@@ -36,6 +37,7 @@ from temporalio.exceptions import FailureError
 
 from surehand.agents.calls import (
     HUMAN_TOOLS,
+    LONGEST_QUESTION,
     OUTSIDE,
     call_for_model,
     call_human,
@@ -44,10 +46,12 @@ from surehand.agents.calls import (
     place_calls,
     prompt_of,
     provider_tool,
+    question_of,
     refusal_of_secret,
     secret_in,
 )
 from surehand.agents.named_agents import named
+from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
@@ -165,14 +169,18 @@ class Surehand(AbstractCapability[Any]):
         steps = current_steps()
         if steps is None:
             return None
-        approvals, calls = dict[str, bool](), dict[str, Any]()
+        approvals, calls = dict[str, bool | ToolDenied](), dict[str, Any]()
         for call in requests.approvals:
-            question = f"May the agent call {call.tool_name} with {call.args_as_json_str()}?"
+            question = plain(f"May the agent call {call.tool_name} with {call.args_as_json_str()}?")
+            if len(question) > LONGEST_QUESTION:
+                # Nobody says yes to what is cut off.
+                approvals[call.tool_call_id] = ToolDenied("its params are too long to be shown")
+                continue
             step_id = steps.places.get(call.tool_call_id)
             yes = await steps.ask(question, {"type": "boolean"}, id=step_id)
             approvals[call.tool_call_id] = yes is True
         for call in requests.calls:
-            question = f"{call.tool_name}: {call.args_as_json_str()}"
+            question = question_of(f"{call.tool_name}: {call.args_as_json_str()}")
             step_id = steps.places.get(call.tool_call_id)
             calls[call.tool_call_id] = await steps.ask(question, id=step_id)
         return requests.build_results(approvals=approvals, calls=calls)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import gather
+
 from temporalio import workflow
 
 from surehand import CodeRun, RunResult, StartRun, StepMaker
@@ -19,7 +21,9 @@ class Agent(CodeRun):
         return await self.drive_code(self.steps)
 
     async def steps(self, steps: StepMaker) -> str:
-        agent = getattr(agents, str(steps.input["agent"]))
+        # One agent, or several side by side.
+        named = [getattr(agents, name) for name in str(steps.input["agent"]).split("+")]
         prompt = f"Refund {steps.input['count']} {steps.input['order_id']}"
-        result = await agent.run(prompt, usage_limits=UsageLimits(request_limit=None))
-        return str(result.output)
+        limits = UsageLimits(request_limit=None)
+        results = await gather(*(agent.run(prompt, usage_limits=limits) for agent in named))
+        return "+".join(str(result.output) for result in results)

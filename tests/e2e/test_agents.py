@@ -9,8 +9,9 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import decision_on, states
+from tests.e2e.runs import decision_on, states, step, until
 from tests.e2e.stage import Stage
+from tests.e2e.test_cancel import cancelled_by_temporal
 from tests.e2e.test_reset import reset_before
 
 #: By framework: the workflow whose steps its agents make, and the settings of a worker for it.
@@ -149,6 +150,50 @@ async def test_a_run_that_is_reset_asks_no_turn_again(
         result = await again.result()
     assert result.output == first.output
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
+
+
+@EACH
+async def test_a_run_that_is_cancelled_does_not_wait_for_its_model(
+    stage: Stage, order_id: str, count: Path, framework: str
+) -> None:
+    # It stops in the middle of its first answer, for ever.
+    async with stage.worker_here(**settings(framework), stream_turns="yes"):
+        run = await stage.start(driven(framework, "storyteller", order_id, count))
+        await until(lambda: turns(count) if count.exists() else 0, bool)
+        await run.cancel()
+        result = await run.result()
+    turn = step(result, "turn-1")
+    assert (result.state, turn.state) == (RunState.CANCELLED, "failed")
+    assert "cancelled before it had an answer" in (turn.error or "")
+    assert [row["error_class"] for row in stage.step_rows(run)] == ["cancelled"]
+    assert turns(count) == 1
+
+
+async def test_temporals_own_cancellation_does_not_wait_for_a_model(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**settings("pydantic-ai"), stream_turns="yes"):
+        run = await stage.start(driven("pydantic-ai", "storyteller", order_id, count))
+        await until(lambda: turns(count) if count.exists() else 0, bool)
+        await run.handle.cancel()
+        await cancelled_by_temporal(run)
+    assert turns(count) == 1
+
+
+async def test_agents_side_by_side_have_their_turns_within_their_own_time(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**settings("pydantic-ai")):
+        run = await stage.start(driven("pydantic-ai", "storyteller+hasty", order_id, count))
+        result = await run.result()
+        times = list[str]()
+        async for event in run.handle.fetch_history_events():
+            scheduled = event.activity_task_scheduled_event_attributes
+            if scheduled.activity_type.name == "take_turn":
+                [call] = await stage.client.data_converter.decode(scheduled.input.payloads)
+                times.append(call["tool"]["timeout"])
+    assert result.state is RunState.COMPLETED, result.error
+    assert sorted(times) == ["PT1M", "PT5M"]
 
 
 @EACH

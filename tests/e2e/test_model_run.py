@@ -11,7 +11,7 @@ import pytest
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Budget, Plan
-from tests.e2e.runs import Run, decision_on, example_plan, step, until
+from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
 
 NAME: Final = "tests.variants.model:scripted"
@@ -88,6 +88,56 @@ async def test_a_model_is_told_of_a_no_a_rejection_and_an_unknown_tool(
     assert "no_such" in unknown
     assert "too much" in rejected["rejected"]
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "told", "left"),
+    [
+        ({"fail": "drop_before"}, "call_off", {"rejected": "oscar has called it off"}, (0, 0)),
+        ({"half": True}, "undo", {"rejected": "oscar had it undone"}, (1, 1)),
+        ({"fail": "drop_after"}, "happened", {"settled_by": "oscar", "evidence": "seen"}, (1, 0)),
+    ],
+)
+async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
+    stage: Stage,
+    order_id: str,
+    tmp_path: Path,
+    fault: dict[str, Any],
+    outcome: str,
+    told: dict[str, str],
+    left: tuple[int, int],
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, times=1, **fault)
+    async with stage.worker_here(**MODEL, tool_modules="tests.variants.refund_human"):
+        run = await stage.start(driven(tmp_path, refund(order_id), ALL))
+        await run.approve()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await stage.no_call_may_arrive(run)
+        assert asked(tmp_path) == 1
+        await run.resolve(intervention_id=question.id, outcome=outcome, evidence="seen")
+        result = await run.result()
+
+    [found] = said(result)
+    assert found.keys() == told.keys()
+    assert all(text in found[name] for name, text in told.items())
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == left
+
+
+async def test_a_call_that_nobody_can_settle_ends_the_run_and_the_model_hears_nothing(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
+    async with stage.worker_here(**MODEL, tool_modules="tests.variants.refund_human"):
+        run = await stage.start(driven(tmp_path, refund(order_id), ALL))
+        await run.approve()
+        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="give_up", evidence="shut")
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert [one.tool for one in result.uncompensated] == ["payments.refund"]
+    assert asked(tmp_path) == 1
 
 
 async def test_a_model_that_gives_up_has_its_work_undone(
@@ -299,6 +349,48 @@ async def test_a_plan_names_an_agent_of_the_users_own(
         result = await run.result()
     assert result.state is RunState.COMPLETED, result.error
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+def named_agent(agent: str, count: Path, order_id: str) -> Plan:
+    given = {"agent": f"tests.variants.agents:{agent}", "goal": f"Look {count} {order_id}"}
+    return Plan.model_validate(given)
+
+
+async def test_an_agents_structured_output_is_its_runs(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    async with stage.worker_here(agent_modules="tests.variants.agents"):
+        run = await stage.start(named_agent("finder", tmp_path / "count", order_id))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert result.output == {"order_id": order_id, "late": True}
+    assert states(result) == dict.fromkeys(["turn-1", "turn-1.1", "turn-2"], "succeeded")
+    assert asked(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("allowed", "discount"), [(True, "50 off"), (False, "The tool call was denied.")]
+)
+async def test_what_an_agents_own_tools_defer_is_asked_of_a_human(
+    stage: Stage, order_id: str, tmp_path: Path, allowed: bool, discount: str
+) -> None:
+    async with stage.worker_here(agent_modules="tests.variants.agents"):
+        run = await stage.start(named_agent("adviser", tmp_path / "count", order_id))
+        for step_id, question, answer in (
+            ("turn-1.2", 'May the agent call discount with {"percent":50}?', allowed),
+            ("turn-1.1", 'ask_bank: {"about":"iban"}', "DE02"),
+        ):
+            asks = [(step_id, question)]
+            await run.until(
+                lambda view, asks=asks: (  # type: ignore[misc]
+                    [(one.step_id, one.question) for one in view.interrupts] == asks
+                )
+            )
+            await run.handle.execute_update("answer", {"actor": "ann", "answer": answer})
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert result.output == f"told: {['DE02', discount]}"
+    assert asked(tmp_path) == 2
 
 
 async def test_a_plan_reaches_no_module_that_the_worker_does_not_name(

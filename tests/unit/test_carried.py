@@ -159,6 +159,7 @@ def filled() -> RunData:
                 settles=True,
                 unanswered=3,
                 asked=1,
+                spec=tool,
                 way=ResumeRun(actor="a"),
             )
         },

@@ -64,6 +64,7 @@ def measured() -> Measured:
             {"failure_class": "permanent"},
             {"surehand_failures": (1, {"failure_class": "permanent", "again": "no"})},
         ),
+        ("step.failed", {"failure_class": "cancelled"}, {}),
         (
             "effect.reconciled",
             {"rule": "dedupes", "action": "call_again"},

@@ -60,6 +60,8 @@ async def test_any_other_output_is_told_as_it_is(output: Any) -> None:
 async def test_what_people_have_rejected_or_changed_is_taken_for_their_word() -> None:
     no = await told(Steps(StepFailed("rejected by ann", rejected=True)))
     changed = await told(Steps({"id": 1}, {"amount": "20.00"}))
+    off = await told(Steps(StepFailed("ann has called it off", called_off=True)))
     assert no == {"rejected": "rejected by ann"}
+    assert off == {"rejected": "ann has called it off"}
     assert changed["output"] == {"id": 1}
     assert is_said_by_people(no) and is_said_by_people(changed)

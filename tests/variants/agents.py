@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
-from pydantic_ai import Agent
+from pydantic import BaseModel
+from pydantic_ai import Agent, CallDeferred
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -104,6 +106,60 @@ def pay_at_once(order_id: str) -> str:
     return order_id
 
 
+class Finding(BaseModel):
+    """What an agent is to come to."""
+
+    order_id: str
+    late: bool
+
+
+def find(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Read an order, and come to the output that is asked for."""
+    order_id = counted(messages)
+    if not told(messages):
+        return ModelResponse(parts=[ToolCallPart("orders_read", {"order_id": order_id})])
+    [output] = info.output_tools
+    return ModelResponse(parts=[ToolCallPart(output.name, {"order_id": order_id, "late": True})])
+
+
+finding = FunctionModel(find)
+finder = Agent(
+    finding,
+    output_type=Finding,
+    capabilities=[Surehand(["orders.read"], model="tests.variants.agents:finding")],
+)
+
+
+def advise(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Call what a human has to allow, and what a human has to answer, at once."""
+    counted(messages)
+    if returned := told(messages):
+        return ModelResponse(parts=[TextPart(f"told: {returned}")])
+    calls = [ToolCallPart("ask_bank", {"about": "iban"}), ToolCallPart("discount", {"percent": 50})]
+    return ModelResponse(parts=calls)
+
+
+advising = FunctionModel(advise)
+adviser = Agent(
+    advising,
+    capabilities=[
+        Surehand([], own=["discount", "ask_bank"], model="tests.variants.agents:advising")
+    ],
+)
+
+
+@adviser.tool_plain(requires_approval=True)
+def discount(percent: int) -> str:
+    """Say what a discount is."""
+    return f"{percent} off"
+
+
+@adviser.tool_plain
+def ask_bank(about: str) -> str:
+    """Leave it to somebody at the bank."""
+    raise CallDeferred
+
+
 #: What the streaming model says, word by word.
 SAYS = ["Once ", "upon ", "a ", "time."]
 
@@ -129,4 +185,11 @@ storyteller = Agent(
     streaming,
     name="storyteller",
     capabilities=[Surehand([], model="tests.variants.agents:streaming")],
+)
+hasty = Agent(
+    streaming,
+    name="hasty",
+    capabilities=[
+        Surehand([], model="tests.variants.agents:streaming", turn_timeout=timedelta(minutes=1))
+    ],
 )

@@ -304,11 +304,8 @@ class StepMaker:
             params={name: f"${{{name}}}" for name in given},
             on_failure="pause",
         )
-        # Turns beside each other have one spec: what one of them may read, each may.
-        before = self._data.tools.get(MODEL)
-        foreign = foreign or (before is not None and before.foreign)
-        self._data.tools[MODEL] = _model_spec(timeout, foreign=foreign)
-        output = await self.content(await self._make(step, given))
+        spec = _model_spec(timeout, foreign=foreign)
+        output = await self.content(await self._make(step, given, spec))
         try:
             said = ModelSaid.model_validate(output)
         except ValidationError as error:  # skipped, or replaced, by a human
@@ -458,10 +455,12 @@ class StepMaker:
             where = ".".join(str(part) for part in first["loc"])
             raise _mistake(f"step {step_id}: {where}: {first['msg']}") from error
 
-    async def _make(self, step: Step, facts: dict[str, Any]) -> JsonValue:
+    async def _make(
+        self, step: Step, facts: dict[str, Any], spec: ToolSpec | None = None
+    ) -> JsonValue:
         view = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
         self._data.steps[step.id] = view
-        return await self._begin(step.id, lambda: self._through(step, facts))
+        return await self._begin(step.id, lambda: self._through(step, facts, spec))
 
     async def _begin(self, step_id: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
         task = self.running[step_id] = asyncio.ensure_future(self._to_its_end(step_id, work))
@@ -482,9 +481,14 @@ class StepMaker:
                 self.over = self.over or f"step {step_id}: {failed.reason}"
             raise
 
-    async def _through(self, step: Step, facts: dict[str, Any]) -> JsonValue:
+    async def _through(self, step: Step, facts: dict[str, Any], spec: ToolSpec | None) -> JsonValue:
         await self._describe(step, facts)
-        await self._run._scheduler.one(step, facts)
+        known = self._data.of_step(step.id)
+        known.spec = spec
+        try:
+            await self._run._scheduler.one(step, facts)
+        finally:
+            known.spec = None  # the next execution need not know it
         output: JsonValue = self._data.facts.get(step.id)
         return output
 

@@ -12,7 +12,7 @@ from surehand.workflows.contracts.base import Message, NameSet, Record
 from surehand.workflows.contracts.children import ChildReport
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.steering import ResumeRun
-from surehand.workflows.contracts.tools import ToolCall, ToolOutcome
+from surehand.workflows.contracts.tools import ToolCall, ToolOutcome, ToolSpec
 from surehand.workflows.deliveries import Delivery
 from surehand.workflows.plan.plan import Step
 
@@ -25,6 +25,7 @@ class Failure(Message):
     unsettled: bool = False
     called: bool = True
     given_up: bool = False
+    called_off: bool = False
 
 
 class Progress(Message):
@@ -78,6 +79,8 @@ class StepRecord(Record):
     """Its requests that nobody has answered in time."""
     asked: int = 0
     """How many interrupts it has had."""
+    spec: ToolSpec | None = None
+    """Of a model's turn, while it is under way: two turns of one run may have other ones."""
     way: ResumeRun | None = None
     """How it is to go on after it has failed, until it does."""
 

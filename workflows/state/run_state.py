@@ -29,6 +29,7 @@ from surehand.workflows.contracts.tools import ToolReport, ToolSpec
 from surehand.workflows.deliveries import Inbox
 from surehand.workflows.gate import Gate
 from surehand.workflows.identity import digest
+from surehand.workflows.plan.plan import Step
 from surehand.workflows.plan.references import INPUT
 from surehand.workflows.state.effects import Saga
 from surehand.workflows.state.records import (
@@ -281,6 +282,10 @@ class RunData(Record):
     def of_step(self, step_id: str) -> StepRecord:
         """Return what is known of a step; what is changed in it stays."""
         return self.records.setdefault(step_id, StepRecord())
+
+    def spec_of(self, step: Step) -> ToolSpec:
+        """Return the spec of the tool that a step calls."""
+        return self.of_step(step.id).spec or self.tools[step.tool]
 
     def progress_of(self, step_id: str) -> Progress:
         """Return how far a step under way has come."""

@@ -34,6 +34,7 @@ class StepFailed(Exception):
         unsettled: A write that may have happened; nothing may go on over it, either.
         called: Whether its tool was called at all; a step that was not is skipped.
         given_up: Somebody has looked at the failure, and had the run end.
+        called_off: It was in doubt, and a human has called it off, or had it undone.
 
     Example:
         >>> async def pay(steps: StepMaker, order_id: str) -> bool:
@@ -52,6 +53,7 @@ class StepFailed(Exception):
         unsettled: bool = False,
         called: bool = True,
         given_up: bool = False,
+        called_off: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -59,6 +61,7 @@ class StepFailed(Exception):
         self.unsettled = unsettled
         self.called = called
         self.given_up = given_up
+        self.called_off = called_off
 
 
 class StepRefused(StepFailed):

@@ -35,6 +35,7 @@ from surehand.workflows.control.decisions import Decisions
 from surehand.workflows.control.events import ExternalEvents
 from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.control.interventions import Interventions
+from surehand.workflows.errors import ErrorType
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Ask, Goto, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
@@ -125,7 +126,8 @@ class StepRunner:
             unsettled = await self.tool_calls.may_have_happened(step.id, error)
             self._set(step, StepState.FAILED, error=reason, attempts=used_by(error).attempts)
             data.add_line(workflow.now(), f"failed: {reason}", step.id)
-            raise StepFailed(reason, unsettled=unsettled) from error
+            called_off = type_of(error) == ErrorType.CALLED_OFF
+            raise StepFailed(reason, unsettled=unsettled, called_off=called_off) from error
         finally:
             data.calls.pop(step.id, None)
         return follows
@@ -181,7 +183,7 @@ class StepRunner:
             self._set(step, StepState.RUNNING)
             await self._run_child(step, step.plan, params)
             return None
-        spec = self._data.tools[step.tool]
+        spec = self._data.spec_of(step)
         request = self._data.request
         before = self._data.steps[step.id].attempts if step.id in self._data.stale else 0
         call = ToolCall(
@@ -274,7 +276,8 @@ class StepRunner:
                     self._data.set_progress(step.id, spent=timedelta(0))
                     if id_ in self._data.to_undo:
                         await self._undo(step.id)
-                        raise StepFailed(f"{self._data.to_undo[id_]} had it undone")
+                        reason = f"{self._data.to_undo[id_]} had it undone"
+                        raise StepFailed(reason, called_off=True)
                     # The effect of another step, or of another run, is settled there: the next
                     # attempts wait for that.
                     joined = id_ if outcome.effect is None else None
@@ -452,7 +455,7 @@ class StepRunner:
             output = await self._interrupts.static(step.id, kind, question, outcome.output)
             original = None if output == outcome.output else outcome.output
         self._data.facts[step.id] = output
-        if self._data.tools[step.tool].fresh_for is not None:
+        if self._data.spec_of(step).fresh_for is not None:
             self._data.of_step(step.id).read_at = read_at(outcome)
         self._set(step, StepState.SUCCEEDED, output=output, original=original, **known)
 

@@ -15,12 +15,12 @@ from surehand.activities.tools.failures import (
 from surehand.activities.tools.retries import retry_after
 
 #: How long to wait where a provider says only that it was asked too often.
-_PAUSE: Final = timedelta(seconds=30)
+PAUSE: Final = timedelta(seconds=30)
 
 
 def rate_limited(text: str, named: str | None) -> RateLimited:
     """Return the failure, with the pause of its ``Retry-After``."""
-    return RateLimited(text, _PAUSE if named is None else retry_after(named, datetime.now(UTC)))
+    return RateLimited(text, PAUSE if named is None else retry_after(named, datetime.now(UTC)))
 
 
 def answered(text: str, status: int, retry_after: str | None) -> ToolFault:

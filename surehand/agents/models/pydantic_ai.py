@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -20,8 +21,15 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 
 from surehand.activities.effects.model_turns import Asked, Said, Tell
-from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
-from surehand.agents.models.provider_errors import rate_limited
+from surehand.activities.tools.failures import (
+    DependencyDown,
+    Permanent,
+    RateLimited,
+    ToolFault,
+    Transient,
+)
+from surehand.activities.tools.retries import BEYOND_MEASURE
+from surehand.agents.models.provider_errors import PAUSE, answered
 from surehand.agents.named_agents import named
 from surehand.agents.pydantic_ai import RESPONSE, Setup
 
@@ -44,7 +52,11 @@ async def ask(asked: Asked, tell: Tell | None) -> Said:
             response = None if tell is None else await _streamed(model, request, tell)
             if response is None:
                 response = await model.request(*request)
-    except (exceptions.AgentRunError, exceptions.UserError) as error:
+    except (
+        exceptions.AgentRunError,
+        exceptions.UserError,
+        exceptions.FallbackExceptionGroup,
+    ) as error:
         raise _fault(error) from error
     return Said(
         response=RESPONSE.dump_json(response).decode(),
@@ -97,17 +109,42 @@ def _model(name: str) -> Model:
         raise Permanent(f"model {name!r}: {type(error).__name__}: {error}") from error
 
 
-def _fault(error: Exception) -> Exception:
+def _fault(error: Exception) -> ToolFault:
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, exceptions.ModelRateLimitError):
-        return rate_limited(text, (getattr(error, "headers", None) or {}).get("retry-after"))
-    if isinstance(error, exceptions.ModelUnavailableError | exceptions.ModelConnectionError):
-        return DependencyDown(text)
-    if isinstance(error, exceptions.ModelServerError | exceptions.ModelRequestTimeout):
-        return Transient(text)
-    if isinstance(error, exceptions.UnexpectedModelBehavior):
-        return Transient(text)  # another answer may make sense
+    match error:
+        case exceptions.FallbackExceptionGroup():
+            # The next attempt asks each of them again: not before the time that one has named.
+            return max((_fault(one) for one in error.exceptions), key=_patience)
+        case exceptions.ModelRateLimitError():
+            return RateLimited(text, _pause(error.retry_after))
+        case exceptions.ModelUnavailableError():
+            return DependencyDown(text)
+        case exceptions.ModelTimeoutError() | exceptions.ModelRequestTimeout():
+            return Transient(text)
+        case exceptions.ModelConnectionError():
+            return DependencyDown(text)
+        case exceptions.ModelQuotaExceededError() | exceptions.ModelRequestRejectedError():
+            return Permanent(text)
+        case exceptions.ModelHTTPError():
+            return answered(text, error.status_code, (error.headers or {}).get("retry-after"))
+        case exceptions.ModelServerError() | exceptions.ConcurrencyLimitExceeded():
+            return Transient(text)
+        case exceptions.UnexpectedModelBehavior():
+            return Transient(text)  # another answer may make sense
     return Permanent(text)
+
+
+def _pause(seconds: float | None) -> timedelta:
+    if seconds is None:
+        return PAUSE
+    return timedelta(seconds=min(seconds, BEYOND_MEASURE.total_seconds()))
+
+
+def _patience(fault: ToolFault) -> tuple[int, timedelta]:
+    """Return how long to wait after a fault, to be compared with others."""
+    longer = (Permanent, Transient, DependencyDown, RateLimited)
+    pause = fault.retry_after if isinstance(fault, RateLimited) else None
+    return longer.index(type(fault)), pause or timedelta(0)
 
 
 def _line(response: ModelResponse) -> str:

@@ -1,0 +1,135 @@
+"""Models of pydantic-ai: what the errors of their providers mean for a turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic_ai import exceptions
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_core import to_json
+
+from surehand.activities.effects.model_turns import Asked
+from surehand.activities.tools.failures import (
+    DependencyDown,
+    Permanent,
+    RateLimited,
+    ToolFault,
+    Transient,
+)
+from surehand.activities.tools.retries import BEYOND_MEASURE
+from surehand.agents.models import pydantic_ai as asking
+from surehand.agents.pydantic_ai import Setup
+
+#: As Google names its pause: in the body, of a stream that had begun.
+NAMED_IN_BODY = exceptions.ModelRateLimitError("m", "slow down", retry_after=41.5, in_stream=True)
+
+
+def status(code: int, category: Any = None, **headers: str) -> ModelHTTPError:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return ModelHTTPError.for_category(category, status_code=code, model_name="m", headers=named)
+
+
+def limited(**headers: str) -> ModelHTTPError:
+    return status(429, exceptions.ModelRateLimitError, **headers)
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (status(503, exceptions.ModelUnavailableError), DependencyDown),
+        (status(529, exceptions.ModelOverloadedError), DependencyDown),
+        (exceptions.ModelOverloadedError("m", "busy", in_stream=True), DependencyDown),
+        (exceptions.ModelConnectionError("m", "away"), DependencyDown),
+        (status(500, exceptions.ModelServerError), Transient),
+        (exceptions.ModelServerError("m", "broken", in_stream=True), Transient),
+        (status(408), Transient),
+        (status(409), Transient),
+        (exceptions.ModelTimeoutError("m", "slow"), Transient),
+        (exceptions.ModelRequestTimeout("m", 30), Transient),
+        (exceptions.ConcurrencyLimitExceeded("too many wait"), Transient),
+        (exceptions.UnexpectedModelBehavior("no answer"), Transient),
+        (status(400, exceptions.ModelRequestRejectedError), Permanent),
+        (status(401, exceptions.ModelAuthenticationError), Permanent),
+        # Waiting does not help, whatever it says.
+        (status(429, exceptions.ModelQuotaExceededError, retry_after="7"), Permanent),
+        (exceptions.UserError("no such model"), Permanent),
+    ],
+)
+def test_an_error_of_a_provider_is_the_failure_that_it_means(
+    error: Exception, fault: type[ToolFault]
+) -> None:
+    assert type(asking._fault(error)) is fault
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"),
+    [
+        (limited(retry_after="7"), timedelta(seconds=7)),
+        (limited(retry_after_ms="1500", retry_after="2"), timedelta(seconds=1.5)),
+        (limited(retry_after="9" * 20), BEYOND_MEASURE),
+        (limited(), timedelta(seconds=30)),
+        (status(429, retry_after="7"), timedelta(seconds=7)),
+        (NAMED_IN_BODY, timedelta(seconds=41.5)),
+    ],
+)
+def test_a_provider_that_is_asked_too_often_says_when_to_come_back(
+    error: Exception, pause: timedelta
+) -> None:
+    fault = asking._fault(error)
+    assert isinstance(fault, RateLimited)
+    assert fault.retry_after == pause
+
+
+def asked(model: str) -> Asked:
+    setup = Setup(settings=None, parameters=ModelRequestParameters())
+    message = ModelRequest(parts=[UserPromptPart("hi")])
+    return Asked(model, setup.model_dump_json(), (to_json(message).decode(),))
+
+
+async def limited_in_the_middle(
+    messages: list[ModelMessage], info: AgentInfo
+) -> AsyncIterator[str]:
+    yield "Once "
+    raise NAMED_IN_BODY
+
+
+async def test_a_limit_in_the_middle_of_a_stream_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, told = FunctionModel(stream_function=limited_in_the_middle), list[str]()
+    monkeypatch.setattr(asking, "named", lambda name: model)
+    with pytest.raises(RateLimited) as raised:
+        await asking.ask(asked("any"), told.append)
+    assert raised.value.retry_after == timedelta(seconds=41.5)
+    assert told == ["Once "]
+
+
+@pytest.mark.parametrize(
+    ("errors", "fault"),
+    [
+        ([limited(retry_after="7"), limited(retry_after="9")], RateLimited),
+        ([limited(retry_after="9"), status(503, exceptions.ModelUnavailableError)], RateLimited),
+        ([status(500, exceptions.ModelServerError)] * 2, Transient),
+        ([status(401, exceptions.ModelAuthenticationError)] * 2, Permanent),
+    ],
+)
+async def test_where_each_of_several_models_has_failed_the_longest_pause_counts(
+    monkeypatch: pytest.MonkeyPatch, errors: list[Exception], fault: type[ToolFault]
+) -> None:
+    def failing(error: Exception) -> FunctionModel:
+        def fail(messages: list[ModelMessage], info: AgentInfo) -> Any:
+            raise error
+
+        return FunctionModel(fail)
+
+    monkeypatch.setattr(asking, "named", lambda name: FallbackModel(*map(failing, errors)))
+    with pytest.raises(ToolFault) as raised:
+        await asking.ask(asked("any"), None)
+    assert type(raised.value) is fault
+    if isinstance(raised.value, RateLimited):
+        assert raised.value.retry_after == timedelta(seconds=9)
