@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from surehand.activities.mcp.server_file import Definition, McpFileError, McpServer, McpTool
+from surehand.activities.mcp.differences import in_words
+from surehand.activities.mcp.server_file import (
+    Definition,
+    McpFileError,
+    McpServer,
+    McpTool,
+    definition_problem,
+)
 from surehand.activities.tools.failures import (
     DependencyDown,
+    NotAsReviewed,
     OutcomeUnknown,
     Permanent,
     ToolFault,
@@ -55,24 +63,33 @@ def sdk() -> ModuleType:
         raise McpFileError(f"SUREHAND_MCP needs the MCP SDK: {error}") from error
 
 
-def changed(full: str, pin: str, offered: Definition | None) -> str | None:
+def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:
     """Return how what a server offers differs from what was reviewed; ``None``: it does not.
 
     Args:
         full: The tool's name, with its server's.
-        pin: Digest of the reviewed definition.
+        reviewed: The definition that people have pinned.
         offered: What the server offers under this name now; ``None``: nothing.
     """
-    look = f"see `mcp diff`, then review and pin it: `mcp pin {full}`"
     if offered is None:
-        return f"{full}: the server does not offer it any more (reviewed: {pin}); {look}"
+        return (
+            f"{full}: the server does not offer it any more (reviewed: {digest(reviewed)}); "
+            "see `mcp list`"
+        )
+    unusable = f"{full}: its definition has changed, and cannot be used"
     try:
         now = digest(offered)
     except NotCanonical as error:
-        return f"{full}: its definition cannot be read: {error}"
-    if now == pin:
+        return f"{unusable}: {plain(error)[:_LONGEST_ERROR]}; see `mcp diff`"
+    if now == digest(reviewed):
         return None
-    return f"{full} has changed: reviewed was {pin}, the server offers {now}; {look}"
+    if (problem := definition_problem(offered)) is not None:
+        return f"{unusable}: {plain(problem)[:_LONGEST_ERROR]}; see `mcp diff`"
+    return (
+        f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp diff`; to take "
+        f"it as reviewed: `mcp pin {full}@{now}`, and restart the worker; "
+        "runs that wait for it go on by `resume`"
+    )
 
 
 class ReportedError(Permanent):
@@ -92,6 +109,7 @@ class McpCall:
     server: McpServer
     tool_name: str
     tool: McpTool
+    reviewed: Definition
 
     @property
     def full(self) -> str:
@@ -117,8 +135,8 @@ class McpCall:
                     opened = sdk().connected(self.server_name, self.server)
                     connection = await stack.enter_async_context(opened)
                     offered = (await connection.definitions()).get(self.tool_name)
-                if (problem := changed(self.full, str(self.tool.pin), offered)) is not None:
-                    raise Permanent(problem)
+                if (problem := changed(self.full, self.reviewed, offered)) is not None:
+                    raise NotAsReviewed(problem)
                 sent = True
                 said = await self._sent(connection, params, ctx)
         except Exception as error:

@@ -12,7 +12,7 @@ from surehand.workflows.errors import ErrorType
 from surehand.workflows.state.effects import Saga
 
 #: Ends of a write that say that its effect did not happen. Any other end is in doubt.
-PROVEN: Final = frozenset({ErrorType.TOOL_FAILED, ErrorType.CALLED_OFF})
+PROVEN: Final = frozenset({ErrorType.TOOL_FAILED, ErrorType.NOT_AS_REVIEWED, ErrorType.CALLED_OFF})
 #: Ends of a call that was refused before it began. Others write their own event.
 REFUSED: Final = frozenset(
     {
@@ -34,6 +34,7 @@ class StepFailed(Exception):
         unsettled: A write that may have happened; nothing may go on over it, either.
         called: Whether its tool was called at all; a step that was not is skipped.
         given_up: Somebody has looked at the failure, and had the run end.
+        unreviewed: The tool is not as it was reviewed: a human looks, whatever ``on_failure`` says.
 
     Example:
         >>> async def pay(steps: StepMaker, order_id: str) -> bool:
@@ -52,6 +53,7 @@ class StepFailed(Exception):
         unsettled: bool = False,
         called: bool = True,
         given_up: bool = False,
+        unreviewed: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -59,6 +61,7 @@ class StepFailed(Exception):
         self.unsettled = unsettled
         self.called = called
         self.given_up = given_up
+        self.unreviewed = unreviewed
 
 
 class StepRefused(StepFailed):
