@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
@@ -47,6 +48,8 @@ KEY_IN_META: Final = "surehand/idempotency-key"
 LARGEST_OUTPUT: Final = 4 * 1024 * 1024
 _LONGEST_ERROR: Final = 500
 _MOST_QUESTIONS: Final = 5
+#: Where a human may be sent: they see it whole, in a question that has an end.
+_LINK: Final = re.compile(r"https?://[!-~]{1,1000}")
 #: JSON-RPC: the request itself was refused, so no tool has run.
 _REFUSED: Final = (-32601, -32602)
 
@@ -208,15 +211,32 @@ class McpCall:
         answers: dict[str, Any] = {}
         for name, asked in (said.input_requests or {}).items():
             params: Any = getattr(asked, "params", None)
-            schema = getattr(params, "requested_schema", None)
-            if schema is None:
+            schema, link = getattr(params, "requested_schema", None), getattr(params, "url", None)
+            if link is not None:
+                answers[name] = {"action": await self._followed(link, params.message, ctx)}
+            elif schema is not None:
+                question = f"{self.full} asks: {params.message}"
+                content = await self._asked(question, dict(schema), ctx)
+                answers[name] = {"action": "accept", "content": content}
+            else:
                 raise Permanent(f"{self.full} asks for what no form can answer: {asked.method}")
-            try:
-                content = await ctx.ask(f"{self.full} asks: {params.message}", dict(schema))
-            except (ValueError, RuntimeError) as error:
-                raise Permanent(f"{self.full} asks what cannot be asked: {error}") from error
-            answers[name] = {"action": "accept", "content": content}
         return answers
+
+    async def _followed(self, link: str, message: str, ctx: ToolContext) -> Any:
+        """Return whether a human has done what the server wants at a link, which only they open."""
+        if not _LINK.fullmatch(link):
+            raise Permanent(f"{self.full} asks to open what is no link: {plain(link)[:200]}")
+        question = (
+            f"{self.full} asks to open {link} in a browser. Answer accept once that is done there,"
+            f" or decline. It says: {message}"
+        )
+        return await self._asked(question, {"enum": ["accept", "decline"]}, ctx)
+
+    async def _asked(self, question: str, schema: dict[str, Any], ctx: ToolContext) -> Any:
+        try:
+            return await ctx.ask(question, schema)
+        except (ValueError, RuntimeError) as error:
+            raise Permanent(f"{self.full} asks what cannot be asked: {error}") from error
 
 
 def innermost(error: BaseException) -> BaseException:
